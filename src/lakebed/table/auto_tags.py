@@ -1,14 +1,14 @@
-"""Tags that make themselves: one for each finished period. The plan is pure: options and versions in, names out.
+"""Automatic tags: one for each finished period. The plan is pure: options and versions in, names out.
 
-Owns: the options below, the names of automatic tags, and which to make or drop now.
+Owns: the options below, the names of automatic tags, and which to create or delete now.
 
     tag.automatic-creation     none | process-time | watermark | batch
     tag.creation-period        daily (2013-02-01) | hourly, two-hours (2013-02-01 06) | any duration (t20130201060000)
     tag.creation-period-duration  the same as a duration; it comes before tag.creation-period
-    tag.creation-delay         how long after its period's end a tag is made, so that late commits are in it
+    tag.creation-delay         how long after its period's end a tag is created, so that it has late commits
     tag.automatic-completion   true: also the periods missed since the last automatic tag
-    tag.num-retained-max       how many automatic tags are kept, the newest; a person's tags are never counted
-    tag.create-time            'hh:mm': the table tags proposal's name; daily, made at that time of day
+    tag.num-retained-max       how many automatic tags are kept, the newest; other tags are not counted
+    tag.create-time            'hh:mm': the table tags proposal's name; daily, created at that time of day
     tag.create-interval        whole days, at least one: its period
 
 Invariants:
@@ -17,7 +17,7 @@ Invariants:
   point at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under
   today's name.
 
-Does not know: what becomes of a dropped tag's files. Source: table tags proposal, "Periodically Creation & Expiration".
+Does not know: the files of a deleted tag. Source: table tags proposal, "Periodically Creation & Expiration".
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class TagPlan:
     create: tuple[tuple[str, int], ...] = ()
     """(name, snapshot id), oldest period first."""
     replace: tuple[tuple[str, int], ...] = ()
-    """The same, for names that are there and shall move."""
+    """The same, for existing tags that move."""
     drop: tuple[str, ...] = ()
     """Names of automatic tags beyond ``tag.num-retained-max``, oldest first."""
 
@@ -116,7 +116,7 @@ class TagPlan:
 def plan_automatic_tags(
     settings: AutomaticTagging, *, snapshots: Sequence[Snapshot], tags: Sequence[Tag], now_ms: int
 ) -> TagPlan:
-    """Which automatic tags to make, move and drop.
+    """Which automatic tags to create, move and delete.
 
     Args:
         snapshots: all that have not expired, oldest first.
@@ -145,10 +145,10 @@ def plan_automatic_tags(
 
 
 def trigger_automatic_tags(branch: TableBranch) -> list[Tag]:
-    """Make and move the automatic tags that are due, and delete those beyond ``tag.num-retained-max``.
+    """Create and move the automatic tags that are due, and delete those beyond ``tag.num-retained-max``.
 
     Returns:
-        The tags made or moved, oldest period first.
+        The tags created or moved, oldest period first.
 
     Cost: 1 LIST and 1 GET each of snapshots and tags, what `Tags.create` costs, and what deleting the rest costs.
     """
@@ -190,7 +190,7 @@ def _finished_periods(
     first = last
     if settings.complete:
         starts = [start for tag in tags if is_automatic(tag) and (start := settings.start_of(tag.name)) is not None]
-        starts = [start for start in starts if start <= last]  # others were made by a clock that was ahead
+        starts = [start for start in starts if start <= last]  # others were created by a clock that was ahead
         if starts:
             first = max(starts) + settings.period_ms
     first = max(first, last - (PERIODS_MAX - 1) * settings.period_ms)

@@ -1,21 +1,21 @@
-"""Carrying out one deletion, in the one order that survives a crash at any point.
+"""Carry out one deletion, in an order that survives a crash at any point.
 
 Owns: `carry_out`. The order of every deletion:
 
-1. Write the candidates down (`unfinished`), durably.
-2. Raise the boundary: lakebed never uses the ids of what goes again.
-3. Hide: delete snapshot and tag files. From here on no reader finds the versions. When another client rolled the line
-   back meanwhile, no snapshot is hidden (`lineage`). When only tags went, of versions whose snapshots are there, that
-   is all.
-4. Read the holders afresh, and judge. Of two racing collectors at least one sees the other's hiding, and a tag made
-   meanwhile wins.
+1. Write the candidates to an unfinished deletion (`unfinished`), durably.
+2. Raise the boundary: lakebed never uses the deleted ids again.
+3. Hide: delete snapshot and tag files. From here on no reader finds the versions. When another client rolled the branch
+   back meanwhile, no snapshot is hidden (`lineage`). When only tags were hidden, of versions whose snapshots are live,
+   the deletion ends here.
+4. Read the live versions again, and judge. Of two racing collectors at least one sees that the other has hidden, and a
+   tag that was created meanwhile keeps its files.
 5. Delete data, then manifests, then lists.
-6. Withdraw tags that were put on the versions since 4, whose makers may have died before they could look.
-7. Forget the deletion; unless something was unreadable or an object could not be deleted: then it stays for the next
-   run.
+6. Withdraw tags that were put on the hidden versions since step 4: their creators may have died before their check.
+7. Remove the unfinished deletion. When something was unreadable or an object could not be deleted, it stays for the
+   next run.
 
-Each step may be repeated at any time by anybody, also while another carries out the same deletion.
-Does not know: why the versions go, or how candidates of a walk are gathered.
+Any process may repeat any step at any time, also while another carries out the same deletion.
+Does not know: why the versions are deleted, or how the candidates of a walk are gathered.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
     "ProgressCall",
     "Released",
     "carry_out",
-    "doomed_of",
+    "deletable_of",
     "gather_released",
     "is_unchanged",
     "merge_reports",
@@ -62,7 +62,7 @@ ProgressCall = Callable[[Progress], None]
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What versions that lost their last holder leave behind."""
+    """The candidates of versions that lost their last tag or snapshot."""
 
     candidates: pa.Table
     warnings: tuple[str, ...] = ()
@@ -88,15 +88,15 @@ def carry_out(
     branch: TableBranch,
     deletion: Deletion,
     *,
-    names: ReferencedFiles | None = None,
+    referenced: ReferencedFiles | None = None,
     progress: ProgressCall | None = None,
 ) -> ReclaimReport:
-    """Do a deletion, or finish one that another began.
+    """Carry out a deletion, or finish one that another process began.
 
     Returns:
         What was hidden and deleted, and why the rest was kept.
     """
-    names = names or ReferencedFiles(branch)
+    referenced = referenced or ReferencedFiles(branch)
     store_deletion(branch.store, branch.layout, deletion)
     hidden, warnings = _hide(branch, deletion)
     if _releases_nothing(branch, deletion):
@@ -106,41 +106,41 @@ def carry_out(
     try:
         versions = read_live_versions(branch)
     except Corruption as error:
-        warnings = (*warnings, f"nothing was deleted, for what a tag holds is unknown: {error}")
+        warnings = (*warnings, f"nothing was deleted, because what a tag holds is unknown: {error}")
         plan = ReclaimPlan(branch.name, hidden, (), {"unreadable": deletion.candidates.num_rows}, warnings)
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     if deletion.snapshot_ids and len(versions.snapshot_ids):
         branch.snapshots.store_earliest_hint(int(versions.snapshot_ids[0]))
     if deletion.released:
-        released = gather_released(branch, deletion, versions, names)
+        released = gather_released(branch, deletion, versions, referenced)
         warnings += released.warnings
         deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released.candidates]))
         try:
             store_deletion(branch.store, branch.layout, deletion)
         except Unavailable as error:
-            # What was released is already written down: after a crash from here on the same candidates are gathered
-            # again, as far as their manifests are still there, and the rest is left to orphan cleaning.
+            # What was released is stored already. After a crash from here on the same candidates are gathered again,
+            # as far as their manifests still exist; orphan cleaning finds the rest.
             if error.kind != "disk_full":
                 raise
     judgement = judge(
         deletion.candidates,
         branch=branch,
         versions=versions,
-        names=names,
+        referenced=referenced,
         walk_end=deletion.walk_end,
         is_open=deletion.kind == "delete-tag",
         is_lost=deletion.kind != "delete-tag" and not fits(branch, deletion),
     )
-    doomed = doomed_of(judgement.doomed)
+    deletable = deletable_of(judgement.deletable)
     sweeper = Sweeper(branch.store, branch.environment, progress, reaches_outside=True)
-    sweep = sweeper.delete_all(doomed)
+    sweep = sweeper.delete_all(deletable)
     plan = ReclaimPlan(
         branch.name,
         hidden,
-        doomed,
+        deletable,
         judgement.kept,
         (*warnings, *judgement.warnings),
-        notes_on(branch.store, doomed),
+        notes_on(branch.store, deletable),
     )
     _withdraw_tags(branch, deletion, versions)
     if judgement.complete and sweep.complete:
@@ -149,10 +149,10 @@ def carry_out(
 
 
 def _releases_nothing(branch: TableBranch, deletion: Deletion) -> bool:
-    """Whether the tags of a deletion, now hidden, leave only versions whose own snapshots are there.
+    """Whether the tags of a deletion, now hidden, leave only versions whose own snapshots are live.
 
-    Then no file can go, whatever other tags there are, and nobody needs to list them. An expiry that hides one of those
-    snapshots from now on reads the tags later than that, without ours, and deletes what nothing else needs.
+    Then no file can be deleted, whatever other tags there are, so they need not be listed. An expiry that hides one of
+    these snapshots from now on reads the tags after that, without ours, and deletes what nothing else needs.
     Cost: 1 HEAD a version.
     """
     if not deletion.released or deletion.snapshot_ids or deletion.candidates.num_rows:
@@ -166,13 +166,13 @@ def _forget(branch: TableBranch, deletion: Deletion) -> None:
 
 
 def hide_paths(branch: TableBranch, deletion: Deletion) -> tuple[str, ...]:
-    """What a deletion makes invisible."""
+    """The paths of the files that a deletion hides."""
     snapshots = (branch.layout.snapshot(snapshot_id) for snapshot_id in deletion.snapshot_ids)
     return (*(branch.layout.tag(tag.name) for tag in deletion.tags), *snapshots)
 
 
 def _hide(branch: TableBranch, deletion: Deletion) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Hide tags and snapshots; the paths that were hidden, and warnings."""
+    """Hide tags and snapshots. Return the paths that were hidden, and warnings."""
     names = [tag.name for tag in deletion.tags if is_unchanged(branch, tag)]
     if names:
         branch.tags.remove_files(names)
@@ -197,8 +197,8 @@ def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int],
             is_planned = False
     if not is_planned:
         return [], (
-            f"snapshots {spans_of(deletion.snapshot_ids)} were to go, but snapshot "
-            f"{deletion.walk_end} after them is not the one planned with: another client rolled the table back or "
+            f"snapshots {spans_of(deletion.snapshot_ids)} were to expire, but snapshot "
+            f"{deletion.walk_end} after them is not the planned one: another client rolled the table back or "
             "expired snapshots. None was hidden; run the expiry again."
         )
     if deletion.kind == "expire":
@@ -212,10 +212,10 @@ def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int],
 
 
 def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersions) -> None:
-    """Take back tags of ours that landed on a version after the judgement found nobody to hold it.
+    """Withdraw tags of ours that were put on a hidden version after its files were judged.
 
-    Their makers look for the source, which is hidden, and would withdraw them: none was or will be acknowledged. What
-    lands later still is named by reports. Cost: 1 LIST, and 1 GET a tag that is new.
+    Their creators check the source, which is hidden, and would withdraw them, so none was or will be acknowledged.
+    Reports name tags that are put later still. Cost: 1 LIST, and 1 GET a tag that is new.
     """
     seen = {tag.name for tag in versions.tags}
     for name in branch.tags.all_names():
@@ -229,7 +229,7 @@ def _withdraw_tags(branch: TableBranch, deletion: Deletion, versions: LiveVersio
 
 
 def tag_now(branch: TableBranch, name: str) -> tuple[HiddenTag, str] | None:
-    """A tag as it is now, to be hidden only while it still is so, and its JSON; None when it is gone.
+    """A tag as it is now, to be hidden only while it is unchanged, and its JSON; None when it is gone.
 
     Raises `Corruption`. Cost: 1 GET.
     """
@@ -243,7 +243,7 @@ def tag_now(branch: TableBranch, name: str) -> tuple[HiddenTag, str] | None:
 
 
 def is_unchanged(branch: TableBranch, tag: HiddenTag) -> bool:
-    """Whether the tag is still the file it was. Cost: 1 GET."""
+    """Whether the tag's file is unchanged. Cost: 1 GET."""
     try:
         now = tag_now(branch, tag.name)
     except Corruption:
@@ -252,9 +252,9 @@ def is_unchanged(branch: TableBranch, tag: HiddenTag) -> bool:
 
 
 def gather_released(
-    branch: TableBranch, deletion: Deletion, versions: LiveVersions, names: ReferencedFiles
+    branch: TableBranch, deletion: Deletion, versions: LiveVersions, referenced: ReferencedFiles
 ) -> Released:
-    """Candidates of the versions that `deletion` released and that nothing holds any more.
+    """Candidates of the versions that `deletion` released and that nothing else holds.
 
     Cost: each such version's lists and manifests.
     """
@@ -266,16 +266,16 @@ def gather_released(
             continue
         seen.add(snapshot.id)
         try:
-            tables.append(names.left_by_tag(snapshot))
+            tables.append(referenced.left_by_tag(snapshot))
         except Unreadable as error:
             warnings.append(
-                f"files of version {snapshot.id} are left to orphan cleaning, for it cannot be read: {error}"
+                f"files of version {snapshot.id} are left to orphan cleaning, because it cannot be read: {error}"
             )
     return Released(_each_once(concat(tables)), tuple(warnings))
 
 
 def _each_once(candidates: pa.Table) -> pa.Table:
-    """One row a path: several tags of one line may have had the same file; it is judged from the last of them."""
+    """One row a path: several tags of a branch may have had the same file, which is judged from the last of them."""
     if candidates.num_rows == 0:
         return candidates
     grouped = candidates.group_by(["role", "path"], use_threads=False).aggregate(
@@ -284,17 +284,17 @@ def _each_once(candidates: pa.Table) -> pa.Table:
     return grouped.rename_columns(CANDIDATES.names)
 
 
-def doomed_of(candidates: pa.Table) -> tuple[Deletable, ...]:
-    """Candidates that may go, in the order of their deletion, each with its phrase."""
-    doomed: list[Deletable] = []
+def deletable_of(candidates: pa.Table) -> tuple[Deletable, ...]:
+    """Candidates that may be deleted, in the order of their deletion, each with its reason."""
+    deletable: list[Deletable] = []
     for stage in STAGES:
         rows = candidates.filter(pc.is_in(candidates["role"], value_set=pa.array(stage, pa.string())))
         for role, path, size_bytes, born, dead in zip(
             *(rows[name].to_pylist() for name in rows.column_names), strict=True
         ):
             since = "?" if born == UNKNOWN else born
-            doomed.append(Deletable(path, size_bytes, f"{role}: no version in [{since}, {dead}) is left"))
-    return tuple(doomed)
+            deletable.append(Deletable(path, size_bytes, f"{role}: no version in [{since}, {dead}) is left"))
+    return tuple(deletable)
 
 
 def merge_reports(reports: list[ReclaimReport], *, store: str) -> ReclaimReport:

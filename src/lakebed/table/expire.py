@@ -1,10 +1,11 @@
-"""Letting versions go: expiry of snapshots, deletion, expiry and replacement of tags.
+"""Expire snapshots; delete, expire and replace tags.
 
-Owns: which versions go. What they leave behind is gathered by `names`, judged by `judge`, deleted by `deletion`.
+Owns: which versions are deleted. `referenced_files` gathers the candidates, `reachability` judges them, `deletion`
+deletes them.
 
 Invariants:
-- Every verb first finishes what a crash left (`recovery`).
-- Everything that can be refused is refused before anything is written.
+- Every verb first finishes the deletions that a crash left (`recovery`).
+- Every check that can refuse a verb runs before anything is written.
 - An unreadable snapshot or manifest ends a walk before the version that it might matter to: that version stays.
 
 Cost: expiring k snapshots reads the lists of those and of the first that stays, and their delta manifests, whatever
@@ -28,7 +29,7 @@ from lakebed.table.context import TableBranch
 from lakebed.table.deletion import (
     ProgressCall,
     carry_out,
-    doomed_of,
+    deletable_of,
     gather_released,
     hide_paths,
     merge_reports,
@@ -67,7 +68,7 @@ __all__ = [
 ]
 
 _AFTER_ALL_MS = 2**63 - 1
-"""Later than every snapshot: expiry that goes by order alone."""
+"""Later than every snapshot: expiry by order alone."""
 
 
 class ExpireRules(TypedDict, total=False):
@@ -138,23 +139,23 @@ def _expire(
     branch: TableBranch, retention: Retention, *, dry_run: bool, progress: ProgressCall | None = None
 ) -> ReclaimReport:
     reports = [] if dry_run else recover(branch)
-    names = ReferencedFiles(branch)
+    referenced = ReferencedFiles(branch)
     held = least(held_from(branch), held_by_hint(branch))
     ids = branch.snapshots.ids()
     count = plan_expiry(ids, retention, time_ms_of=_Times(branch, retention.older_than_ms).of, held_from=held)
-    walk, warnings = _readable_walk(branch, names, ids[: count + 1] if count else [])
+    walk, warnings = _readable_walk(branch, referenced, ids[: count + 1] if count else [])
     if len(walk) < 2:
         empty = ReclaimPlan(branch.name, (), (), {}, tuple(warnings))
         return merge_reports([*reports, report_of(empty, Sweep(), hidden_count=0, dry_run=dry_run)], store=branch.name)
     if dry_run:
-        report = preview(branch, _expiry(branch, names, walk), names)
+        report = preview(branch, _expiry(branch, referenced, walk), referenced)
     else:
-        report = _carry_out_expiry(branch, names, walk, progress=progress)
+        report = _carry_out_expiry(branch, referenced, walk, progress=progress)
     reports.append(replace(report, warnings=(*warnings, *report.warnings)))
     return merge_reports(reports, store=branch.name)
 
 
-def _expiry(branch: TableBranch, names: ReferencedFiles, walk: Sequence[Snapshot]) -> Deletion:
+def _expiry(branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Snapshot]) -> Deletion:
     """The deletion of all snapshots of a walk but its last, which stays."""
     gone, survivor = walk[:-1], walk[-1]
     return Deletion(
@@ -162,19 +163,19 @@ def _expiry(branch: TableBranch, names: ReferencedFiles, walk: Sequence[Snapshot
         id=new_uuid(branch.environment.rng),
         walk_end=survivor.id,
         snapshot_ids=tuple(snapshot.id for snapshot in gone),
-        candidates=names.left_by_walk(gone, survivor),
+        candidates=referenced.left_by_walk(gone, survivor),
         survivor=survivor.base_manifest_list,
     )
 
 
 def _carry_out_expiry(
-    branch: TableBranch, names: ReferencedFiles, walk: Sequence[Snapshot], *, progress: ProgressCall | None
+    branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Snapshot], *, progress: ProgressCall | None
 ) -> ReclaimReport:
     """Expire the snapshots of a walk: at once, or fewer when the disk is too full for the plan of all."""
     while True:
-        deletion = _expiry(branch, names, walk)
+        deletion = _expiry(branch, referenced, walk)
         try:
-            return carry_out(branch, deletion, names=names, progress=progress)
+            return carry_out(branch, deletion, referenced=referenced, progress=progress)
         except Unavailable as error:
             if error.kind != "disk_full" or len(walk) <= 2:
                 raise
@@ -186,7 +187,7 @@ class _Times:
     """Commit times of snapshots that may expire; an unreadable one counts as too young."""
 
     def __init__(self, branch: TableBranch, too_young_ms: int) -> None:
-        self._line = branch
+        self._branch = branch
         self._too_young_ms = too_young_ms
         self._now_ms = branch.environment.clock.now_ms()
         self._written_ms: dict[int, int] | None = None
@@ -196,32 +197,34 @@ class _Times:
         if self._too_young_ms == _AFTER_ALL_MS:
             return 0  # by order
         try:
-            time_ms = self._line.snapshots.snapshot(snapshot_id).time_ms
+            time_ms = self._branch.snapshots.snapshot(snapshot_id).time_ms
         except Unreadable:
             return self._too_young_ms
         if not is_future(time_ms, now_ms=self._now_ms):
             return time_ms
         if self._written_ms is None:
-            self._written_ms = first_written_ms(self._line.snapshots.written_ms())
+            self._written_ms = first_written_ms(self._branch.snapshots.written_ms())
         return committed_ms(snapshot_id, time_ms, written_ms=self._written_ms, now_ms=self._now_ms)
 
 
-def _readable_walk(branch: TableBranch, names: ReferencedFiles, ids: Sequence[int]) -> tuple[list[Snapshot], list[str]]:
-    """The snapshots of a walk, up to the last whose own change can be read."""
+def _readable_walk(
+    branch: TableBranch, referenced: ReferencedFiles, ids: Sequence[int]
+) -> tuple[list[Snapshot], list[str]]:
+    """The snapshots of a walk, up to the last whose own change can be read, and warnings."""
     walk: list[Snapshot] = []
     for snapshot_id in ids:
         try:
             snapshot = branch.snapshots.snapshot(snapshot_id)
-            names.check_readable(snapshot, after=walk[-1] if walk else None)
+            referenced.check_readable(snapshot, after=walk[-1] if walk else None)
         except Unreadable as error:
             stays = f"snapshots from {walk[-1].id if walk else snapshot_id} on stay"
-            return walk, [f"{stays}, for snapshot {snapshot_id} cannot be read: {error}"]
+            return walk, [f"{stays}, because snapshot {snapshot_id} cannot be read: {error}"]
         walk.append(snapshot)
     return walk, []
 
 
 def _without(versions: LiveVersions, deletion: Deletion) -> LiveVersions:
-    """The holders as they will be when what a deletion hides is hidden."""
+    """The live versions as they will be after a deletion has hidden its own."""
     hidden = {tag.name for tag in deletion.tags}
     return LiveVersions(
         snapshot_ids=np.setdiff1d(versions.snapshot_ids, np.array(deletion.snapshot_ids, np.int64)),
@@ -230,30 +233,30 @@ def _without(versions: LiveVersions, deletion: Deletion) -> LiveVersions:
     )
 
 
-def preview(branch: TableBranch, deletion: Deletion, names: ReferencedFiles) -> ReclaimReport:
-    """What `carry_out` would do now."""
+def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles) -> ReclaimReport:
+    """What `carry_out` would do now. Deletes nothing."""
     versions = _without(read_live_versions(branch), deletion)
     candidates = deletion.candidates
     warnings: tuple[str, ...] = ()
     if deletion.released:
-        released = gather_released(branch, deletion, versions, names)
+        released = gather_released(branch, deletion, versions, referenced)
         candidates, warnings = released.candidates, released.warnings
     judgement = judge(
         candidates,
         branch=branch,
         versions=versions,
-        names=names,
+        referenced=referenced,
         walk_end=deletion.walk_end,
         is_open=deletion.kind == "delete-tag",
     )
-    doomed = doomed_of(judgement.doomed)
+    deletable = deletable_of(judgement.deletable)
     plan = ReclaimPlan(
         branch.name,
         hide_paths(branch, deletion),
-        doomed,
+        deletable,
         judgement.kept,
         (*warnings, *judgement.warnings),
-        notes_on(branch.store, doomed),
+        notes_on(branch.store, deletable),
     )
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
@@ -283,7 +286,7 @@ def delete_tags(
     """Delete tags, and the files that only they needed.
 
     Raises:
-        NotFound: a tag is not there (unless `if_exists`): then none is deleted.
+        NotFound: a tag does not exist (unless `if_exists`); then none is deleted.
         InvalidRequest: a name that no tag may have.
     Cost: a few listings and 1 GET a tag; when its snapshot has expired, its manifests, and those of its neighbours.
     """
@@ -309,7 +312,7 @@ def expire_tags(
 ) -> ReclaimReport:
     """Delete the tags whose lifetime is over and, with `older_than_ms`, those made before that time (Unix ms, UTC).
 
-    A tag without a creation time counts as made when its file was written. Hidden pins never go.
+    A tag without a creation time counts as created when its file was written. Hidden pins never expire.
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
@@ -327,7 +330,7 @@ def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_m
     created_ms, retained_ms = tag.create_time_ms, tag.time_retained_ms
     clock_ms = branch.environment.clock.now_ms()
     if created_ms is not None and is_future(created_ms, now_ms=clock_ms):
-        try:  # made by a clock that was ahead: its lifetime counts from when its file was written
+        try:  # created by a clock that was ahead: its lifetime counts from when its file was written
             created_ms = min(created_ms, branch.store.head(branch.layout.tag(tag.name)).modified_ms)
         except NotFound:
             return False
@@ -347,7 +350,7 @@ def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_m
 def release(
     branch: TableBranch, names: Iterable[str], *, dry_run: bool = False, progress: ProgressCall | None = None
 ) -> ReclaimReport:
-    """Hide tags, hidden pins included, by their full names; what nothing else holds then goes with them."""
+    """Delete tags, hidden pins included, by their full names, with the files that nothing else needs."""
     tags: list[HiddenTag] = []
     released: list[str] = []
     for name in names:
@@ -370,13 +373,13 @@ def release(
 def replace_tag(branch: TableBranch, name: str, *, source: Source, time_retained_ms: int | None = None) -> Tag:
     """Point a tag at another version, and delete the files that only the old one needed.
 
-    The new version is pinned by a hidden tag until the tag holds it: there is no moment at which neither does. That pin
-    is written down as going only afterwards, so that no other verb, finishing what it finds, takes it away before; a
-    crash until then leaves the pin to orphan cleaning.
+    A hidden tag pins the new version until the tag holds it, so the version is pinned at every moment. The deletion of
+    that pin is stored only afterwards, so that no other verb that finishes deletions removes the pin before; a crash
+    until then leaves the pin to orphan cleaning.
 
     Raises:
         NotFound: no such tag.
-        Conflict: the new version expired meanwhile; the tag is as it was.
+        Conflict: the new version expired meanwhile; the tag is unchanged.
     """
     branch = open_for_deletion(branch)
     recover(branch)

@@ -1,7 +1,7 @@
 """All files outside a table's folder that are its own: what dropping the table deletes.
 
-Invariants: reads only. A file is listed when a version, a kept changelog or an unfinished deletion of the table names
-it where the table's options put it, or when its name carries the table's mark; see `external`.
+Invariants: reads only. A file is listed when a version, a kept changelog or an unfinished deletion of the table
+references it where the table's options put it, or when its name has the table's mark; see `external`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     """The URLs of a table's own external files, with their sizes in bytes (0: not known).
 
     Args:
-        lines: main and every branch.
+        branches: main and every branch.
 
     Raises:
         Corruption, UnsupportedFormat, NotFound: something that may name such files cannot be read.
@@ -44,13 +44,13 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
         zip(*(column.filter(listed.is_old).to_pylist() for column in (listed.paths, listed.size_bytes)), strict=True)
     )
     for branch in branches:
-        names, versions = ReferencedFiles(branch), read_live_versions(branch)
+        referenced, versions = ReferencedFiles(branch), read_live_versions(branch)
         snapshots = [versions.load(branch, snapshot_id) for snapshot_id in versions.ids.tolist()]
         for meta in branch.store.list(branch.layout.changelog_folder):
             if parse_changelog(meta.path) is not None:
                 snapshots.append(decode_snapshot(branch.store.get(meta.path), path=meta.path))
         for snapshot in snapshots:
-            own.update((url, found.get(url, 0)) for url in names.own_external(snapshot)["path"].to_pylist())
+            own.update((url, found.get(url, 0)) for url in referenced.own_external(snapshot)["path"].to_pylist())
         for deletion in load_deletions(branch.store, branch.layout):
             if isinstance(deletion, Deletion):
                 paths = deletion.candidates["path"].to_pylist()

@@ -50,14 +50,14 @@ class UserCommit:
 
 @dataclass(frozen=True, slots=True)
 class InheritedState:
-    """What a snapshot carries on from its predecessors."""
+    """What a snapshot inherits from its predecessors."""
 
     restored: bool = False
-    """Whether any rollback ever brought files back: then a file may have died and lived again."""
+    """Whether any rollback ever restored files: then a file may have been dead and live again."""
     users: Mapping[str, UserCommit] = field(default_factory=dict)
 
     def after(self, snapshot: Snapshot) -> InheritedState:
-        """The same, with one more commit taken into account."""
+        """The state after one more commit."""
         if snapshot.commit_identifier == BATCH_COMMIT_IDENTIFIER:
             return self
         users = {**self.users, snapshot.commit_user: UserCommit(snapshot.commit_identifier, snapshot.id)}
@@ -68,7 +68,7 @@ class InheritedState:
 
 
 def is_ours(snapshot: Snapshot) -> bool:
-    """Whether lakebed wrote this snapshot (and so carried on what came before)."""
+    """Whether lakebed wrote this snapshot, and so copied the state of the one before."""
     return _FORMAT in snapshot.properties
 
 
@@ -79,7 +79,7 @@ def follows(snapshot: Snapshot) -> int:
 
 
 def inherited_of(snapshot: Snapshot) -> InheritedState:
-    """What one snapshot (or tag) of ours carries, without its own commit."""
+    """The state in one snapshot (or tag) that lakebed wrote, without its own commit."""
     users: dict[str, UserCommit] = {}
     for key, value in snapshot.properties.items():
         identifier, at, snapshot_id = value.partition("@")
@@ -89,28 +89,28 @@ def inherited_of(snapshot: Snapshot) -> InheritedState:
 
 
 def load_inherited(newest_first: Iterable[Snapshot]) -> InheritedState:
-    """What the next commit has to carry on: of the newest snapshot of ours, plus every commit since.
+    """The state that the next commit must write: of the newest snapshot of lakebed, plus every commit since.
 
-    Cost: nothing when lakebed wrote the newest snapshot; else 1 GET a snapshot of others since then.
+    Cost: nothing when lakebed wrote the newest snapshot; else 1 GET a snapshot of other clients since then.
     """
     since: list[Snapshot] = []
-    carried = InheritedState()
+    inherited = InheritedState()
     for snapshot in newest_first:
         since.append(snapshot)
         if is_ours(snapshot):
-            carried = inherited_of(snapshot)
+            inherited = inherited_of(snapshot)
             break
     for snapshot in reversed(since):
-        carried = carried.after(snapshot)
-    return carried
+        inherited = inherited.after(snapshot)
+    return inherited
 
 
-def encode_inherited(carried: InheritedState) -> dict[str, str]:
-    """The properties that say it."""
+def encode_inherited(inherited: InheritedState) -> dict[str, str]:
+    """The properties that hold the state."""
     properties = {_FORMAT: "1"}
-    if carried.restored:
+    if inherited.restored:
         properties[_RESTORED] = "true"
-    for user, commit in carried.users.items():
+    for user, commit in inherited.users.items():
         properties[_USER + user] = f"{commit.identifier}@{commit.snapshot_id}"
     return properties
 

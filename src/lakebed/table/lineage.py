@@ -1,4 +1,4 @@
-"""Whether a line of versions is still the one that lakebed knew: other clients roll back and use snapshot ids again.
+"""Whether a branch still has the snapshots that lakebed knew: other clients roll back and use snapshot ids again.
 
 Owns: the rules that decide which snapshots below lakebed's marks are live, and whether a deletion that was planned
 earlier still fits.
@@ -8,10 +8,10 @@ s, and the next commit creates s + 1 again. It ignores ``lakebed/boundary`` and 
 may lie below both.
 
 Invariants:
-- The newest snapshot is never hidden, whatever lakebed's marks say, and no snapshot from the one that ``LATEST`` names
-  on expires.
+- The newest snapshot is never hidden, whatever lakebed's marks say. The snapshot that ``LATEST`` names does not expire,
+  and no newer one.
 - Below the marks only a file that lakebed wrote itself is ever withdrawn, through a plan that the report contains.
-- A deletion that was planned on another line hides no snapshot, and its files are judged by the names of all versions.
+- A deletion that was planned before such a rollback hides no snapshot, and its files are compared with all versions.
 
 Does not know: how candidates are gathered or judged.
 """
@@ -47,9 +47,9 @@ def _newest_hinted(branch: TableBranch) -> int | None:
 
 
 def held_by_hint(branch: TableBranch) -> int | None:
-    """No snapshot from this id on may expire, because ``LATEST`` names it; None when it names none that is there.
+    """The id from which no snapshot may expire, because ``LATEST`` names it; None when it names no live snapshot.
 
-    A hint that was not written anew for long names a snapshot that has expired: nobody rolls back to that one.
+    A hint that is out of date names an expired snapshot, to which no client can roll back.
     Cost: as of reading the hint, and 1 HEAD.
     """
     newest = _newest_hinted(branch)
@@ -94,9 +94,9 @@ def restore_newest(branch: TableBranch, hidden: Mapping[int, bytes]) -> int | No
 
 
 def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
-    """Take back snapshots of lakebed's that landed after their id had passed, through a plan.
+    """Withdraw snapshots of lakebed that landed after their id had passed, through a plan.
 
-    Either their writer died before it could look, or a retry of a put that had won came after the snapshot expired.
+    Either their writer died before its check, or a retry of a successful put arrived after the snapshot expired.
 
     Returns:
         One report when there were any.
@@ -108,7 +108,7 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
     low = [snapshot_id for snapshot_id in ids[:-1] if snapshot_id < max(boundary, expired)]
     if not low:
         return []
-    looked_at = ids[: len(low) + 1]  # the first above the marks says what it follows
+    looked_at = ids[: len(low) + 1]  # the first above the marks states which snapshot it follows
     found = {snapshot_id: _find(branch, snapshot_id) for snapshot_id in looked_at}
     followed = {follows(snapshot) for snapshot in found.values() if snapshot is not None}
     late = []
@@ -129,10 +129,10 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
 
 
 def _has_lists(branch: TableBranch, snapshot: Snapshot) -> bool:
-    """Whether the manifest lists of a snapshot, which no other one names, are there. Cost: 2 HEADs.
+    """Whether the manifest lists of a snapshot, which no other one references, exist. Cost: 2 HEADs.
 
-    They tell a snapshot that landed again after it expired from one whose expiry did not hide it: the snapshot above
-    follows either.
+    They distinguish a snapshot that landed again after it expired from one whose expiry did not hide it: the snapshot
+    above follows both.
     """
     try:
         for name in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
@@ -143,7 +143,7 @@ def _has_lists(branch: TableBranch, snapshot: Snapshot) -> bool:
 
 
 def _find(branch: TableBranch, snapshot_id: int) -> Snapshot | None:
-    """None also for a file that cannot be read: the walk of an expiry reports it."""
+    """One snapshot; None also for an unreadable file, which the walk of an expiry reports."""
     try:
         return branch.snapshots.find(snapshot_id)
     except (Corruption, UnsupportedFormat):

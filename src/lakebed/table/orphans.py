@@ -1,20 +1,20 @@
-"""Files in a table's folder that nobody names: left by crashed writers, by other clients, or in the hole of a rollback.
+"""Orphan files: what crashed writers, other clients and rollbacks leave in a table's folder, referenced by nothing.
 
-Owns: `remove_orphan_files`, and its parts as functions of their own: `list_files` (what lies there), `used_paths` (what
-anything names) and `search_of` (the anti-join). An engine with many workers may list and join by itself.
+Owns: `remove_orphan_files`, and its parts as functions: `list_files` (files that exist), `used_paths` (files that are
+referenced) and `search_of` (the anti-join). An engine with many workers may list and join by itself.
 
 Invariants:
 - Candidates are listed **before** the used set is computed: what is committed in between is in the used set, what is
-  written in between is no candidate.
-- A file younger than the limit is never touched: a writer that has not committed yet may own it. Whoever writes for
-  longer than that before committing must be given a larger limit.
+  written in between is not a candidate.
+- A file younger than the limit is never touched: a writer that has not committed yet may own it. A writer that takes
+  longer than that before its commit needs a larger limit.
 - Only the format's own folders are looked at (data, manifest, index, statistics), and lakebed's unfinished work by age;
-  snapshots, tags, schemas, branches, consumers and whatever else lies there are never candidates.
-- When anything that might name a file cannot be read, nothing is deleted.
-- A file is told from an orphan by its name alone, and nothing is deleted while a live data file is missing from the
-  listing: a folder that is computed wrongly never costs a live file.
-- External roots are shared with other tables. A file there may only go when its name carries this table's mark
-  (`external.owner_of`); the others are left.
+  snapshots, tags, schemas, branches, consumers and all other files are never candidates.
+- When anything that might reference a file cannot be read, nothing is deleted.
+- A file is in use when its name alone is, and nothing is deleted while a live data file is missing from the listing: a
+  wrongly computed folder never costs a live file.
+- External roots are shared with other tables. A file there may be deleted only when its name has this table's mark
+  (`external.owner_of`).
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ _OTHER_FOLDERS: Final = ("snapshot", "schema", "tag", "branch", "consumer", "cha
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Files that lie where only files that versions name belong, as columns of the same length."""
+    """Files in the folders that hold only referenced files, as columns of the same length."""
 
     paths: pa.Array
     size_bytes: pa.Array
     is_old: pa.Array
-    """Whether the file may be deleted when nothing names it."""
+    """Whether the file may be deleted when nothing references it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Paths that one version or changelog names; a file of a bucket with several folders has one for each."""
+    """Paths that one version or changelog references; a file of a bucket with several folders has one for each."""
 
     paths: pa.Array
     must_exist: bool
@@ -103,8 +103,8 @@ class Search:
     used_count: int
     """Old files whose name something uses."""
     missing: pa.Array
-    """Paths of data files that a version needs and that were not listed in any of their folders. Distinct. URLs are
-    among them that no listing covers; see `_lost`."""
+    """Paths of data files that a version needs and that were not listed in any of their folders. Distinct. They
+    include URLs that no listing covers; see `_lost`."""
 
 
 def list_files(branch: TableBranch, *, older_than_ms: int) -> Found:
@@ -144,8 +144,8 @@ def _no_files() -> Found:
 def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> Found:
     """The files in the folders of buckets below external roots, by their URLs.
 
-    Old are those that were written before the time and carry the table's mark: a file without it may be another
-    table's, or of another client.
+    A file is old when it was written before the time and has the table's mark: a file without the mark may belong to
+    another table or client.
 
     Cost: 1 GET; for each root 1 LIST a folder of partitions and 1 a thousand files.
     """
@@ -166,10 +166,10 @@ def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> Fo
 
 
 def found_of(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> Found:
-    """What of a listing may be an orphan or a data file.
+    """The objects of a listing that may be orphans or data files.
 
-    A data file with a mark is no orphan here, for another table may have its external root in this table's folder; the
-    search below this table's own roots finds this table's. Nothing of the format has a path that looks like a URL.
+    A data file with a mark is not an orphan here, because another table may have its external root in this table's
+    folder; the search below this table's own roots finds its own. The format has no paths that look like URLs.
     """
     chosen = [
         (meta.path, meta.size_bytes, meta.modified_ms < older_than_ms and may_be_orphan(layout, meta))
@@ -187,7 +187,7 @@ def is_in_bucket(path: str) -> bool:
 
 
 def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
-    """Whether an object lies where only files that versions name belong, whatever its age."""
+    """Whether an object is in a folder that holds only referenced files, whatever its age."""
     folder, _, _ = meta.path.rpartition("/")
     if folder in (layout.manifest_folder, layout.index_folder, layout.statistics_folder):
         return True
@@ -195,23 +195,23 @@ def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
 
 
 def used_paths(branches: Sequence[TableBranch]) -> Iterator[Used]:
-    """Paths of every file that a version or changelog of any branch names, one version after the other.
+    """Paths of every file that a version or changelog of any branch references, one version after the other.
 
     Args:
-        lines: main and every branch.
+        branches: main and every branch.
 
     Raises:
-        Corruption, UnsupportedFormat, NotFound: something cannot be read, so nobody knows what is used.
+        Corruption, UnsupportedFormat, NotFound: something cannot be read, so what is used is unknown.
     Cost: all manifests of the table.
     """
     for branch in branches:
-        names = ReferencedFiles(branch)
-        for paths in used_names(branch, read_live_versions(branch), names):
+        referenced = ReferencedFiles(branch)
+        for paths in used_names(branch, read_live_versions(branch), referenced):
             yield Used(paths, must_exist=True)
         for meta in branch.store.list(branch.layout.changelog_folder):
             if parse_changelog(meta.path) is not None:
                 kept = decode_snapshot(branch.store.get(meta.path), path=meta.path)
-                yield Used(names.of(kept), must_exist=False)
+                yield Used(referenced.of(kept), must_exist=False)
 
 
 def names_of(paths: pa.Array) -> pa.Array:
@@ -220,7 +220,7 @@ def names_of(paths: pa.Array) -> pa.Array:
 
 
 def data_paths(used: Used) -> pa.Array:
-    """The paths that name data files of this table which must exist, external ones by their URLs."""
+    """The paths of the data files that must exist, external ones by their URLs."""
     if not used.must_exist:
         return used.paths.slice(0, 0)
     is_data = pc.match_substring_regex(used.paths, _DATA_PATH)
@@ -228,10 +228,10 @@ def data_paths(used: Used) -> pa.Array:
 
 
 def search_of(found: Found, used: Iterable[Used]) -> Search:
-    """Tell orphans from files in use, and check that the files in use are where they are looked for.
+    """Find the files that nothing uses, and check that the files in use are in their folders.
 
-    A file is in use when its **name** is: which folder it lies in is not trusted, so that a folder computed wrongly
-    never makes a live file an orphan.
+    A file is in use when its **name** is: its folder is not trusted, so that a wrongly computed folder never makes a
+    live file an orphan.
 
     Args:
         found: listed before what is used was computed.
@@ -252,7 +252,7 @@ def search_of(found: Found, used: Iterable[Used]) -> Search:
 
 
 FindUnused = Callable[[Sequence[TableBranch], int], Search]
-"""Given the lines and the age limit: what nothing names, and what is missing."""
+"""Given the branches and the age limit: what nothing references, and what is missing."""
 
 
 def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
@@ -264,11 +264,11 @@ def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
 
 
 def _checked(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnused) -> Search:
-    """A search in whose course nothing was missing.
+    """A search during which no live data file was missing.
 
     Raises:
-        Corruption: live data files are not where they are looked for: they are lost, or the table's layout is not what
-            its options say. Files that were written or expired during the first search are not missing in the second.
+        Corruption: live data files are not in their folders: they are lost, or the table's layout is not that of its
+            options. Files that were written or expired during the first search are not missing in the second.
     """
     search = find(branches, older_than_ms)
     if not len(_lost(branches[0].store, search.missing)):
@@ -288,10 +288,10 @@ def _checked(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnus
 
 
 def _lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
-    """The data files among those not listed that are not there.
+    """The data files among those not listed that do not exist.
 
-    An external file below one of the table's roots is looked for by its URL. One elsewhere is not: another client put
-    it there, and no listing could cost it.
+    An external file below one of the table's roots is checked by its URL. One elsewhere is not: another client put it
+    there, and no listing can cost it.
 
     Cost: nothing without external files; else as `roots_of`, and 1 HEAD for each external file that was not listed.
     """
@@ -321,20 +321,20 @@ def remove_orphan_files(
     progress: ProgressCall | None = None,
     find: FindUnused = find_unused,
 ) -> ReclaimReport:
-    """Delete files that nothing names, written before a time; also rollbacks abandoned before it.
+    """Delete files that nothing references, written before a time; also rollbacks abandoned before it.
 
     Args:
-        lines: main and every branch of one table.
-        older_than_ms: Unix ms, UTC, exclusive; by default of the facade, a day ago.
-        dry_run: say what would go; delete nothing.
+        branch: any branch; the files of all branches of the table are searched.
+        older_than_ms: Unix ms, UTC, exclusive; default a day ago.
+        dry_run: delete nothing; the report's `plan` says what would be deleted.
         progress: called after each batch of deletions.
-        find: how orphans are found; an engine with many workers brings its own.
+        find: how orphans are found; an engine with many workers passes its own.
 
     Returns:
-        The report; when anything was unreadable, nothing was deleted and the warning says what.
+        The report; when anything was unreadable, nothing was deleted and a warning names it.
 
     Raises:
-        Corruption: ``live_files_missing``: a live data file is not where lakebed looks for it; nothing was deleted.
+        Corruption: ``live_files_missing``: a live data file is not in its folder; nothing was deleted.
     """
     branch.refresh()
     check_placement(branch.schema)
@@ -352,15 +352,15 @@ def remove_orphan_files(
     except Unreadable as error:
         if error.kind == "live_files_missing":
             raise
-        warning = f"no orphan was deleted, for what is used is unknown: {error}"
+        warning = f"no orphan was deleted, because what is used is unknown: {error}"
         plan = ReclaimPlan(main.name, (), (), {}, (warning,))
         reports.append(report_of(plan, Sweep(), hidden_count=0, dry_run=dry_run))
         return merge_reports(reports, store=main.name)
-    doomed = tuple(
+    deletable = tuple(
         Deletable(path, size, "no snapshot, tag or branch names it")
         for path, size in zip(*(search.orphans[name].to_pylist() for name in ("path", "size_bytes")), strict=True)
     )
-    plan = ReclaimPlan(main.name, (), doomed, {"used": search.used_count}, notes=notes_on(main.store, doomed))
+    plan = ReclaimPlan(main.name, (), deletable, {"used": search.used_count}, notes=notes_on(main.store, deletable))
     sweeper = Sweeper(main.store, main.environment, progress, reaches_outside=True)
     reports.append(sweeper.sweep(plan, dry_run=dry_run))
     return merge_reports(reports, store=main.name)
@@ -377,7 +377,7 @@ def _with_fork(branch: TableBranch) -> TableBranch:
 def _abandoned(
     branch: TableBranch, branches: Sequence[TableBranch], *, older_than_ms: int, progress: ProgressCall | None
 ) -> list[ReclaimReport]:
-    """Forget rollbacks that never committed, and hidden pins of verbs that never finished or of branches never made."""
+    """Forget rollbacks without a commit, and hidden pins of unfinished verbs and of incomplete branches."""
     kept = tuple(f"{HIDDEN_PREFIX}branch.{other.layout.branch}" for other in branches)
     for deletion in load_deletions(branch.store, branch.layout):
         if isinstance(deletion, Corruption | UnsupportedFormat) or deletion.rollback is None:

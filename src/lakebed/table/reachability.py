@@ -1,24 +1,24 @@
-"""Which candidates may go now: the interval test of `reclaim`, and the names of versions where ids cannot tell.
+"""Which candidates no version reaches: the interval test of `reclaim`, and lists of files where ids cannot decide.
 
-Owns: `judge`. It is asked **after** hiding, with holders read afresh, and its verdicts are never written down.
+Owns: `judge`. It runs **after** hiding, with the live versions read again, and its results are never stored.
 
 The rules, for a candidate that lived in [born, dead):
 
 1. Known birth: some version t with ``born <= t < dead`` needs it (two bisections, nothing read).
-2. Unknown birth: the names of the nearest version before its death answer; if a rollback ever brought files back, a
-   life may have holes, and the names of every version are asked.
-3. *Open* candidates (of a deleted tag: alive at it, death unknown) also ask the nearest version after; with holes,
-   every one.
-4. A rollback at or after the death may have brought the file back: names of live restoring snapshots and of the first
-   live snapshot are kept; a restoring snapshot that went since the candidates were gathered leaves only asking every
-   version.
-5. A branch never deletes what its fork snapshot had: born at or before it, or named by it. While the fork snapshot is
-   unknown, nothing of the branch is deleted.
-6. Main never deletes what a version of a branch without a pin names: another client made it, so which files it
-   shares is unknown. Nor what one names that was published: main has files of it.
+2. Unknown birth: the files of the nearest version before its death decide. If a rollback ever restored files, a life
+   may have holes, and the files of every version are compared.
+3. *Open* candidates (of a deleted tag: alive at it, death unknown) are also compared with the nearest version after;
+   with holes, with every one.
+4. A rollback at or after the death may have restored the file: the files of live restoring snapshots and of the first
+   live snapshot are kept. When a restoring snapshot expired since the candidates were gathered, every version is
+   compared.
+5. A branch never deletes what its fork snapshot had: born at or before it, or referenced by it. While the fork snapshot
+   is unknown, nothing of the branch is deleted.
+6. Main never deletes what a version of a branch without a pin references: another client made the branch, so which
+   files it shares is unknown. The same holds for a branch that was published: main has files of it.
 7. A changelog that another client kept beyond its snapshot (``changelog/changelog-<id>``) keeps its own files.
-8. Candidates of a walk that is not a part of the line any more are judged by the names of every version.
-9. What cannot be read keeps everything it might need; the judgement is then not `complete`.
+8. Candidates of a walk that is no longer part of the branch are compared with every version.
+9. An unreadable version keeps everything it might need; the judgement is then not `complete`.
 
 Does not know: how candidates were gathered, hiding, deleting.
 """
@@ -59,24 +59,24 @@ Unreadable = (Corruption, NotFound, UnsupportedFormat)
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdicts on some candidates, good for now."""
+    """Which of some candidates may be deleted now."""
 
-    doomed: pa.Table
+    deletable: pa.Table
     """`reclaim.CANDIDATES` that nothing needs."""
     kept: dict[str, int]
     """Count of the others, by reason."""
     warnings: tuple[str, ...]
     complete: bool
-    """False: something was unreadable, and candidates were kept for that alone; judge them again later."""
+    """False: something was unreadable, and candidates were kept only for that; judge them again later."""
 
 
 @dataclass(slots=True)
 class _Case:
-    """Candidates under judgement."""
+    """The state of one judgement."""
 
     branch: TableBranch
     versions: LiveVersions
-    names: ReferencedFiles
+    referenced: ReferencedFiles
     candidates: pa.Table
     needed: BoolArray
     kept: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class _Case:
     complete: bool = True
 
     def keep(self, which: BoolArray, reason: str) -> None:
-        """Candidates that are needed, for the first reason found."""
+        """Mark candidates as needed; the first reason found is counted."""
         fresh = which & ~self.needed
         count = int(np.count_nonzero(fresh))
         if count:
@@ -92,7 +92,7 @@ class _Case:
             self.kept[reason] = self.kept.get(reason, 0) + count
 
     def keep_named(self, which: BoolArray, snapshot: Snapshot, reason: str, *, added_only: bool = False) -> None:
-        """Of the candidates `which`, those that a version names; all of them when its names are unreadable."""
+        """Mark those of the candidates `which` that a version references; all of them when it is unreadable."""
         asked = which & ~self.needed
         if not asked.any():
             return
@@ -101,10 +101,10 @@ class _Case:
         try:
             named = np.zeros(rows.num_rows, np.bool_)
             if added_only and Role.DATA in roles:
-                named |= is_named(rows, self.names.added(snapshot))
+                named |= is_named(rows, self.referenced.added(snapshot))
                 roles -= {Role.DATA}
             if roles:
-                named |= is_named(rows, self.names.of(snapshot, roles))
+                named |= is_named(rows, self.referenced.of(snapshot, roles))
         except Unreadable as error:
             self.unreadable(asked, f"version {snapshot.id}", error)
             return
@@ -113,7 +113,7 @@ class _Case:
         self.keep(found, reason)
 
     def unreadable(self, which: BoolArray, what: str, error: Exception) -> None:
-        """Keep candidates because what might need them cannot be read."""
+        """Mark candidates as needed because what might need them cannot be read."""
         fresh = which & ~self.needed
         self.complete = False
         self.warnings.append(f"{what} cannot be read, so {int(np.count_nonzero(fresh))} files are kept for it: {error}")
@@ -125,7 +125,7 @@ def judge(
     *,
     branch: TableBranch,
     versions: LiveVersions,
-    names: ReferencedFiles,
+    referenced: ReferencedFiles,
     walk_end: int,
     is_open: bool = False,
     is_lost: bool = False,
@@ -134,15 +134,15 @@ def judge(
 
     Args:
         candidates: `reclaim.CANDIDATES`.
-        holders: read after everything that should vanish was hidden.
+        versions: read after everything that should be hidden was hidden.
         walk_end: last snapshot of the walk that gathered the candidates; rollbacks up to it are folded in.
-        is_open: the candidates are what a deleted tag had: they may have lived on after it.
-        is_lost: the walk that gathered them is not a part of the line any more (another client may have rolled back
-            and used ids again), so no interval can be trusted: the names of every version are asked.
+        is_open: the candidates are what a deleted tag had, and may have lived longer than the tag.
+        is_lost: the walk that gathered them is no longer part of the branch (another client may have rolled back
+            and used ids again), so no interval can be trusted and every version is compared.
 
     Cost: 1 LIST for candidates of known birth in a table without rollbacks; see the module's rules for the others.
     """
-    case = _Case(branch, versions, names, candidates, np.zeros(candidates.num_rows, np.bool_))
+    case = _Case(branch, versions, referenced, candidates, np.zeros(candidates.num_rows, np.bool_))
     if candidates.num_rows == 0:
         return Judgement(candidates, {}, (), True)
     born = candidates["born"].to_numpy()
@@ -170,12 +170,12 @@ def judge(
             _keep_nearest(case, unknown, nearest_earlier(dead, versions.ids))
         if is_open:
             _keep_nearest(case, everything, nearest_later(dead, versions.ids))
-    doomed = candidates.filter(pa.array(~case.needed))
-    return Judgement(doomed, case.kept, tuple(case.warnings), case.complete)
+    deletable = candidates.filter(pa.array(~case.needed))
+    return Judgement(deletable, case.kept, tuple(case.warnings), case.complete)
 
 
 def _keep_changelogs(case: _Case, born: IntArray) -> None:
-    """Files of changelogs that outlive their snapshots. Cost: 1 LIST when there are such candidates, else nothing."""
+    """Keep files of changelogs that outlive their snapshots. Cost: 1 LIST when there are such candidates."""
     which: BoolArray = pc.is_in(case.candidates["role"], value_set=pa.array(_CHANGELOG_ROLES)).to_numpy()
     if not which.any():
         return
@@ -190,7 +190,7 @@ def _keep_forks(case: _Case, born: IntArray, fork: Snapshot) -> None:
 
 
 def _keep_unpinned(case: _Case, everything: BoolArray) -> None:
-    """What branches without a fork pin name, and those that were published."""
+    """Keep what branches without a fork pin reference, and branches that were published."""
     pins = {tag.name for tag in case.versions.tags}
     folders = case.branch.store.list_with_delimiter(case.branch.layout.branch_folder).folders
     marks = case.branch.store.list(PUBLISHED_FOLDER) if folders else ()
@@ -230,7 +230,7 @@ def _keep_restored(case: _Case, dead: IntArray, walk_end: int) -> None:
 
 
 def _keep_every(case: _Case, which: BoolArray) -> None:
-    """Ask the names of every version, until no candidate is left to ask for."""
+    """Compare with every version, until no candidate is left."""
     for snapshot_id, added_only in _versions(case.versions):
         if not (which & ~case.needed).any():
             return
@@ -238,10 +238,10 @@ def _keep_every(case: _Case, which: BoolArray) -> None:
 
 
 def _versions(versions: LiveVersions) -> Iterator[tuple[int, bool]]:
-    """Every version, and whether what it added is enough to ask, all older live snapshots being asked before.
+    """Every version, and whether it is enough to compare what it added after all older snapshots were compared.
 
-    What a live snapshot has is what the one before it had, less what died, plus what it added; without the one before
-    it, or after a rollback, it is asked in full.
+    A live snapshot has what the one before it had, less what died, plus what it added. Without the one before it, or
+    after a rollback, all its files are compared.
     """
     restored = set(versions.restored_ids.tolist())
     live = set(versions.snapshot_ids.tolist())
@@ -261,16 +261,16 @@ def _keep_version(case: _Case, which: BoolArray, snapshot_id: int, reason: str, 
     case.keep_named(asked, snapshot, reason, added_only=added_only)
 
 
-def used_names(branch: TableBranch, versions: LiveVersions, names: ReferencedFiles) -> Iterator[pa.Array]:
+def used_names(branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles) -> Iterator[pa.Array]:
     """Paths of every file that any version needs, one version after the other.
 
     Raises:
-        Corruption, UnsupportedFormat, NotFound: something cannot be read; then nobody knows what is used.
+        Corruption, UnsupportedFormat, NotFound: something cannot be read, so what is used is unknown.
     """
     for snapshot_id, added_only in _versions(versions):
         snapshot = versions.load(branch, snapshot_id)
         if added_only:
-            yield names.added(snapshot)
-            yield names.of(snapshot, [role for role in ROLES if role != Role.DATA])
+            yield referenced.added(snapshot)
+            yield referenced.of(snapshot, [role for role in ROLES if role != Role.DATA])
         else:
-            yield names.of(snapshot)
+            yield referenced.of(snapshot)

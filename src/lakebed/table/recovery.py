@@ -1,12 +1,12 @@
-"""Finishing what a crash left: every deleting verb begins here.
+"""Finish the deletions that a crash left: every deleting verb begins with it.
 
 Owns: `recover`, and `finish_rollback`, the second half of a rollback, which its own verb and recovery share.
 
 It also withdraws snapshots that landed late, below the boundary, after their writer died (`lineage`).
 
-Invariants: recovery decides nothing anew. An expiry that was written down is carried out (but for snapshots that a
-consumer claimed meanwhile), a tag goes only while it is the very file that was to go, a rollback is completed iff its
-commit is found; one that has not committed is left to its owner (orphan cleaning forgets it by age).
+Invariants: recovery makes no new decision. A stored expiry is carried out, except for snapshots that a consumer claimed
+meanwhile. A tag is deleted only while its file is unchanged. A rollback is completed if and only if its commit is
+found; one without a commit is left to its owner (orphan cleaning forgets it by age).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TRIES_MAX = 8
 
 @freeing_space()
 def recover(branch: TableBranch) -> list[ReclaimReport]:
-    """Finish the unfinished deletions of a line.
+    """Finish the unfinished deletions of a branch.
 
     Returns:
-        One report each; what could not be finished is in their warnings.
+        One report each, with a warning for what could not be finished.
     Cost: 3 LISTs + 1 GET when there is nothing to finish.
     """
     reports = withdraw_late(branch)
@@ -46,9 +46,9 @@ def recover(branch: TableBranch) -> list[ReclaimReport]:
     begun = {deletion.id for deletion in found if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
     for deletion in found:
         if isinstance(deletion, Corruption | UnsupportedFormat):
-            reports.append(_warning(branch, f"an unfinished deletion was passed over: {deletion}"))
+            reports.append(_warning(branch, f"an unfinished deletion was skipped: {deletion}"))
         elif deletion.rollback is not None:
-            if f"{deletion.id}.files" in begun:  # its candidates are known: they are carried out by themselves
+            if f"{deletion.id}.files" in begun:  # its candidates are stored as a deletion of their own
                 forget(branch, deletion)
                 continue
             commit = _commit_of(branch, deletion.rollback)
@@ -62,7 +62,7 @@ def recover(branch: TableBranch) -> list[ReclaimReport]:
 
 
 def forget(branch: TableBranch, deletion: Deletion) -> None:
-    """Remove what was written down of a deletion. Cost: 1 DELETE."""
+    """Remove an unfinished deletion. Cost: 1 DELETE."""
     Sweeper(branch.store, branch.environment).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
 
 
@@ -76,7 +76,7 @@ def _finish_expiry(branch: TableBranch, deletion: Deletion) -> ReclaimReport:
 
 
 def _commit_of(branch: TableBranch, intent: RollbackIntent) -> Snapshot | None:
-    """The rollback's own commit, if it is there."""
+    """The rollback's own commit, if it exists."""
     later = [snapshot_id for snapshot_id in branch.snapshots.ids() if snapshot_id > intent.after_id]
     return next((found for found in branch.snapshots.walk(later) if found.commit_user == intent.commit_user), None)
 
@@ -84,23 +84,23 @@ def _commit_of(branch: TableBranch, intent: RollbackIntent) -> Snapshot | None:
 def finish_rollback(
     branch: TableBranch, deletion: Deletion, commit: Snapshot, *, progress: ProgressCall | None = None
 ) -> list[ReclaimReport]:
-    """After a rollback's commit: let go of its pin and, unless history is kept, of what came after the target.
+    """After a rollback's commit: delete its pin and, unless history is kept, what came after the target.
 
-    Tags go first: then the later snapshots' files are judged without them.
+    Tags are deleted first, so that the files of later snapshots are judged without them.
     """
     intent = deletion.rollback
     assert intent is not None
-    names = ReferencedFiles(branch)
+    referenced = ReferencedFiles(branch)
     steps = [_tags_step(branch, deletion, intent, commit)]
     warnings: list[ReclaimReport] = []
     if not intent.keeps_history:
-        step, warning = _files_step(branch, deletion, intent, commit, names)
+        step, warning = _files_step(branch, deletion, intent, commit, referenced)
         steps.append(step)
         warnings = [_warning(branch, warning)] if warning else []
     for step in steps:
         store_deletion(branch.store, branch.layout, step)
     forget(branch, deletion)
-    return [*(carry_out(branch, step, names=names, progress=progress) for step in steps), *warnings]
+    return [*(carry_out(branch, step, referenced=referenced, progress=progress) for step in steps), *warnings]
 
 
 def _tags_step(branch: TableBranch, deletion: Deletion, intent: RollbackIntent, commit: Snapshot) -> Deletion:
@@ -118,9 +118,9 @@ def _tags_step(branch: TableBranch, deletion: Deletion, intent: RollbackIntent, 
 
 
 def _files_step(
-    branch: TableBranch, deletion: Deletion, intent: RollbackIntent, commit: Snapshot, names: ReferencedFiles
+    branch: TableBranch, deletion: Deletion, intent: RollbackIntent, commit: Snapshot, referenced: ReferencedFiles
 ) -> tuple[Deletion, str | None]:
-    """What the snapshots between target and commit leave behind."""
+    """The deletion of the snapshots between target and commit, and a warning."""
     warning = None
     candidates = CANDIDATES.empty_table()
     gone_ids: list[int] = []
@@ -131,7 +131,7 @@ def _files_step(
         try:
             gone = [branch.snapshots.snapshot(snapshot_id) for snapshot_id in gone_ids]
             before = branch.snapshots.snapshot(earlier[-1]) if earlier else None
-            candidates = names.left_by_walk(gone, commit, before=before)
+            candidates = referenced.left_by_walk(gone, commit, before=before)
             warning = None
         except Unreadable as error:
             warning = f"files of the snapshots rolled back are left to orphan cleaning: {error}"

@@ -1,10 +1,11 @@
-"""The files that one version needs, by path: data, manifests, lists, index files, statistics, changelog.
+"""The files that one version references, by path: data, manifests, lists, index files, statistics, changelog.
 
 Owns: `ReferencedFiles`, which reads them (through the manifest cache), and the candidates that a version leaves behind.
 
-Invariants: a version's names are exactly what reading it opens, plus the files that exist for it only. A file whose
-bucket has several folders is named in each of them. External files are named by their URLs; only those that `OwnFiles`
-recognises are candidates, the others are not the table's to delete. Does not know: which versions live; what may go.
+Invariants: the files of a version are exactly what reading it opens, plus the files that exist for it only. A file
+whose bucket has several folders has a path in each of them. External files have their URLs as paths; only those that
+`OwnFiles` recognises are candidates, because the others do not belong to the table. Does not know: which versions are
+live; what may be deleted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = ["ReferencedFiles", "folder_namer"]
 
 @dataclass(slots=True)
 class _Life:
-    """When a named object was first and last seen in a walk."""
+    """When an object was first and last referenced in a walk."""
 
     size_bytes: int
     born: int
@@ -54,10 +55,10 @@ def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]
 
 
 class ReferencedFiles:
-    """Reads what versions name. One instance serves one verb; paths of data files are kept for its time."""
+    """Reads what versions reference. One instance serves one verb and keeps the paths of deltas that it has read."""
 
     def __init__(self, branch: TableBranch) -> None:
-        self._line = branch
+        self._branch = branch
         self._layout = branch.layout
         self._folders_of = folder_namer(branch)
         self._own_files = OwnFiles(branch.store, self._folders_of)
@@ -68,7 +69,7 @@ class ReferencedFiles:
         return paths_of(entries, self._folders_of, own_outside=self._own_files.among)
 
     def _all_paths_of(self, entries: pa.Table) -> pa.Array:
-        """Paths of all files that entries name, whoever owns the external ones, and of what lies beside them."""
+        """Paths of all files of entries, external ones of any owner included, and of their sidecar files."""
         return _whole(
             paths_of(entries, self._folders_of, own_outside=lambda files: np.ones(len(files), np.bool_))["path"]
         )
@@ -77,25 +78,25 @@ class ReferencedFiles:
         """Paths of the files of some roles that a version needs.
 
         Raises:
-            Corruption, UnsupportedFormat, NotFound: something it names is unreadable.
+            Corruption, UnsupportedFormat, NotFound: something it references is unreadable.
         Cost: only what the roles need: nothing for lists and statistics, the lists for manifests, all manifests for
         data.
         """
         wanted = frozenset(roles)
         parts: list[pa.Array] = [pa.array(self._few(snapshot, wanted), pa.string())]
         if Role.DATA in wanted:
-            live = self._line.reader.live_entries(snapshot)
+            live = self._branch.reader.live_entries(snapshot)
             parts.append(self._all_paths_of(live))
         if Role.CHANGELOG in wanted and snapshot.changelog_manifest_list:
             parts.append(self._all_paths_of(self._changelog_entries(snapshot)))
         return pa.concat_arrays(parts)
 
     def own_external(self, snapshot: Snapshot) -> pa.Table:
-        """The external files of a version that are the table's own, as `reclaim.paths_of` names them.
+        """The external files of a version that are the table's own, in the form of `reclaim.paths_of`.
 
         Cost: as `of` for data and changelogs.
         """
-        parts = [self._line.reader.live_entries(snapshot)]
+        parts = [self._branch.reader.live_entries(snapshot)]
         if snapshot.changelog_manifest_list:
             parts.append(self._changelog_entries(snapshot))
         outside = [part.filter(pc.is_valid(part["external_path"])) for part in parts]
@@ -103,27 +104,27 @@ class ReferencedFiles:
 
     def added(self, snapshot: Snapshot) -> pa.Array:
         """Paths of the data files that a version itself added. Cost: its delta manifests."""
-        delta, entries = self.delta(snapshot), self._line.reader.delta_entries(snapshot)
+        delta, entries = self.delta(snapshot), self._branch.reader.delta_entries(snapshot)
         added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_valid(entries["external_path"]))
         external = self._all_paths_of(entries.filter(added))
         return pa.concat_arrays([_whole(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
 
     def delta(self, snapshot: Snapshot) -> pa.Table:
-        """A version's own entries, as `reclaim.paths_of` names them. Cost: 1 GET + 1 a delta manifest, once."""
+        """A version's own entries, in the form of `reclaim.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
         found = self._deltas.get(snapshot.delta_manifest_list)
         if found is None:
-            found = self._paths_of(self._line.reader.delta_entries(snapshot))
+            found = self._paths_of(self._branch.reader.delta_entries(snapshot))
             self._deltas[snapshot.delta_manifest_list] = found
         return found
 
     # ---- what is left behind
 
     def left_by_walk(self, gone: Sequence[Snapshot], survivor: Snapshot, *, before: Snapshot | None = None) -> pa.Table:
-        """Candidates when consecutive versions vanish: everything they named that the survivor does not.
+        """Candidates when consecutive versions are removed: everything they reference that the survivor does not.
 
         Args:
-            gone: ascending, every snapshot of the line from one id up to the survivor.
-            survivor: the first that stays; its delta is read too, for it names what died at it.
+            gone: ascending, every snapshot of the branch from one id up to the survivor.
+            survivor: the first that stays; its delta is read too, because it lists what died at it.
             before: the last snapshot that stays before `gone`, if any. Without one, what the first of `gone` deleted
                 was seen by an earlier walk.
         Cost: the lists of all of them, the delta manifests of all but the first; across a gap, both file lists.
@@ -138,11 +139,11 @@ class ReferencedFiles:
     def between(self, before: Snapshot, after: Snapshot) -> pa.Table:
         """What changed from one version to the next, as `delta`.
 
-        Across a gap (a rollback took versions away, and their deltas) it is the difference of both file lists.
+        Across a gap (a rollback removed versions with their deltas) it is the difference of both file lists.
         """
         if after.id == before.id + 1:
             return self.delta(after)
-        had, has = (self._paths_of(self._line.reader.live_entries(version)) for version in (before, after))
+        had, has = (self._paths_of(self._branch.reader.live_entries(version)) for version in (before, after))
         died = had.filter(pc.invert(pc.is_in(had["path"], value_set=has["path"])))
         return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
 
@@ -155,10 +156,10 @@ class ReferencedFiles:
             self._changelog(snapshot)
 
     def left_by_tag(self, snapshot: Snapshot) -> pa.Table:
-        """Candidates when the last tag of an expired snapshot goes: all that it names, alive at it, death unknown."""
-        files = self._paths_of(self._line.reader.live_entries(snapshot))
+        """Candidates when the last tag of an expired snapshot is deleted: all its files, with an unknown death."""
+        files = self._paths_of(self._branch.reader.live_entries(snapshot))
         dead = snapshot.id + 1
-        metas = self._line.reader.all_metas(snapshot)
+        metas = self._branch.reader.all_metas(snapshot)
         carried = self._few(snapshot, frozenset((Role.INDEX_MANIFEST,)))
         parts = [
             candidates_of(Role.DATA, files["path"], size_bytes=files["size_bytes"], born=files["born"], dead=dead),
@@ -181,15 +182,15 @@ class ReferencedFiles:
     def _manifests_left(self, walk: Sequence[Snapshot]) -> pa.Table:
         lives: dict[str, _Life] = {}
         for snapshot in walk[:-1]:
-            for meta in self._line.reader.all_metas(snapshot):
+            for meta in self._branch.reader.all_metas(snapshot):
                 life = lives.setdefault(meta.file_name, _Life(meta.file_size, _born(meta), snapshot.id))
                 life.last = snapshot.id
-        for meta in self._line.reader.all_metas(walk[-1]):
+        for meta in self._branch.reader.all_metas(walk[-1]):
             lives.pop(meta.file_name, None)
         return self._of_lives(Role.MANIFEST, {self._layout.manifest(name): life for name, life in lives.items()}, walk)
 
     def _carried_left(self, walk: Sequence[Snapshot]) -> list[pa.Table]:
-        """Objects that versions hand on by name: index manifests, index files, statistics."""
+        """Objects that a version references again from the one before: index manifests, index files, statistics."""
         tables = []
         for role in (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS):
             lives: dict[str, _Life] = {}
@@ -236,7 +237,7 @@ class ReferencedFiles:
 
     def _few(self, snapshot: Snapshot, roles: frozenset[str]) -> list[str]:
         """Paths of everything but data files."""
-        reader, manifest = self._line.reader, self._layout.manifest
+        reader, manifest = self._branch.reader, self._layout.manifest
         paths: list[str] = []
         if Role.LIST in roles:
             paths += [manifest(snapshot.base_manifest_list), manifest(snapshot.delta_manifest_list)]
@@ -261,11 +262,11 @@ class ReferencedFiles:
 
     def _changelog_entries(self, snapshot: Snapshot) -> pa.Table:
         assert snapshot.changelog_manifest_list is not None
-        return self._line.reader.concatenated(self._line.reader.metas(snapshot.changelog_manifest_list))
+        return self._branch.reader.concatenated(self._branch.reader.metas(snapshot.changelog_manifest_list))
 
     def _index_files(self, path: str) -> list[str]:
         """Index files that an index manifest names."""
-        count, columns = decode_columns(self._line.store.get(path), path=path)
+        count, columns = decode_columns(self._branch.store.get(path), path=path)
         if count == 0:
             return []
         if "_FILE_NAME" not in columns:

@@ -1,17 +1,16 @@
-"""Going back: `rollback_to` (what came later goes) and `rollback_to_as_latest` (history is kept).
+"""Roll back: `rollback_to` (later versions are deleted) and `rollback_to_as_latest` (history is kept).
 
-Owns: both verbs up to the commit; what follows it is `recovery.finish_rollback`, which a later verb does after a crash.
+Owns: both verbs up to the commit. `recovery.finish_rollback` does the rest, after a crash as part of a later verb.
 
-The order: write the intent down, pin the target with a hidden tag (by the tagger's protocol, so expiry and rollback
-cannot miss each other), commit latest + 1 equal to the target, let go of the pin, and of the later snapshots and
-tags. A crash before the commit changes nothing that a reader sees; after it, the target is the newest version and the
-next verb completes the rest.
+The order: store the intent, pin the target with a hidden tag (by the protocol of `Tags.create`, so that expiry and
+rollback see each other), commit latest + 1 equal to the target, remove the pin, and the later snapshots and tags. A
+crash before the commit changes nothing that a reader sees. After it, the target is the newest version and the next verb
+completes the rest.
 
 Invariants:
-- The commit's delta says exactly what changed against the newest snapshot; restored files carry their first commit
-  snapshot. Its base is written anew, so that no file stands in it both deleted and added: clients that read manifests
-  as sets agree.
-- Before each try the mark of its id is written: from then on every judge knows that lives may have holes.
+- The commit's delta is exactly the difference to the newest snapshot; restored files carry their first commit snapshot.
+  Its base is written anew, so that no file is both deleted and added in it: clients that read manifests as sets agree.
+- Before each try the mark of its id is written: from then on every judgement knows that lives may have holes.
 - Ids are never used again; gaps between them are legal.
 """
 
@@ -105,7 +104,7 @@ def _roll_back(
     try:
         committed = commit(branch, request)
     except Conflict:
-        # Certainly not committed: let go of the pin as if it had been a tag, and forget the intent.
+        # Certainly not committed: delete the pin like a tag, and forget the intent.
         finish_rollback(branch, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), newest)
         raise
     finish_rollback(branch, deletion, committed, progress=progress)
@@ -140,13 +139,14 @@ def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
     gone = [branch.snapshots.snapshot(int(one)) for one in versions.snapshot_ids[versions.snapshot_ids > target.id]]
     earlier = versions.snapshot_ids[versions.snapshot_ids <= target.id]
     before = branch.snapshots.snapshot(int(earlier[-1])) if len(earlier) else None
-    names = ReferencedFiles(branch)
-    # As if the target had been committed anew, after a gap, so that it is compared by its files.
+    referenced = ReferencedFiles(branch)
+    # As if the target had been committed again, after a gap, so that it is compared by its files.
     survivor = replace(target, id=newest.id + 2)
     deletion = _intent(branch, versions, target, newest=newest, keeps_history=False)
     deletion = replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
-    candidates = names.left_by_walk(gone, survivor, before=before)
-    return preview(branch, replace(deletion, candidates=candidates), names).plan or ReclaimPlan(branch.name, (), ())
+    candidates = referenced.left_by_walk(gone, survivor, before=before)
+    report = preview(branch, replace(deletion, candidates=candidates), referenced)
+    return report.plan or ReclaimPlan(branch.name, (), ())
 
 
 def _intent(

@@ -1,7 +1,7 @@
-"""Why a file of a table is still here: who needs it, or when it may go. Reads only.
+"""Why a file of a table still exists: which versions need it, or when it may be deleted. Reads only.
 
-Owns: `why` and the bytes that a pin alone holds. The answer is the collectors' own: it asks the same
-holders and the same names as they do. Does not know: how anything is deleted.
+Owns: `why` and the bytes that a pin alone holds. It reads the same live versions and the same references as the
+deleting verbs. Does not know: how anything is deleted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def why(branch: TableBranch, path: str) -> Explanation:
         path: relative to the table's folder, or the URL of a data file outside of it.
 
     Raises:
-        NotFound: there is no such object, and nothing names it.
+        NotFound: the object does not exist, and nothing references it.
         Corruption: something that might need it is unreadable.
     Cost: a few listings; for a data file the manifests of every version, else their lists.
     """
@@ -78,7 +78,7 @@ def why(branch: TableBranch, path: str) -> Explanation:
 
 
 def _fixed(branch: TableBranch, path: str) -> Explanation | None:
-    """Explain objects that no version's names can answer for."""
+    """Explain objects that versions do not list: snapshots, tags, schemas, bookkeeping. None for others."""
     snapshot_id = parse_snapshot(path)
     if snapshot_id is not None and path.startswith(branch.layout.snapshot_folder + "/"):
         branch.store.head(path)
@@ -113,15 +113,15 @@ def _explain_snapshot(branch: TableBranch, path: str, snapshot_id: int) -> Expla
 
 
 def _needing(branch: TableBranch, path: str) -> list[Pin]:
-    """Pins and live snapshots of one line whose version names the path."""
-    names, versions = ReferencedFiles(branch), read_live_versions(branch)
+    """Pins and live snapshots of one branch whose version references the path."""
+    referenced, versions = ReferencedFiles(branch), read_live_versions(branch)
     roles = _roles_of(path)
     probe = pa.table({"path": pa.array([path], pa.string())})
     pins = []
     for snapshot_id in versions.ids.tolist():
         try:
             snapshot = versions.load(branch, snapshot_id)
-            if is_named(probe, names.of(snapshot, roles))[0]:
+            if is_named(probe, referenced.of(snapshot, roles))[0]:
                 pins += _holding(branch, versions, snapshot)
         except NotFound as error:
             if error.kind != "version_went":
