@@ -213,9 +213,10 @@ def ancestors(nodes: Iterable[Node], parents_of: Callable[[Node], Iterable[Node]
 
 def merge_bases(left: Node, right: Node, parents_of: Callable[[Node], Iterable[Node]]) -> set[Node]:
     """The common ancestors that are ancestors of no other one."""
-    common: set[Node] = ancestors([left], parents_of) & ancestors([right], parents_of)
-    older: list[Node] = [parent for one in common for parent in parents_of(one)]
-    return common - ancestors(older, parents_of)
+    ours, theirs = ancestors([left], parents_of), ancestors([right], parents_of)
+    common = ours & theirs
+    older = ancestors([parent for one in common for parent in parents_of(one)], parents_of)
+    return common - older
 
 
 @dataclass(eq=False, slots=True)
