@@ -52,30 +52,30 @@ __all__ = [
     "kv",
     "repo",
 ]
-"""Without `open`: ``from lakebed import *`` must leave the built-in one in place."""
+"""Without `open`: ``from lakebed import *`` must not replace the built-in function."""
 
 __version__ = "0.1.0"
 
-_ROOMS = ("kv", "repo")
+_PACKAGES = ("kv", "repo")
 
-_HOMES = {
+_MODULE_OF = {
     "Lake": ("lakebed.lake.lake", "Lake"),
     "Table": ("lakebed.table.table", "Table"),
     "open": ("lakebed.lake.lake", "open_lake"),
 }
 
 
-if not TYPE_CHECKING:  # a checker of types would believe that every name is here
+if not TYPE_CHECKING:  # with it, a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
-        if name in _ROOMS:
+        if name in _PACKAGES:
             return importlib.import_module(f"lakebed.{name}")
-        if name not in _HOMES:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
-        module, attribute = _HOMES[name]
+        module, attribute = _MODULE_OF[name]
         value = globals()[name] = getattr(importlib.import_module(module), attribute)
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_HOMES})
+    return sorted({*__all__, *_MODULE_OF})

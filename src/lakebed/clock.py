@@ -9,14 +9,14 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Wall time, monotonic time and sleep. Nothing below a face reads time in any other way."""
+    """Wall time, monotonic time and sleep. No store reads time in any other way."""
 
     def now_ms(self) -> int:
         """Unix time in milliseconds, UTC."""
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds from an arbitrary start; never goes back."""
+        """Seconds from an arbitrary start; monotonic."""
         ...
 
     def sleep(self, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Every error lakebed raises, sorted by what the caller should do about it.
+"""Every error lakebed raises, grouped by what the caller should do about it.
 
 Owns: the tree below and the rule that each error carries a stable `kind`, one clear sentence and its facts as
 attributes. Invariants: every error pickles (Spark ships them between processes); no error holds a secret.

@@ -1,13 +1,13 @@
 """What lakebed logs: a logger a package, records with fields.
 
 Each package has the logger ``lakebed.<package>`` of the standard library: ``lakebed.objects`` (every request, DEBUG);
-``lakebed.table``, ``lakebed.kv`` and ``lakebed.repo`` (what becomes a version, who opens for writing, INFO);
-``lakebed.reclaim`` (what was deleted, INFO); ``lakebed.cli``. A record's message is a fixed text; what varies is in the
-dictionary ``record.fields``, so that a handler of one's own can store it as columns.
+``lakebed.table``, ``lakebed.kv`` and ``lakebed.repo`` (each new version, each opening for writing, INFO);
+``lakebed.reclaim`` (what was deleted, INFO); ``lakebed.cli``. A record's message is a fixed text; the variable parts
+are in the dictionary ``record.fields``, so that a handler can store them as columns.
 
 Invariants: nothing is printed unless a program adds a handler; a record that no handler wants costs one comparison; no
-field holds a secret: URLs are those that stores show, without users, passwords and query, and `redacted` takes out what
-an error of another library repeats. Does not know: who reads the log.
+field holds a secret: URLs are shown without users, passwords and queries, and `redacted` removes those
+that an error of another library repeats. Does not know: where the log goes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing_extensions import override
 __all__ = ["Log", "logger", "redacted", "remove", "write_to"]
 
 _ROOT: Final = "lakebed"
-logging.getLogger(_ROOT).addHandler(logging.NullHandler())  # or Python prints warnings of a library by itself
+logging.getLogger(_ROOT).addHandler(logging.NullHandler())  # without it, Python prints a library's warnings itself
 
 _USER: Final = re.compile(r"(://)[^/@\s'\"]+@")
 _QUERY: Final = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]*")
@@ -43,7 +43,7 @@ class Log:
 
     @property
     def is_detailed(self) -> bool:
-        """Whether anybody wants single requests."""
+        """Whether a handler wants single requests."""
         return self._logger.isEnabledFor(logging.DEBUG)
 
     def debug(self, message: str, /, **fields: Any) -> None:
@@ -83,7 +83,7 @@ def write_to(stream: TextIO, *, detailed: bool, json: bool) -> logging.Handler:
 
 
 def remove(handler: logging.Handler) -> None:
-    """End what `write_to` began."""
+    """Remove a handler of `write_to`."""
     root = logging.getLogger(_ROOT)
     root.removeHandler(handler)
     root.setLevel(logging.NOTSET)

@@ -1,8 +1,8 @@
-"""Text that users give and see: whole numbers of bounded size, names, times, and how errors repeat them. Pure.
+"""Texts that users write and read: integers of bounded size, names, times, and how errors quote them. Pure.
 
-Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `counted`, `sized`, `utc`, `html_table` and others. Python
-refuses to read integers of some thousand digits with an error of its own, and reads digits of other scripts: numbers
-that users type go through here.
+Owns: `whole_number`, `shown`, `names_of`, `spans_of`, `counted`, `sized`, `utc`, `html_table` and others. Python's
+`int` raises an error of its own for thousands of digits, and accepts digits of other scripts: numbers that users type
+are read here.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def spans_of(numbers: Sequence[int]) -> str:
-    """Ascending numbers as people write them: ``3``, ``1 to 7, 9``; the middle of a long list is left out."""
+    """Ascending numbers as ranges: ``3``, ``1 to 7, 9``; the middle of a long list is left out."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -125,6 +125,6 @@ def refuse_unknown_keywords(given: Iterable[str], known: type) -> None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """`` Did you mean jan or june?``: those of the names that are most like another; empty when none is."""
+    """`` Did you mean jan or june?``: the most similar names; empty if none is similar."""
     near = difflib.get_close_matches(name, list(names), n=_NEAREST_MAX, cutoff=_LIKENESS_MIN)
     return f" Did you mean {' or '.join(near)}?" if near else ""

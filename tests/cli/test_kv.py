@@ -460,7 +460,7 @@ def test_a_soft_destruction_says_what_it_did(kv_cli: Any, orders: str) -> None:
 def test_slips_are_answered_with_the_way_out(cli: Any, kv_cli: Any) -> None:
     """``--path`` behind the command, a value that looks like an option, an unknown choice."""
     assert cli("kv", "get", "a", "--path", "x.kv").code == exits.NOT_FOUND
-    assert "behind --: lakebed kv put ... -- -5" in kv_cli("put", "k", "-5").err
+    assert "after --: lakebed kv put ... -- -5" in kv_cli("put", "k", "-5").err
     assert kv_cli("put", "k", "--", "-5").code == exits.OK
     assert "Value error" not in kv_cli("get", "k", "--encoding", "HEX").err
 
@@ -526,7 +526,7 @@ def test_a_collection_goes_on_past_what_is_damaged_and_ends_with_the_last_databa
     watched = cli(*every, "--watch", "--interval", "1min", *(urls[name] for name in ("gone", "damaged", "orders")))
     assert (watched.code, naps) == (exits.OK, [60, 60])
     for name in ("gone", "orders", "damaged"):
-        assert f"{name} was destroyed, and nothing but its tombstone is left: its watch ends." in watched.out
+        assert f"{name} was destroyed and only its tombstone is left: it is no longer watched." in watched.out
     assert watched.err.count("damaged was not collected: ") == 2
     mistyped = cli(*every, "--watch", urls["never"])
     assert (mistyped.code, mistyped.err.count("\n")) == (exits.NOT_FOUND, 1)

@@ -202,7 +202,7 @@ def test_a_server_starts_ends_and_stands_alone(tmp_path: Path) -> None:
             text=True,
             check=True,
         )
-        assert "Made the repository analytics" in made.stdout
+        assert "Created the repository analytics" in made.stdout
         first.send_signal(signal.SIGTERM)
         assert first.wait(60) == 0
         assert first.stderr is not None

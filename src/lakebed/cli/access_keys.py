@@ -64,7 +64,7 @@ class ListKeys(RepositoriesCommand, name="list"):
             output.document(found)
             return
         output.grid(
-            ("access key", "role", "repositories", "made", "what for"),
+            ("access key", "role", "repositories", "created", "what for"),
             [
                 (
                     one["id"],
@@ -75,9 +75,9 @@ class ListKeys(RepositoriesCommand, name="list"):
                 )
                 for one in found
             ],
-            less=("made",),
+            less=("created",),
             sentences=("repositories", "what for"),
-            empty="No access key: the first start of a server makes one.",
+            empty="No access key: the first start of a server creates one.",
         )
 
 

@@ -82,7 +82,7 @@ def _options(parameters: Iterable[Parameter]) -> list[tuple[str, str]]:
 
 
 def _values(one: Parameter, texts: Sequence[str], kind: str = "") -> Iterable[tuple[str, str]]:
-    """The values that a parameter may have, as far as they can be known from what stands before it."""
+    """The values that a parameter may have, as far as the arguments before it determine them."""
     if one.choices:
         return [(choice, "") for choice in one.choices]
     wanted = one.metavar if one.is_argument else f"--{one.name.replace('_', '-')}"

@@ -57,17 +57,17 @@ def read_file(
 
     Args:
         path: a file; ``-`` is standard input (Parquet from there is held in memory).
-        format: ``csv``, ``json`` (one object a line, or one array) or ``parquet``; None goes by the file's name.
+        format: ``csv``, ``json`` (one object a line, or one array) or ``parquet``; None: by the file's name.
         schema: the table's columns. A column that is not among them keeps its own type, for the table to refuse.
-        progress: told how far it is as rows are taken out; not of standard input, whose end is not known.
+        progress: called with the state as rows are read; not for standard input, whose end is unknown.
 
     Raises:
         NotFound: no such file.
         InvalidRequest: unknown format, or text that is not of its column's type.
     """
     kind = _format_of(path, format)
-    with _telling(path):
-        source = _opened(path)
+    with _translating(path):
+        source = _source_of(path)
         if path == "-":
             progress = None
         if kind == "csv":
@@ -83,9 +83,9 @@ def read_file(
         else:
             # The footer comes last: a stream is held whole.
             file = pa.parquet.ParquetFile(pa.BufferReader(source.read()) if path == "-" else source)
-            batches = _told_rows(file.iter_batches(), file.metadata.num_rows, progress)
+            batches = _counted_rows(file.iter_batches(), file.metadata.num_rows, progress)
             reader = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
-    return pa.RecordBatchReader.from_batches(reader.schema, _told(reader, path, source))
+    return pa.RecordBatchReader.from_batches(reader.schema, _translated(reader, path, source))
 
 
 class _Watched:
@@ -112,7 +112,7 @@ class _Watched:
         return self._file.closed
 
 
-def _told_rows(
+def _counted_rows(
     batches: Iterator[pa.RecordBatch], total: int, progress: Callable[[Loaded], None] | None
 ) -> Iterator[pa.RecordBatch]:
     done = 0
@@ -126,8 +126,8 @@ def _told_rows(
 def schema_of_file(path: str) -> pa.Schema:
     """The columns of a file: Parquet's own, those of a CSV's first megabyte, or JSON's. Raises as `read_file`."""
     kind = _format_of(path, None)
-    with _telling(path):
-        source = _opened(path)
+    with _translating(path):
+        source = _source_of(path)
         if kind == "parquet":
             return pa.parquet.read_schema(source)
         if kind == "csv":
@@ -178,7 +178,7 @@ def write_rows(
     Args:
         format: ``table`` shows the first rows only, and says how many there are.
         file: a path; None is standard output.
-        limit: at most so many rows.
+        limit: at most this many rows.
 
     Returns:
         How many rows were written.
@@ -314,7 +314,7 @@ def _format_of(path: str, format: str | None) -> Format:
     return found
 
 
-def _opened(path: str) -> Any:
+def _source_of(path: str) -> Any:
     if path == "-":
         return sys.stdin.buffer
     if not Path(path).is_file():
@@ -322,9 +322,9 @@ def _opened(path: str) -> Any:
     return path
 
 
-def _told(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
+def _translated(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
     try:
-        with _telling(path):
+        with _translating(path):
             yield from reader
     finally:
         if isinstance(source, pa.PythonFile):  # Arrow does not close what Python has opened
@@ -332,7 +332,7 @@ def _told(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.R
 
 
 @contextlib.contextmanager
-def _telling(path: str) -> Iterator[None]:
+def _translating(path: str) -> Iterator[None]:
     """Arrow's errors about a file's content, in one sentence with the file's name."""
     try:
         yield

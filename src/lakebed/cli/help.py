@@ -1,6 +1,6 @@
 """How `--help` looks: the usage line, arguments, options and commands as a manual page names them.
 
-Invariants: a list of commands shows whole sentences; what an option takes is named after its metavar, or after the
+Invariants: a list of commands shows whole sentences; the value of an option is named after its metavar, or after the
 option itself (``--branch BRANCH``); lines are as wide as the terminal, 110 columns at most.
 """
 
@@ -55,7 +55,7 @@ def _page(usage: str, text: str, **lists: Sequence[Entry]) -> str:
 
 
 def _list(entries: Sequence[Entry], width: int) -> list[str]:
-    """Terms with their meanings beside them, in a column as wide as the longer terms need."""
+    """Terms and their meanings, in two columns; the first is as wide as its longest term."""
     limit = min(_TERM_COLUMNS_MAX, width // 3)
     column = max((len(term) for term, _ in entries if len(term) <= limit), default=limit)
     margin = " " * (column + 4)

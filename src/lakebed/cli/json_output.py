@@ -111,7 +111,8 @@ def print_reports(reports: Sequence[ReclaimReport], *, json: bool) -> None:
             for line in _deletion_lines(report.plan.hide, report.plan.doomed):
                 output.sentence("  " + line)
         for reason, number in sorted(report.kept.items()):
-            output.sentence(f"  {output.count(number, 'file')} kept: {reason}")
+            if number:
+                output.sentence(f"  {output.count(number, 'file')} kept: {reason}")
         for warning in report.warnings:
             output.sentence(f"  warning: {warning}")
         for note in report.notes:

@@ -25,7 +25,7 @@ Lifetime = Annotated[
 
 
 class Tag(DatabaseCommand, name="tag", formerly=("create-checkpoint",)):
-    """Pin the current state, or that of another checkpoint: make a checkpoint."""
+    """Create a checkpoint: pin the current state, or that of another checkpoint."""
 
     checkpoint: Annotated[
         str | None,
@@ -96,7 +96,7 @@ class Tags(DatabaseCommand, name="tags", formerly=("list-checkpoints",)):
             output.document([{**of_checkpoint(one), "version": versions[one.id]} for one in found])
             return
         output.grid(
-            ("id", "name", "version", "owner", "made", "expires"),
+            ("id", "name", "version", "owner", "created", "expires"),
             [
                 (
                     one.id,
@@ -109,8 +109,8 @@ class Tags(DatabaseCommand, name="tags", formerly=("list-checkpoints",)):
                 for one in found
             ],
             right=("version",),
-            less=("owner", "made", "expires"),
-            empty="No checkpoint. Make one: lakebed kv tag LAKE NAME",
+            less=("owner", "created", "expires"),
+            empty="No checkpoint. Create one: lakebed kv tag LAKE NAME",
         )
 
 

@@ -33,7 +33,8 @@ class Create(DatabaseCommand, name="create"):
         with admin.open(options=DatabaseOptions(background=False), after_destroy=self.after_destroy):
             pass
         self.result(
-            {"url": admin.location.url}, f"Made the database {self.name or admin.location.url} at {admin.location.url}."
+            {"url": admin.location.url},
+            f"Created the database {self.name or admin.location.url} at {admin.location.url}.",
         )
 
 
@@ -44,7 +45,7 @@ Copy = Annotated[bool, option("--copy", help="Copy the files; needed when the st
 
 
 class Branch(DatabaseCommand, name="branch"):
-    """Fork a database: make a clone, which shares its files and has writes of its own."""
+    """Fork a database: create a clone, which shares its files and has writes of its own."""
 
     new: Annotated[str, argument("BRANCH", help="The new database: a name in the same lake, or a URL.")]
     checkpoint: ClonedCheckpoint = None
@@ -71,7 +72,7 @@ class Branch(DatabaseCommand, name="branch"):
 class CreateClone(
     DatabaseCommand, name="create-clone", formerly=["create-clone"], successor="lakebed kv branch LAKE NAME BRANCH"
 ):
-    """Make the database at --path a clone: it shares files and has writes of its own."""
+    """Create a clone at --path: it shares files and has writes of its own."""
 
     parent: Annotated[str, option("--from", metavar="URL", help="The database to fork.")]
     checkpoint: ClonedCheckpoint = None
@@ -90,7 +91,7 @@ def _clone(command: Branch | CreateClone, admin: DatabaseAdmin, parent: str) -> 
 
 
 class Restore(Confirmed, DatabaseCommand, name="restore"):
-    """Make an older state the newest one; the present stays pinned for a while."""
+    """Make an older state the newest one; the current state stays pinned for a while."""
 
     checkpoint: Annotated[
         str,
@@ -100,7 +101,7 @@ class Restore(Confirmed, DatabaseCommand, name="restore"):
             formerly=["--checkpoint"],
         ),
     ]
-    keep_for: Annotated[str, option("--keep-for", help="How long the present stays restorable.")] = "7 d"
+    keep_for: Annotated[str, option("--keep-for", help="How long the current state stays restorable.")] = "7 d"
     take_over: TakeOver = False
 
     def run(self) -> None:
@@ -156,7 +157,7 @@ class Manifests(DatabaseCommand, name="manifests", formerly=("list-manifests",))
             output.document([of_entry(one) for one in found])
             return
         output.grid(
-            ("manifest", "made", "size", "pinned by"),
+            ("manifest", "created", "size", "pinned by"),
             [
                 (
                     str(one.id),
@@ -167,7 +168,7 @@ class Manifests(DatabaseCommand, name="manifests", formerly=("list-manifests",))
                 for one in found
             ],
             right=("manifest", "size"),
-            less=("size", "made"),
+            less=("size", "created"),
             sentences=("pinned by",),
             empty="No manifest.",
         )

@@ -65,7 +65,7 @@ class Collect(Deletion, name="collect"):
             for url, collection in done.items():
                 _print_collection(url, collection, watch=self.watch, json=self.json)
             failed = [one.error for one in done.values() if one.error is not None]
-            # A watch goes on past faults, which may pass; a path that never was a database is the caller's mistake.
+            # A watch continues after faults, which may be temporary; a path that never was a database is a mistake.
             failures += [error for error in failed if not self.watch or error.kind == "database_not_found"]
             if not self.watch or not collector.urls:
                 break
@@ -97,7 +97,7 @@ def _print_collection(url: str, collection: Collection, *, watch: bool, json: bo
     if not watch or not json_output.is_idle(collection.report):  # the log of a watch shows changes only
         json_output.print_report(collection.report, json=json)
     if watch and collection.gone and not json:
-        output.sentence(f"{url} was destroyed, and nothing but its tombstone is left: its watch ends.")
+        output.sentence(f"{url} was destroyed and only its tombstone is left: it is no longer watched.")
 
 
 class Compact(DatabaseCommand, name="compact"):
@@ -124,7 +124,7 @@ class Compact(DatabaseCommand, name="compact"):
 
                 if full:
                     count += compactor.compact_full(tell)
-                    full = False  # once; with --watch it goes on as the planner sees fit
+                    full = False  # once; with --watch, later rounds follow the planner
                 while compactor.compact_once(tell):
                     count += 1
             if not self.watch:

@@ -72,7 +72,7 @@ class Ls(LakeCommand, name="ls"):
                 ],
                 right=("version", "rows", "size", "shared", "on disk", "pins"),
                 less=("shared", "on disk", "changed", "rows", "pins", "size"),
-                empty=f"The lake {opened.url} is empty. Make a table: lakebed table create {lake} NAME --column ...\n"
+                empty=f"The lake {opened.url} is empty. Create a table: lakebed table create {lake} NAME --column ...\n"
                 f"Or a database: lakebed kv put {lake} NAME KEY VALUE\n"
                 f"Or a repository: lakebed repo create {lake} NAME",
             )
@@ -100,13 +100,13 @@ class History(LakeCommand, name="history"):
             output.document([json_output.of_version(version) for version in versions])
             return
         output.grid(
-            ("store", "version", "made", "what"),
+            ("store", "version", "created", "what"),
             [
                 (version.store, _short_id(version.id), output.ago(version.created_ms), output.brief(version.summary))
                 for version in versions
             ],
             right=("version",),
-            less=("made",),
+            less=("created",),
             sentences=("what",),
             empty="Nothing was ever written here.",
         )
@@ -124,7 +124,7 @@ class Pins(LakeCommand, name="pins"):
             return
         owned = any(pin.owner for pin in found)
         output.grid(
-            ("store", "kind", "name", "version", *(["owner"] if owned else []), "made", "expires", "alone"),
+            ("store", "kind", "name", "version", *(["owner"] if owned else []), "created", "expires", "alone"),
             [
                 (
                     pin.store,
@@ -139,7 +139,7 @@ class Pins(LakeCommand, name="pins"):
                 for pin in found
             ],
             right=("version", "alone"),
-            less=("owner", "made", "expires", "alone"),
+            less=("owner", "created", "expires", "alone"),
             empty="Nothing pins a version here.",
         )
 

@@ -1,6 +1,6 @@
 r"""How tables and sentences are laid out in a terminal of some width: text in, lines out.
 
-Invariants: a word (what stands between spaces) is never broken, so that names, ids and numbers can be read and copied;
+Invariants: a word (the text between spaces) is never broken, so that names, ids and numbers can be read and copied;
 a word wider than the terminal is one line of its own. Without a width nothing is left out and nothing is wrapped.
 Control characters become ``\x1b``; line feeds break a cell into lines. This module prints nothing.
 """

@@ -42,7 +42,7 @@ class _WithoutPandas(MetaPathFinder):
     @override
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("No command of this group makes a data frame.", name=fullname)
+            raise ModuleNotFoundError("No command of this group uses data frames.", name=fullname)
 
 
 _ALLOCATIONS: Final = 20_000

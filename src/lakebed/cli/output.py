@@ -3,7 +3,7 @@ r"""What the command line prints, and how: tables and sentences for people, JSON
 Invariants: results go to standard output, everything else (progress, questions, errors) to standard error; with
 ``--json`` standard output is one JSON document with stable keys, times in Unix milliseconds, sizes in bytes. Progress
 bars appear only when standard error is a terminal. In a pipe nothing is shortened or wrapped; a terminal gets whole
-words (`layout`). Bytes of an argument that are no UTF-8 are printed as ``\xff``.
+words (`layout`). Bytes of an argument that are not UTF-8 are printed as ``\xff``.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _COMMIT_ID: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 
 _CLOCK = SystemClock()
 _MEASURED_ROW_COUNT = 500
-"""A table of more rows is as wide as the first of them need, and is printed as the rows come."""
+"""The columns of a longer table are as wide as its first rows need; it is printed as rows arrive."""
 _COLUMNS = 80
-"""Of a terminal that does not say."""
+"""Of a terminal that does not report its width."""
 _COLUMNS_MIN = 20
 _SPANS = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
 
@@ -72,31 +72,31 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def notes(texts: Iterable[str], *, json: bool) -> None:
-    """Print on standard error what to write in place of old spellings, or ``{"note"}`` lines."""
+    """Print on standard error what to write instead of old spellings, or ``{"note"}`` lines."""
     for text in texts:
         line = _json({"note": text}).decode() if json else _wrapped(f"lakebed: note: {text}", sys.stderr)
         sys.stderr.write(f"{line}\n")
 
 
 def flush() -> None:
-    """Hand over what was printed, to who waits for it."""
+    """Flush standard output, for a program that waits for it."""
     sys.stdout.flush()
 
 
 def printable(text: str) -> str:
-    r"""An argument or a path of this system as it can be printed: bytes that are no UTF-8 become ``\xff``."""
+    r"""An argument or a path of this system as it can be printed: bytes that are not UTF-8 become ``\xff``."""
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def brief(text: str) -> str:
-    """The first line of a message, with the beginnings of the commits that it names: no terminal has room for them."""
+    """The first line of a message, with commits shortened to their first 12 digits."""
     return _COMMIT_ID.sub(r"\1", text.split("\n", 1)[0]) or "(no message)"
 
 
 def _json(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=str)
-    except UnicodeEncodeError:  # an argument that is no UTF-8 stands in it
+    except UnicodeEncodeError:  # it holds an argument that is not UTF-8
         return msgspec.json.encode(_printable_parts(msgspec.to_builtins(value, enc_hook=str, str_keys=True)))
 
 
@@ -133,9 +133,9 @@ def grid(
         columns: headings.
         rows: cells, as many as headings. Any number: few are held at a time.
         right: headings of columns that are aligned to the right.
-        less: headings that a narrow terminal may leave out, the least important first. It is said which.
+        less: headings that a narrow terminal may leave out, the least important first. A line names them.
         sentences: headings of columns whose cells a narrow terminal may wrap at words.
-        empty: the sentence that stands in place of a table without rows.
+        empty: the sentence that is printed instead of a table without rows.
     """
     coming = (tuple(map(printable, row)) for row in rows)
     measured = list(islice(coming, _MEASURED_ROW_COUNT))
@@ -160,7 +160,7 @@ def grid(
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> None:
-    """Print what is known of one thing, a line for each: name, value. A narrow terminal wraps the values at words."""
+    """Print the facts about one thing, a line each: name, value. A narrow terminal wraps the values at words."""
     width = _width(sys.stdout)
     columns = ("what", "value")
     if layout.fit(columns, pairs, width=width, right=(), less=(), sentences=("value",)):
@@ -188,9 +188,9 @@ def _width(stream: TextIO) -> int | None:
     """The columns of a terminal; None for a pipe or a file, which have room for everything."""
     if not stream.isatty():
         return None
-    told = os.environ.get("COLUMNS", "")
+    set_width = os.environ.get("COLUMNS", "")
     try:
-        columns = int(told) if told.isdecimal() else os.get_terminal_size(stream.fileno()).columns
+        columns = int(set_width) if set_width.isdecimal() else os.get_terminal_size(stream.fileno()).columns
     except OSError:
         columns = 0
     return max(columns or _COLUMNS, _COLUMNS_MIN)
@@ -211,10 +211,10 @@ def error(problem: LakebedError, *, json: bool) -> None:
 
 
 def ask(question: str, *, yes: bool, json: bool) -> None:
-    """Go on only when the person at the terminal agrees. With ``--yes``, ``--json`` or no terminal nobody is asked.
+    """Go on only if the user at the terminal agrees. With ``--yes``, ``--json`` or no terminal, do not ask.
 
     Raises:
-        Exit: they said no; nothing was changed.
+        Exit: the user declined; nothing was changed.
     """
     if yes or json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return

@@ -90,7 +90,7 @@ def parse(spec: CommandSpec, words: Sequence[str], *, old: str | None = None) ->
         old: the spelling of the command that was used, when it is one of older releases.
 
     Raises:
-        InvalidRequest: kind ``usage``: what follows cannot be understood.
+        InvalidRequest: kind ``usage``: the line is not valid.
     """
     taken = _take(spec, words)
     if taken.wants_help:
@@ -117,7 +117,7 @@ def parse(spec: CommandSpec, words: Sequence[str], *, old: str | None = None) ->
 
 
 def in_order(root: Group, words: Sequence[str]) -> list[str]:
-    """The same words, with options that stand before the command behind it: ``kv --path URL get KEY``."""
+    """The same words, with options before the command moved after it: ``kv --path URL get KEY``."""
     moved: list[str] = []
     path: list[str] = []
     rest = list(words)
@@ -134,12 +134,12 @@ def in_order(root: Group, words: Sequence[str]) -> list[str]:
 
 
 def usage_error(message: str, name: str) -> InvalidRequest:
-    """The error of a command that cannot be understood, with where its page is."""
+    """The error of a command line that is not valid, with the way to its help page."""
     return InvalidRequest(f"{message} Try: {name} --help", kind="usage")
 
 
 def _take(spec: CommandSpec, words: Sequence[str]) -> _Taken:
-    """Tell options from arguments."""
+    """Separate options from arguments."""
     by_name = {name: one for one in spec.parameters if not one.is_argument for name in one.names}
     former = {name: one for one in spec.parameters if isinstance(one.spec, Argument) for name in one.spec.formerly}
     flags = {name for name, one in by_name.items() if one.is_flag}
@@ -189,7 +189,7 @@ def _split(word: str, known: Iterable[str]) -> tuple[str, str | None]:
 def _unknown(spec: CommandSpec, name: str, by_name: dict[str, Parameter]) -> InvalidRequest:
     if name[1:2].isdecimal():
         return InvalidRequest(
-            f"{spec.name} has no option {name}. A value that begins with - stands behind --: {spec.name} ... -- {name}",
+            f"{spec.name} has no option {name}. Put a value that begins with - after --: {spec.name} ... -- {name}",
             kind="usage",
         )
     near = difflib.get_close_matches(name, by_name, n=2)
@@ -198,7 +198,7 @@ def _unknown(spec: CommandSpec, name: str, by_name: dict[str, Parameter]) -> Inv
 
 
 def _assign(spec: CommandSpec, slots: list[Parameter], taken: _Taken) -> str | None:
-    """Hand the texts out to the arguments that are open. Returns the lake that the environment named, if it did."""
+    """Assign the texts to the arguments without a value. Returns the lake of the environment, if it was used."""
     texts = list(taken.texts)
     lake_from = _lake_left_out(slots, texts)
     if lake_from is not None:
@@ -214,7 +214,7 @@ def _assign(spec: CommandSpec, slots: list[Parameter], taken: _Taken) -> str | N
             taken.values[one.name] = [texts.pop(0)]
     if texts:
         raise usage_error(
-            f"There is an argument too many: {shown(texts[0])}. It is {spec.name} {spec.usage}.", spec.name
+            f"One argument too many: {shown(texts[0])}. The command is {spec.name} {spec.usage}.", spec.name
         )
     return lake_from
 
@@ -222,8 +222,8 @@ def _assign(spec: CommandSpec, slots: list[Parameter], taken: _Taken) -> str | N
 def _lake_left_out(slots: list[Parameter], texts: list[str]) -> str | None:
     """The lake of the environment, when the arguments leave it out.
 
-    Where they could be read both ways, because a last argument may be left out too, the first one is the lake if it is
-    written as a place, with a slash.
+    Where they could be read both ways, because a last argument may be left out too, the first one is the lake if it
+    has a slash.
     """
     lake = os.environ.get(LAKE_VARIABLE)
     if not lake or not slots or not isinstance(slots[0].spec, Argument) or not slots[0].spec.is_lake:

@@ -33,11 +33,9 @@ class Put(RepositoryCommand, name="put"):
     branch: BranchName
     path: ObjectPath
     file: Annotated[Path, argument("FILE", help="The file to write; - is standard input.")]
-    content_type: Annotated[str, option("--content-type", help="What kind of bytes they are.")] = (
-        "application/octet-stream"
-    )
-    meta: Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of yours.")] = None
-    if_absent: Annotated[bool, option("--if-absent", help="Fail when the path is there.")] = False
+    content_type: Annotated[str, option("--content-type", help="Their media type.")] = "application/octet-stream"
+    meta: Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of the object.")] = None
+    if_absent: Annotated[bool, option("--if-absent", help="Fail if the path exists.")] = False
 
     def run(self) -> None:
         named = pairs(self.meta, like="owner=ada")
@@ -64,13 +62,13 @@ class Get(RepositoryCommand, name="get"):
     reference: Reference
     path: ObjectPath
     file: Annotated[Path, argument("FILE", help="Where to write it. Default: standard output.")] = Path("-")
-    force: Annotated[bool, option("--force", help="Also over a file that is there.")] = False
+    force: Annotated[bool, option("--force", help="Overwrite an existing file.")] = False
 
     def run(self) -> None:
         to_stdout = str(self.file) == "-"
         if to_stdout and self.json:
             raise InvalidRequest(
-                "With --json the bytes need a FILE, for the facts go to standard output.", kind="usage"
+                "With --json, name a FILE for the bytes: the facts go to standard output.", kind="usage"
             )
         if not to_stdout and self.file.is_dir():
             raise InvalidRequest(
@@ -78,9 +76,9 @@ class Get(RepositoryCommand, name="get"):
                 kind="not_a_file",
             )
         if not to_stdout and not self.file.parent.is_dir():
-            raise InvalidRequest(f"There is no folder {self.file.parent}: make it first.", kind="folder_not_found")
+            raise InvalidRequest(f"There is no folder {self.file.parent}: create it first.", kind="folder_not_found")
         if not to_stdout and self.file.exists() and not self.force:
-            raise AlreadyExists(f"{self.file} is there already: name another file, or say --force.", kind="file_exists")
+            raise AlreadyExists(f"{self.file} already exists: name another file, or give --force.", kind="file_exists")
         with self.reading() as repository, repository.ref(self.reference).open(self.path) as body:
             if to_stdout:
                 sys.stdout.flush()
@@ -105,7 +103,7 @@ class Ls(RepositoryCommand, name="ls"):
     """List objects, one level of folders at a time."""
 
     reference: Reference
-    prefix: Annotated[str, argument("PREFIX", help="Only paths that begin so.")] = ""
+    prefix: Annotated[str, argument("PREFIX", help="Only paths with this prefix.")] = ""
     recursive: Annotated[bool, option("--recursive", "-r", help="Every object, not one level.")] = False
     limit: Annotated[int | None, option("--limit", min=1, help="At most this many.")] = None
 
@@ -128,7 +126,7 @@ class Ls(RepositoryCommand, name="ls"):
 
 
 class Stat(RepositoryCommand, name="stat"):
-    """Show what is known of an object."""
+    """Show the facts about an object."""
 
     reference: Reference
     path: ObjectPath
@@ -155,7 +153,7 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
     """Delete an object, or everything below a prefix, on a branch. Committed versions keep it."""
 
     branch: BranchName
-    path: Annotated[str, argument("PATH", help="The object; with --recursive all whose paths begin so.")]
+    path: Annotated[str, argument("PATH", help="The object; with --recursive a prefix of paths.")]
     recursive: Annotated[bool, option("--recursive", "-r", help="Everything below the prefix, at once.")] = False
 
     def run(self) -> None:
@@ -185,10 +183,10 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
 
 
 class ImportObjects(RepositoryCommand, name="import"):
-    """Commit objects that lie elsewhere, without copying them. Collections never delete them."""
+    """Commit objects of another place without copying them. Collections never delete them."""
 
     branch: BranchName
-    source: Annotated[str, argument("URL", help="What to import: a folder, prefix or object elsewhere.")]
+    source: Annotated[str, argument("URL", help="What to import: a folder, prefix or object.")]
     destination: Annotated[str, argument("PREFIX", help="Where it appears on the branch.")]
     message: Annotated[str, option("--message", "-m", help="Of the commit.")] = ""
     single: Annotated[bool, option("--single", help="One object: PREFIX is its path.")] = False

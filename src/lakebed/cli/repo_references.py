@@ -51,7 +51,7 @@ class CreateBranch(RepositoryCommand, name="branch", formerly=("branch create",)
         with self.writing() as repository:
             made = repository.create_branch(self.name, source=self.source)
             found = {"branch": made.name, "commit": made.commit_id}
-        self.result(found, f"Made the branch {self.name} at {found['commit'][:12]}.")
+        self.result(found, f"Created the branch {self.name} at {found['commit'][:12]}.")
 
 
 class DeleteBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("branch delete",)):
@@ -110,7 +110,7 @@ class ListTags(RepositoryCommand, name="tags", formerly=("tag list",)):
         if self.json:
             output.document(found)
             return
-        empty = f"No tag. Make one: lakebed repo tag {self.lake} {self.repository} TAG"
+        empty = f"No tag. Create one: lakebed repo tag {self.lake} {self.repository} TAG"
         output.grid(("tag", "commit"), [(one["tag"], one["commit"][:12]) for one in found], empty=empty)
 
 

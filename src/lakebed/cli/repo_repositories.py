@@ -30,7 +30,7 @@ class Create(RepositoryCommand, name="create"):
         with self.writing_all(create=True) as repositories:
             made = repositories.create(self.repository, namespace=self.namespace, default_branch=self.default_branch)
             found = _facts(made)
-        self.result(found, f"Made the repository {self.repository} with the branch {self.default_branch}.")
+        self.result(found, f"Created the repository {self.repository} with the branch {self.default_branch}.")
 
 
 class ListRepositories(RepositoriesCommand, name="list"):
@@ -43,10 +43,10 @@ class ListRepositories(RepositoriesCommand, name="list"):
             output.document(found)
             return
         output.grid(
-            ("repository", "default branch", "made", "where"),
+            ("repository", "default branch", "created", "where"),
             [(one["name"], one["default_branch"], output.ago(one["created_ms"]), one["url"]) for one in found],
-            less=("made", "default branch"),
-            empty=f"No repository. Make one: lakebed repo create {self.lake} NAME",
+            less=("created", "default branch"),
+            empty=f"No repository. Create one: lakebed repo create {self.lake} NAME",
         )
 
 

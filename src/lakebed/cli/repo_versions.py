@@ -24,7 +24,7 @@ Message = Annotated[str, option("--message", "-m", help="The commit message.")]
 Meta = Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
 
 
-AllowEmpty = Annotated[bool, option("--allow-empty", help="Also when nothing changed.")]
+AllowEmpty = Annotated[bool, option("--allow-empty", help="Commit even if nothing changed.")]
 Parent = Annotated[
     int | None, option("--parent", min=1, help="Of a merge commit: against which parent. The first is 1.")
 ]
@@ -98,9 +98,9 @@ class Log(RepositoryCommand, name="log"):
                 for one in found
             )
             output.grid(
-                ("commit", "made", "by", "message"),
+                ("commit", "created", "by", "message"),
                 rows,
-                less=("by", "made"),
+                less=("by", "created"),
                 sentences=("message",),
                 empty="No commit changed that.",
             )
@@ -122,7 +122,7 @@ class Show(RepositoryCommand, name="show"):
             ("parents", ", ".join(one[:12] for one in found["parents"]) or "-"),
             ("message", found["message"]),
             ("by", found["committer"] or "-"),
-            ("made", f"{_utc(found['created_ms'])} UTC ({output.ago(found['created_ms'])})"),
+            ("created", f"{_utc(found['created_ms'])} UTC ({output.ago(found['created_ms'])})"),
             ("objects", f"{found['objects']:,} ({output.size(found['bytes'])})"),
             ("metadata", output.options_text(found["metadata"])),
         ]

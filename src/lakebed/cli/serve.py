@@ -32,7 +32,7 @@ class Serve(RepositoriesCommand, name="serve"):
         option(
             "--allow-webhook",
             metavar="HOST",
-            help="A host, address or network that webhooks may reach though it is not public; again for more.",
+            help="Allow webhooks to a host, address or network that is not public; again for more.",
         ),
     ] = None
     access_log: Annotated[
@@ -41,18 +41,18 @@ class Serve(RepositoriesCommand, name="serve"):
     take_over: arguments.TakeOver = False
 
     def run(self) -> None:
-        def started(told: Any) -> None:
+        def started(server: Any) -> None:
             if self.json:
                 output.document(
                     {
-                        "endpoint": told.endpoint,
-                        "storage": told.storage_url,
-                        "access_key_id": told.access_key,
-                        "secret_access_key": told.secret,
+                        "endpoint": server.endpoint,
+                        "storage": server.storage_url,
+                        "access_key_id": server.access_key,
+                        "secret_access_key": server.secret,
                     }
                 )
             else:
-                output.lines(told.lines())
+                output.lines(server.lines())
             output.flush()
 
         code = load("lakebed.server.serve").run_server(

@@ -22,7 +22,7 @@ OptionPairs = Annotated[list[str], argument("KEY=VALUE", help="Such as bucket=4.
 
 
 class Create(TableCommand, name="create"):
-    """Make a table; makes the lake too when there is nothing yet."""
+    """Create a table, and the lake if there is none yet."""
 
     column: Annotated[
         list[str] | None,
@@ -42,7 +42,7 @@ class Create(TableCommand, name="create"):
     if_not_exists: Annotated[bool, option("--if-not-exists", help="Succeed if the table already exists.")] = False
 
     def run(self) -> None:
-        # Before the lake is made: a mistake makes none.
+        # Before the lake is created: a mistake creates none.
         columns, options = _columns(self.column, self.like), pairs(self.option)
         made = self.open_lake(create=True).create_table(
             self.table,
@@ -55,7 +55,7 @@ class Create(TableCommand, name="create"):
         )
         self.result(
             {"table": made.name, "url": made.url, **table_output.of_schema(made.schema)},
-            f"Made the table {made.name} with {output.count(len(made.schema.fields), 'column')} at {made.url}.",
+            f"Created the table {made.name} with {output.count(len(made.schema.fields), 'column')} at {made.url}.",
         )
 
 
@@ -79,7 +79,7 @@ class Describe(BranchTableCommand, name="describe"):
             return
         output.sentence(f"{opened.name} at {opened.url}" + (f": {schema.comment}" if schema.comment else ""))
         if newest is None:
-            output.sentence("Nothing was ever written into it.")
+            output.sentence("Nothing was written into it yet.")
         else:
             rows = output.count(newest.total_record_count, "row")
             output.sentence(f"Version {newest.id}, {output.ago(newest.time_ms)}, {rows} stored; schema {schema.id}.")

@@ -30,7 +30,7 @@ class Tags(BranchTableCommand, name="tags"):
             output.document(found)
             return
         output.grid(
-            ("tag", "snapshot", "committed", "stored", "made", "expires"),
+            ("tag", "snapshot", "committed", "stored", "created", "expires"),
             [
                 (
                     tag["tag"],
@@ -43,8 +43,8 @@ class Tags(BranchTableCommand, name="tags"):
                 for tag in found
             ],
             right=("snapshot", "stored"),
-            less=("made", "stored", "committed"),
-            empty=f"The table {self.table} has no tag. Make one: lakebed table tag {self.lake} {self.table} TAG",
+            less=("created", "stored", "committed"),
+            empty=f"The table {self.table} has no tag. Create one: lakebed table tag {self.lake} {self.table} TAG",
         )
 
 

@@ -53,7 +53,7 @@ class History(BranchTableCommand, name="history"):
             right=("snapshot", "stored", "change"),
             less=("stored", "change"),
             sentences=("tags",),
-            empty=f"Nothing was ever written into {self.table}.",
+            empty=f"Nothing was written into {self.table} yet.",
         )
 
 
@@ -73,10 +73,10 @@ class Branches(TableCommand, name="branches"):
             )
             return
         output.grid(
-            ("branch", "from snapshot", "made"),
+            ("branch", "from snapshot", "created"),
             [(one.name, str(one.fork_snapshot_id or "-"), output.ago(one.created_ms)) for one in found],
             right=("from snapshot",),
-            less=("made",),
+            less=("created",),
             empty=f"The table {self.table} has no branch.",
         )
 
@@ -129,9 +129,9 @@ class FastForward(TableCommand, name="fast-forward"):
         made = self.open_table().fast_forward(self.name, dry_run=self.dry_run)
         self.result(
             {"branch": self.name, "dry_run": self.dry_run, **table_output.of_snapshot(made)},
-            f"Would make {self.table} what snapshot {made.id} of its branch {self.name} is."
+            f"Would make {self.table} equal to snapshot {made.id} of its branch {self.name}."
             if self.dry_run
-            else f"{self.table} is what its branch {self.name} is: snapshot {made.id}.",
+            else f"{self.table} is equal to its branch {self.name} now: snapshot {made.id}.",
         )
 
 
@@ -171,7 +171,7 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
         plan = None if self.as_latest else opened.plan_rollback(target, timestamp_ms=self.timestamp)
         hidden, freed = (plan.hide, plan.bytes_freed) if plan else ((), 0)
         later = output.count(len(hidden), "later version or tag", "later versions and tags")
-        gone = f"{later} and {output.size(freed)} would go"
+        gone = f"{later} and {output.size(freed)} would be deleted"
         self.result(
             {
                 "dry_run": True,
