@@ -55,7 +55,6 @@ class World:
             options=Options(),
             publisher=self.publisher,
             operator=None,
-            environment=self.environment,
         )
         self.rng = random.Random(seed)
         self.written = dict.fromkeys(KEYS, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -68,20 +69,23 @@ def open_key_value(
             )
         return open_postgres(url, environment=environment, create=create)
     if isinstance(url, str | os.PathLike):
-        place = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
+        location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
     else:
         if storage_options:
             raise InvalidRequest(
                 "A store has its credentials already: give storage_options with a URL.", kind="two_credentials"
             )
-        place = DatabaseLocation(url, environment, partial(open_store, environment=environment, durable=durable))
+        location = DatabaseLocation(url, environment, partial(open_store, environment=environment, durable=durable))
     try:
         database = Database.open(
-            place, options=options or DATABASE_OPTIONS, create=create, take_over=take_over, endpoint=endpoint
+            location,
+            options=replace(options or DATABASE_OPTIONS, endpoint=endpoint),
+            create=create,
+            take_over=take_over,
         )
     except Conflict as error:
-        raise _explained(error, place.url) from error
-    return DatabaseKeyValue(database, is_local=parse_url(place.url).scheme in ("file", "memory"))
+        raise _explained(error, location.url) from error
+    return DatabaseKeyValue(database, is_local=parse_url(location.url).scheme in ("file", "memory"))
 
 
 def _explained(error: Conflict, url: str) -> Conflict:

@@ -149,13 +149,10 @@ def claim_writer(
         location,
         log,
         manifest,
-        bump=bump,
-        owns_compaction=options.compaction,
+        role=_Role(bump=bump, owns_compaction=options.compaction, checkpoint_id=checkpoint_id, created=created),
         take_over=take_over,
         lifetime_ms=options.lease_lifetime_ms,
         process=process or this_process(),
-        checkpoint_id=checkpoint_id,
-        created=created,
     )
 
 
@@ -191,13 +188,10 @@ def claim_all(
         location,
         log,
         manifest,
-        bump=bump,
-        owns_compaction=True,
+        role=_Role(bump=bump, owns_compaction=True, checkpoint_id=None, created=False),
         take_over=take_over,
         lifetime_ms=lease_lifetime_ms,
         process=process or this_process(),
-        checkpoint_id=None,
-        created=False,
     )
 
 
@@ -208,18 +202,26 @@ class _Bump(Protocol):
     def __call__(self, manifest: Manifest, *, last_wal_id: int) -> Manifest: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Role:
+    """What is claimed; the other fields are as in `Claim`."""
+
+    bump: _Bump
+    """The manifest with the next epoch. Raises what stops the claim."""
+    owns_compaction: bool
+    checkpoint_id: str | None
+    created: bool
+
+
 def _claim(
     location: DatabaseLocation,
     log: ManifestLog,
     manifest: Manifest,
     *,
-    bump: _Bump,
-    owns_compaction: bool,
+    role: _Role,
     take_over: bool,
     lifetime_ms: int,
     process: Process,
-    checkpoint_id: str | None,
-    created: bool,
 ) -> Claim:
     """Lease, next id, epoch, fence, epoch again, lease: the order is the proof; see the design note."""
     found = read_lease(location, process=process)
@@ -228,7 +230,7 @@ def _claim(
     wal = WalLog(location)
     # The log may be empty above what was seen, after a collection or in a clone: numbers go on all the same.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
-    claimed = log.update(lambda newest: bump(newest, last_wal_id=last_wal_id))
+    claimed = log.update(lambda newest: role.bump(newest, last_wal_id=last_wal_id))
     fence_id = _fence(location, wal, claimed, next_id=last_wal_id + 1)
     newest = log.latest()
     if newest.writer_epoch != claimed.writer_epoch:
@@ -237,14 +239,14 @@ def _claim(
     return Claim(
         epoch=claimed.writer_epoch,
         compactor_epoch=claimed.compactor_epoch,
-        owns_compaction=owns_compaction,
+        owns_compaction=role.owns_compaction,
         manifest=newest,
         fence_id=fence_id,
-        checkpoint_id=checkpoint_id,
+        checkpoint_id=role.checkpoint_id,
         log=log,
         lease=lease,
         warning=unwritten or found.warning,
-        created=created,
+        created=role.created,
     )
 
 

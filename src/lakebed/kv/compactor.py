@@ -149,7 +149,6 @@ class Compactor:
                 file_set=file_set,
                 next_file_id=job.next_file_id,
                 run_file_bytes=self._options.run_file_bytes,
-                now_ms=self._location.environment.clock.now_ms(),
                 operator=_operator(manifest),
                 retain_since_sequence=None,
                 progress=progress,

@@ -67,7 +67,6 @@ class Database:
         create: bool = True,
         take_over: bool = False,
         after_destroy: bool = False,
-        endpoint: str | None = None,
     ) -> Database:
         """Become the writer of the database at a location; arguments and errors as `lakebed.kv.open`."""
         options = DatabaseOptions() if options is None else options
@@ -80,7 +79,7 @@ class Database:
             create=create,
             take_over=take_over,
             after_destroy=after_destroy,
-            process=this_process(endpoint=endpoint),
+            process=this_process(endpoint=options.endpoint),
         )
         try:
             return cls(location, claim, options=options)
@@ -411,8 +410,7 @@ class Database:
         self.close()
         writer.why_closed = "was closed by restore: use the database that restore returned"
         self.admin.restore(version, keep_for=keep_for)
-        endpoint = writer.claim.lease.endpoint
-        return type(self).open(self.admin.location, options=writer.options, create=False, endpoint=endpoint)
+        return type(self).open(self.admin.location, options=writer.options, create=False)
 
     def create_checkpoint(
         self, options: CheckpointOptions | None = None, *, scope: CheckpointScope = CheckpointScope.ALL

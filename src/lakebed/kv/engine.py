@@ -88,7 +88,6 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
         options=options,
         publisher=publisher,
         operator=operator,
-        environment=environment,
         recovered=[(table, table.last_wal_id) for table in recovered],
     )
     if newest is not None:

@@ -229,11 +229,6 @@ class Lease:
         self._written_s = -math.inf
 
     @property
-    def endpoint(self) -> str | None:
-        """Where the owner can be reached, as the lease says."""
-        return self._process.endpoint
-
-    @property
     def renew_in_s(self) -> float:
         """Seconds until it should be renewed, a third of its life after it was written; 0 or less: now.
 

@@ -30,7 +30,6 @@ def open_database(
     take_over: bool = False,
     durable: bool = True,
     after_destroy: bool = False,
-    endpoint: str | None = None,
 ) -> Database:
     """Open a database for writing and reading: become its one writer.
 
@@ -44,7 +43,6 @@ def open_database(
             acknowledged.
         durable: False does not wait for the disk, on local folders: after a power loss writes may be missing.
         after_destroy: make a new database where one was destroyed.
-        endpoint: where this process can be reached, if it serves others: whom the lease turns away is told.
 
     Raises:
         Conflict: kind ``owned``; another process owns it, and says who.
@@ -56,9 +54,7 @@ def open_database(
     Cost: about 12 requests, and 1 GET an object of the log that is not in files yet; no matter how many rows there are.
     """
     location = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, durable=durable)
-    return Database.open(
-        location, options=options, create=create, take_over=take_over, after_destroy=after_destroy, endpoint=endpoint
-    )
+    return Database.open(location, options=options, create=create, take_over=take_over, after_destroy=after_destroy)
 
 
 def open_from_checkpoint(

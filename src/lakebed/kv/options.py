@@ -81,6 +81,9 @@ class DatabaseOptions:
     compaction: bool = True
     """Compact in this process. False: a separate compactor does (``lakebed kv compact``)."""
 
+    endpoint: str | None = None
+    """Where this process can be reached, if it serves others. The lease has it, for processes that it turns away."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOptions:

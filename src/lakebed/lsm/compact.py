@@ -65,7 +65,6 @@ def run_compaction(
     file_set: FileSet,
     next_file_id: Callable[[], str],
     run_file_bytes: int,
-    now_ms: int,
     operator: MergeOperator | None,
     retain_since_sequence: int | None,
     progress: Callable[[int, int], None] | None = None,
@@ -74,11 +73,10 @@ def run_compaction(
 
     Args:
         task: made for `file_set`.
-        files: where inputs are and outputs go.
+        files: where inputs are and outputs go; what has expired by their clock goes.
         file_set: the version whose files are merged.
         next_file_id: mints ids for the output's files, then for the run.
         run_file_bytes: size at which an output file ends, give or take a block.
-        now_ms: what has expired by then goes.
         operator: combines operands; None leaves them as they are.
         retain_since_sequence: as `lakebed.lsm.resolve.compacted`; None keeps the newest version of each key only.
         progress: called now and then with the rows read and the bytes written so far.
@@ -94,6 +92,7 @@ def run_compaction(
     """
     l0, runs = task.inputs(file_set)
     sources: list[tuple[FileMeta, ...]] = [*((file,) for file in l0), *(run.files for run in runs)]
+    now_ms = files.environment.clock.now_ms()
     may_move = not task.rewrite and retain_since_sequence is None
     outputs: list[FileMeta] = []
     row_count = 0

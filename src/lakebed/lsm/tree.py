@@ -41,7 +41,6 @@ from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
 from lakebed.lsm.publisher import VersionPublisher
 from lakebed.lsm.view import Level, View
-from lakebed.runtime import Environment
 
 __all__ = ["Tree", "TreeOptions"]
 
@@ -119,13 +118,12 @@ class Tree:
     """Memtables over a set of files.
 
     Args:
-        files: where the files are.
+        files: where the files are; their environment is the tree's.
         file_set: the newest version's, published.
         first_sequence: of the next row that is written.
         options: limits and sizes.
         publisher: makes sets of files versions.
         operator: combines operands; None: the store has none.
-        environment: clock, randomness, concurrency.
         retain_since_sequence: keep every version with a larger sequence, and of the others the newest, in flushes and
             compactions; None: keep no history. May be moved forward at any time.
         recovered: memtables with their tokens that wait to be flushed, oldest first.
@@ -140,7 +138,6 @@ class Tree:
         options: TreeOptions,
         publisher: VersionPublisher,
         operator: MergeOperator | None,
-        environment: Environment,
         retain_since_sequence: int | None = None,
         recovered: Sequence[tuple[Memtable, object]] = (),
     ) -> None:
@@ -148,7 +145,7 @@ class Tree:
         self._options = options
         self._publisher = publisher
         self._operator = operator
-        self._environment = environment
+        self._environment = environment = files.environment
         self.retain_since_sequence = retain_since_sequence
         runtime = environment.runtime
         self._flush_turn = runtime.lock()
@@ -476,7 +473,6 @@ class Tree:
                 file_set=shown.file_set,
                 next_file_id=job.next_file_id,
                 run_file_bytes=self._options.run_file_bytes,
-                now_ms=self._environment.clock.now_ms(),
                 operator=self._operator,
                 retain_since_sequence=self.retain_since_sequence,
                 progress=progress,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -119,7 +120,7 @@ def test_an_open_database_restores_itself(databases: FaultyDatabases) -> None:
     """It goes on at the older version under the same owner; the present, with what nobody waited for, is kept."""
     checkpoint, before, now = two_states(databases)
     options = DatabaseOptions(background=False, block_bytes=1 << 12)
-    db = Database.open(databases.place("db"), options=options, endpoint="here:1")
+    db = Database.open(databases.place("db"), options=replace(options, endpoint="here:1"))
     db.put(b"late", b"1", await_durable=False)
     transaction, snapshot = db.transaction(), db.snapshot()
     transaction.put(b"t", b"1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier
@@ -275,7 +276,7 @@ def test_proved_snapshots_beside_writers(place: DatabaseLocation) -> None:
 def test_an_owner_says_where_it_serves(place: DatabaseLocation) -> None:
     """Whom the lease turns away is told the endpoint; without one, who the owner is."""
     for endpoint in ("http://127.0.0.1:8000", None):
-        with Database.open(place, options=BY_HAND, endpoint=endpoint), pytest.raises(Conflict) as told:
+        with Database.open(place, options=replace(BY_HAND, endpoint=endpoint)), pytest.raises(Conflict) as told:
             kv.open(place.url)
         assert told.value.facts["endpoint"] == endpoint
         assert (f" at {endpoint}" in str(told.value)) == (endpoint is not None)

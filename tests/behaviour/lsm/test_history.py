@@ -58,7 +58,6 @@ class Timeline:
             options=Options(),
             publisher=self.publisher,
             operator=self.operator,
-            environment=self.environment,
             retain_since_sequence=retain_since_sequence,
         )
         self.rows: list[Row] = []

@@ -67,7 +67,6 @@ class Timeline:
             options=self.options,
             publisher=self.publisher,
             operator=find_operator("append"),
-            environment=self.environment,
             retain_since_sequence=self.begin,
         )
 

@@ -91,7 +91,6 @@ class Bench:
             file_set=file_set,
             next_file_id=self.next_file_id,
             run_file_bytes=run_file_bytes,
-            now_ms=NOW_MS,
             operator=None if operator is None else find_operator(operator),
             retain_since_sequence=retain_since_sequence,
             progress=progress,

@@ -79,7 +79,6 @@ class World:
             options=self.options,
             publisher=self.publisher,
             operator=None if self.operator is None else find_operator(self.operator),
-            environment=self.environment,
             retain_since_sequence=self.retain_since_sequence,
         )
 
@@ -202,7 +201,6 @@ def test_recovered_memtables_wait() -> None:
         options=world.options,
         publisher=world.publisher,
         operator=None,
-        environment=world.environment,
         recovered=[(older, "older"), (newer, "newer")],
     )
     assert tree.latest(b"k") == b"2"
