@@ -1,5 +1,6 @@
 """The REST server: repositories over HTTP, for lakebed's own facade and for unmodified lakeFS clients.
 
-Owns: routes, access keys, the audit and access logs, the process that serves. It has no storage logic: every handler
-is a call of `lakebed.repo` and a reply. Needs the extra ``lakebed[server]``; `lakebed.server.serve` is the entrance.
+Owns: routes, access keys, the audit log, and what one process opens and closes; `lakebed.http` serves it. It has no
+storage logic: a handler calls `lakebed.repo` and replies. Needs the extra ``lakebed[server]``; `lakebed.server.serve`
+is the entry point.
 """

@@ -1,8 +1,8 @@
-"""The audit log: every change that a server made, who asked for it, and when.
+"""The audit log: every change that a server made, by which access key, and when.
 
-Owns: the records below ``audit/`` of the key-value store and their bound. A line is written after the change and before
-the reply, so whoever reads that a change was made also finds its line; lines of changes that a crash cut off between
-the two are missing. Objects that are staged have no line of their own (the access log has them); the commit has.
+Owns: the records below ``audit/`` of the key-value store and their limit. A line is written after the change and before
+the reply, so a client that received the reply finds the line. A crash between change and line loses the line. Staged
+objects have no line of their own (the access log has them); the commit has one.
 
 Invariants: no line holds a secret; lines are read newest first; at most about `ServerOptions.audit_lines_max` are kept.
 """
@@ -26,7 +26,7 @@ __all__ = ["AuditLine", "AuditLog"]
 
 _PREFIX: Final = audit_key("")
 _TRIM_EVERY: Final = 1_000
-"""Lines written between two looks at the bound."""
+"""Lines written between two checks of the limit."""
 _DELETED_AT_ONCE: Final = 10_000
 
 
@@ -51,7 +51,7 @@ class AuditLog:
         self._key_value = key_value
         self._environment = environment
         self._lines_max = lines_max
-        self._until_trim = 0  # look at the first line: a process that restarts often must trim too
+        self._until_trim = 0  # check at the first line: a process that restarts often must trim too
         self._lock = environment.runtime.lock()
 
     def append(self, line: AuditLine) -> None:
@@ -69,8 +69,8 @@ class AuditLog:
         """Lines with their ids, newest first.
 
         Args:
-            before: the id of a line: only those that are older; None: from the newest.
-            amount: at most so many.
+            before: only lines older than the one with this id; None: from the newest.
+            amount: the most lines.
 
         Cost: 1 scan of the log's keys. Raises `Corruption`.
         """
@@ -80,7 +80,7 @@ class AuditLog:
         return [(key[len(_PREFIX) :].decode(), decode_record(raw, AuditLine, key=key)) for key, raw in newest[::-1]]
 
     def trim(self) -> int:
-        """Delete the oldest lines beyond the bound; how many there were. Cost: 1 scan, 1 write."""
+        """Delete the oldest lines beyond the limit; return their number. Cost: 1 scan, 1 write."""
         with self._key_value.snapshot() as snapshot:
             surplus = sum(1 for _ in snapshot.scan(_PREFIX, prefix_end(_PREFIX))) - self._lines_max
             if surplus <= 0:

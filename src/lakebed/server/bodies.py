@@ -1,8 +1,7 @@
-"""What requests and replies hold: the records of the REST interface, typed once.
+"""The bodies of requests and replies of the REST interface.
 
-Owns: the structs that JSON is read into and written from, and so the schemas of the OpenAPI description. Their names
-and fields are those that lakeFS clients send and require: DO NOT CHANGE them. Numbers are bounded, so that what is
-accepted also fits what is stored.
+Owns: the structs that JSON is decoded to and encoded from, and so the schemas of the OpenAPI description. Their names
+and fields are those of lakeFS's clients: DO NOT CHANGE them. Numbers are bounded: accepted values can be stored.
 """
 
 from __future__ import annotations
@@ -145,11 +144,11 @@ class CommitCreation(msgspec.Struct, frozen=True):
     allow_empty: bool | None = None
     force: bool | None = None
     paths: list[str] | None = None
-    """Only these paths, and everything below those that end with a slash; absent: all. Beyond what lakeFS has."""
+    """Only these paths, and everything below those that end with a slash; absent: all. An extension of lakeFS."""
 
 
 class CommitOverrides(msgspec.Struct, frozen=True):
-    """What a reverting or picked commit says instead."""
+    """Message and metadata that replace the defaults of a revert or cherry-pick."""
 
     message: str | None = None
     metadata: Metadata | None = None
@@ -179,7 +178,7 @@ class MergeCreation(msgspec.Struct, frozen=True):
     allow_empty: bool | None = None
     force: bool | None = None
     prefix: str | None = None
-    """Merge only what is below it. Beyond what lakeFS has."""
+    """Merge only paths with this prefix. An extension of lakeFS."""
 
 
 class MergeResult(msgspec.Struct, frozen=True):
@@ -255,7 +254,7 @@ class PathList(msgspec.Struct, frozen=True):
 
 
 class ObjectError(msgspec.Struct, frozen=True):
-    """A path of a list that could not be deleted."""
+    """A path that could not be deleted."""
 
     status_code: int
     message: str
@@ -263,7 +262,7 @@ class ObjectError(msgspec.Struct, frozen=True):
 
 
 class ObjectErrorList(msgspec.Struct, frozen=True):
-    """What of a list could not be deleted."""
+    """The paths that could not be deleted."""
 
     errors: list[ObjectError]
 
@@ -298,7 +297,7 @@ class StagingLocation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StagingMetadata(msgspec.Struct, frozen=True):
-    """``PUT /branches/{branch}/staging/backing``: the bytes are there."""
+    """``PUT /branches/{branch}/staging/backing``: link uploaded bytes."""
 
     staging: StagingLocation
     checksum: str
@@ -332,13 +331,13 @@ class ImportStarted(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A sentence."""
+    """A message."""
 
     message: str
 
 
 class ImportStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far an import is."""
+    """The status of an import."""
 
     completed: Annotated[bool, Meta(description="Whether it has committed.")]
     update_time: str
@@ -369,7 +368,7 @@ class GarbageCollectionRules(msgspec.Struct, frozen=True):
 
 
 class VersionConfig(msgspec.Struct, frozen=True):
-    """What the interface is compatible with, as clients compare it."""
+    """The version that clients compare with what they need."""
 
     version: str
 
@@ -399,7 +398,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """Who asks: an access key. It has no address of mail; clients show the field all the same."""
+    """The user of an access key. It has no e-mail address; clients show the field anyway."""
 
     id: str
     creation_date: int
@@ -421,7 +420,7 @@ class LoginInformation(msgspec.Struct, frozen=True):
 
 
 class AuthenticationToken(msgspec.Struct, frozen=True):
-    """What to send as ``Authorization: Bearer``."""
+    """A token for ``Authorization: Bearer``."""
 
     token: str
     token_expiration: int
@@ -432,12 +431,12 @@ class AccessKeyCreation(msgspec.Struct, frozen=True):
 
     role: Role
     repositories: Annotated[list[str], Meta(max_length=PATHS_MAX)] | None = None
-    """The only repositories it may see; absent: all."""
+    """The only repositories it may use; absent: all."""
     description: Annotated[str, Meta(max_length=256)] | None = None
 
 
 class AccessKeyRow(msgspec.Struct, frozen=True):
-    """An access key, without its secret, which nobody knows."""
+    """An access key, without its secret, which is not stored."""
 
     access_key_id: str
     role: Role
@@ -447,7 +446,7 @@ class AccessKeyRow(msgspec.Struct, frozen=True):
 
 
 class AccessKeyWithSecret(msgspec.Struct, frozen=True):
-    """A new access key: the only time that its secret is told."""
+    """A new access key with its secret, which is shown only here."""
 
     access_key_id: str
     secret_access_key: str
@@ -458,7 +457,7 @@ class AccessKeyWithSecret(msgspec.Struct, frozen=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True):
-    """A change: who, what, when."""
+    """A line of the audit log."""
 
     id: str
     at_ms: int

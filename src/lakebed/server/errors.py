@@ -34,7 +34,7 @@ _STATUSES: Final[dict[str, int]] = {
 }
 
 _PLAIN: Final = {
-    "repository_not_found": ("repository", "There is no repository {!r}: list those that you may see."),
+    "repository_not_found": ("repository", "There is no repository {!r}: list the repositories that your key may use."),
     "namespace_in_use": (
         "namespace",
         "The namespace {} is in use, or overlaps with one that is; one of a deleted repository is until it is cleaned "

@@ -1,7 +1,7 @@
-"""Imports that run behind their requests.
+"""Imports that run in the background.
 
 Owns: the order and the number of imports that run at once in this process. Their state is in the repository's records
-(`lakebed.repo.importing`), so nothing is lost with the process: what was running is taken up by the next.
+(`lakebed.repo.importing`), so a crash loses nothing: the next process resumes what was running.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RUNNING_MAX: Final = 2
 
 
 class ImportRunner:
-    """Runs imports, a few at a time, in threads that do not keep the process from ending. Thread-safe."""
+    """Runs imports, a few at a time, in daemon threads. Thread-safe."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ImportRunner:
         self._running = 0
 
     def start(self, home: RepositoryContext, import_id: str) -> None:
-        """Run an import as soon as there is room."""
+        """Run an import as soon as a thread is free."""
         with self._lock:
             self._waiting.append((home, import_id))
             if self._running == _RUNNING_MAX:
@@ -47,7 +47,7 @@ class ImportRunner:
         self._environment.runtime.spawn(self._run, name="lakebed-import")
 
     def resume(self, homes: Iterable[RepositoryContext]) -> None:
-        """Take up what was running when its process ended."""
+        """Run the imports that were interrupted by the end of their process."""
         for home in homes:
             for record in unfinished_imports(home):
                 self.start(home, record.id)
@@ -62,8 +62,8 @@ class ImportRunner:
             try:
                 run_import(home, import_id, storage_options=self.storage_options)
             except Closed:
-                continue  # the server ends; the import is taken up by the next
+                continue  # the server is stopping; the next process resumes the import
             except LakebedError:
-                continue  # its record says why, and whoever asks for its status is told
+                continue  # its record holds the error, which its status shows
             except Exception as bug:
-                self._log_problem(f"the import {import_id} of {home.name} met a bug: {bug!r}")
+                self._log_problem(f"the import {import_id} of {home.name} failed with a bug: {bug!r}")

@@ -1,20 +1,20 @@
-"""Access keys: who may talk to a server, and what they may do.
+"""Access keys: the credentials of a server's clients, and what they permit.
 
-Owns: the records below ``keys/`` of the key-value store, secrets and their hashes, tokens, and the cache of what was
-verified. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
+Owns: the records below ``keys/`` of the key-value store, secrets and their hashes, tokens, and the cache of verified
+headers. Field names are stored: DO NOT CHANGE them; add fields at the end, with a default.
 
-Secrets. A secret is 240 random bits that this module makes; nobody chooses one. So there is nothing to guess from a
-dictionary, and what slow hashes buy (making each guess dear) is bought already by 2**240 possible secrets. A fast keyed
-hash (blake2b with a random salt of each key as its key) is right: a stolen database gives no secret away, and verifying
-costs microseconds instead of taking a processor for every request.
+Secrets. A secret is 240 random bits made by this module, never chosen by a person. A dictionary does not help to guess
+it, and the cost that slow hashes add to each guess is not needed against 2**240 possible secrets. So the hash is a fast
+keyed one (blake2b with a random salt of each key as its key): a stolen database reveals no secret, and verifying takes
+microseconds.
 
-Tokens. ``POST /auth/login`` makes a short-lived access key, ``<its parent>-<id>``, with the rights of its parent, which
-is sent as ``Bearer <id>.<secret>``; any access key can be sent so. Nothing is signed, so nothing can be forged with
-what a stolen database holds. A token ends with its time, and when its parent is revoked or rotated: it names the salt
-that its parent had, and a rotation gives the parent another one, so a token that is made at that moment is dead too.
+Tokens. ``POST /auth/login`` makes a short-lived access key, ``<its parent>-<id>``, with the rights of its parent. It is
+sent as ``Bearer <id>.<secret>``, as any access key may be. Nothing is signed, so a stolen database does not help to
+forge one. A token ends when it expires, and when its parent is revoked or rotated: it records the salt of its parent,
+and a rotation changes the salt, so a token made during a rotation is invalid too.
 
-Invariants: a secret is in the answer that made it and nowhere else: no record, log, error or cache holds one. A change
-by this process counts at once, by another within `ServerOptions.key_recheck_s`.
+Invariants: a secret is in the reply that created it and nowhere else: no record, log, error or cache holds one. Changes
+by this process take effect at once, by another within `ServerOptions.key_recheck_s`.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ class AccessKey(msgspec.Struct, frozen=True, omit_defaults=True):
     expires_at_ms: int | None = None
     """Of tokens."""
     parent_salt: bytes = b""
-    """Of tokens: the salt of the access key when the token was made. A token of another salt is refused."""
+    """Of tokens: the salt of the access key when the token was made. A token with another salt is refused."""
 
     @property
     def parent(self) -> str | None:
-        """The access key that a token stands for; None: it is no token."""
+        """The access key of a token; None: this is not a token."""
         before, mark, _ = self.id.partition(_TOKEN_MARK)
         return before if mark else None
 
 
 @dataclass(frozen=True, slots=True)
 class NewAccessKey:
-    """A new access key with its secret, which is told this once. Its `repr` does not hold it."""
+    """A new access key with its secret, which is shown only now. Its `repr` does not show it."""
 
     key: AccessKey
     secret: str
@@ -93,7 +93,7 @@ class NewAccessKey:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks, verified."""
+    """A verified caller."""
 
     id: str
     """The access key; of a token its parent's."""
@@ -102,7 +102,7 @@ class Principal:
     created_at_ms: int
 
     def may(self, needed: Role) -> bool:
-        """Whether the role is enough."""
+        """Whether the role includes `needed`."""
         return ROLES.index(self.role) >= ROLES.index(needed)
 
     def sees(self, repository: str) -> bool:
@@ -129,9 +129,9 @@ class AccessKeys:
         self._changes = 0
 
     def create(self, *, role: Role, repositories: tuple[str, ...] | None = None, description: str = "") -> NewAccessKey:
-        """A new access key. Raises `InvalidRequest` for a role or repository that cannot be. Cost: 1 write."""
+        """Create an access key. Raises `InvalidRequest` for an invalid role or repository. Cost: 1 write."""
         if role not in ROLES:
-            raise InvalidRequest(f"{role!r} is no role: use read, write or admin.", kind="invalid_role")
+            raise InvalidRequest(f"{role!r} is not a valid role: use read, write or admin.", kind="invalid_role")
         for name in repositories or ():
             check_repository_name(name)
         letters = b32encode(self._random(_ID_BYTES)).decode()
@@ -139,7 +139,7 @@ class AccessKeys:
         return self._store(AccessKey(f"{_ID_PREFIX}{letters}", role, salt, b"", now_ms, repositories, description))
 
     def create_first(self) -> NewAccessKey | None:
-        """An access key that may everything, when there is none at all; else None. Cost: 1 scan, 1 write."""
+        """Create an access key with the role admin when there is no key at all; else None. Cost: 1 scan, 1 write."""
         with self._key_value.snapshot() as snapshot:
             if next(iter(snapshot.scan(_PREFIX, prefix_end(_PREFIX))), None) is not None:
                 return None
@@ -157,7 +157,7 @@ class AccessKeys:
         return found
 
     def revoke(self, access_key: str) -> None:
-        """End an access key and its tokens. Raises `NotFound`, and `InvalidRequest` for the last that may everything.
+        """Delete an access key and its tokens. Raises `NotFound`; `InvalidRequest` for the last with the role admin.
 
         Cost: 1 scan, 1 write.
         """
@@ -169,7 +169,7 @@ class AccessKeys:
         self._end([access_key, *(token.id for token in self._scan(access_key + _TOKEN_MARK))])
 
     def rotate(self, access_key: str) -> NewAccessKey:
-        """Give an access key a new secret; the old one, and its tokens, end. Raises `NotFound`, `Conflict`."""
+        """Replace the secret of an access key and delete its tokens. Raises `NotFound`, `Conflict`."""
         for _ in range(_TRIES_MAX):
             raw = self._key_value.get(access_key_key(access_key))
             key = self.get(access_key)
@@ -177,14 +177,14 @@ class AccessKeys:
             try:
                 self._key_value.set_if(access_key_key(access_key), encode_record(new.key), expected=raw)
             except Conflict:
-                continue  # somebody else rotates or revokes it: look again
+                continue  # rotated or revoked concurrently: read it again
             self._forget()
             self._end([token.id for token in self._scan(access_key + _TOKEN_MARK)])
             return new
         raise _changing(access_key)
 
     def login(self, access_key: str, secret: str) -> NewAccessKey:
-        """A token for who knows the secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 scan, 1 write."""
+        """Create a token. Raises `InvalidRequest` (``unauthorized``). Cost: 1 scan, 1 write."""
         for _ in range(_TRIES_MAX):
             raw = self._key_value.get(access_key_key(access_key)) if _is_id(access_key) else None
             key = None if raw is None else decode_record(raw, AccessKey, key=access_key_key(access_key))
@@ -210,11 +210,11 @@ class AccessKeys:
                     expected={access_key_key(access_key): raw},
                 )
             except Conflict:
-                continue  # it was rotated or revoked meanwhile: look again
+                continue  # rotated or revoked concurrently: read it again
         raise _changing(access_key)
 
     def recall(self, credential: bytes) -> Principal | None:
-        """Who was verified with a credential a short while ago; None: `verify` it. Cost: 1 us, no call of the store.
+        """The caller whose credential was verified a short while ago; None: `verify` it. Cost: 1 us, no store call.
 
         Args:
             credential: the ``Authorization`` header. Only a keyed hash of it is kept.
@@ -230,10 +230,10 @@ class AccessKeys:
         return known.principal
 
     def verify(self, credential: bytes, *, access_key: str, secret: str) -> Principal:
-        """Who knows this secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 GET, of a token 2.
+        """Verify a secret. Raises `InvalidRequest` (``unauthorized``). Cost: 1 GET, of a token 2.
 
         Args:
-            credential: under which `recall` finds the answer.
+            credential: the key under which `recall` finds the result.
         """
         changes = self._changes
         key = self._load(access_key)
@@ -256,10 +256,10 @@ class AccessKeys:
         return principal
 
     def _store(self, key: AccessKey, *, expected: Mapping[bytes, bytes | None] = {}) -> NewAccessKey:
-        """Record a new key or token, which gets its secret here. Raises `Conflict` for what is not as expected."""
+        """Record a new key or token with a new secret. Raises `Conflict` unless records are as expected."""
         new = self._new(key)
-        place = access_key_key(key.id)
-        self._key_value.write([(place, encode_record(new.key))], expected={place: None, **expected})
+        record_key = access_key_key(key.id)
+        self._key_value.write([(record_key, encode_record(new.key))], expected={record_key: None, **expected})
         return new
 
     def _new(self, key: AccessKey) -> NewAccessKey:
@@ -272,7 +272,7 @@ class AccessKeys:
             self._forget()
 
     def _forget(self) -> None:
-        """Trust nobody without a look; not either whom a call that is under way has just read."""
+        """Empty the cache, and keep running calls of `verify` from filling it with what they have read."""
         self._changes += 1
         self._cache = {}
 
@@ -297,12 +297,12 @@ class AccessKeys:
 
 
 def _is_id(text: str) -> bool:
-    """Whether a text has a length and letters that an id can have."""
+    """Whether a text may be an id."""
     return 0 < len(text) <= _ID_CHARACTERS_MAX and text.isascii()
 
 
 def _changing(access_key: str) -> Conflict:
-    return Conflict(f"The access key {access_key} is being changed by others: try again.", kind="key_changed")
+    return Conflict(f"The access key {access_key} is being changed concurrently: try again.", kind="key_changed")
 
 
 def _hash(salt: bytes, secret: str) -> bytes:
@@ -314,7 +314,7 @@ def _matches(key: AccessKey, secret: str) -> bool:
 
 
 def _unknown(access_key: str) -> NotFound:
-    return NotFound(f"There is no access key {access_key}: list them, and check the spelling.", kind="access_key")
+    return NotFound(f"There is no access key {access_key}: list the keys, and check the spelling.", kind="access_key")
 
 
 def _refused() -> InvalidRequest:

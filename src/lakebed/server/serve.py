@@ -1,4 +1,4 @@
-"""The entrance: check what was asked, bind, and serve until asked to stop.
+"""The entry point: check what was asked, bind, and serve until asked to stop.
 
 Owns: `run_server` and `start_server`. They bind before anything is opened, so that the lease on the embedded database
 names the very endpoint to which others are sent. One process owns an embedded database, so several workers need records

@@ -1,4 +1,4 @@
-"""Who may use the server: log in, who am I, access keys, and the audit log."""
+"""Credentials: login, the current user, access keys, and the audit log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEY: Final = "/auth/keys/{access_key}"
 
 @ACCESS.add("POST", "/auth/login", "login", needs=None, takes=LoginInformation, gives={200: AuthenticationToken})
 async def login(call: RepositoryCall) -> Response:
-    """A token for an access key and its secret, valid for a while."""
+    """Get a short-lived token for an access key and its secret."""
     body = await call.read(LoginInformation)
     token = await call.quick(call.site.keys.login, body.access_key_id, body.secret_access_key)
     return json(AuthenticationToken(token.token, (token.key.expires_at_ms or 0) // 1000))
@@ -40,7 +40,7 @@ async def login(call: RepositoryCall) -> Response:
 
 @ACCESS.add("GET", "/user", "getCurrentUser", needs="read", gives={200: CurrentUser})
 async def get_current_user(call: RepositoryCall) -> Response:
-    """Who asks."""
+    """Get the access key of the request."""
     principal = call.principal
     assert principal is not None
     return json(CurrentUser(User(principal.id, principal.created_at_ms // 1000, friendly_name=principal.id)))
@@ -65,7 +65,7 @@ async def list_keys(call: RepositoryCall) -> Response:
     audited=True,
 )
 async def create_key(call: RepositoryCall) -> Response:
-    """Create an access key; its secret is told this once."""
+    """Create an access key; its secret is shown only in this reply."""
     body = await call.read(AccessKeyCreation)
     names = None if body.repositories is None else tuple(body.repositories)
     made = await call.quick(
@@ -77,26 +77,26 @@ async def create_key(call: RepositoryCall) -> Response:
 
 @ACCESS.add("GET", _KEY, "getAccessKey", needs="admin", gives={200: AccessKeyRow})
 async def get_key(call: RepositoryCall) -> Response:
-    """Look at an access key."""
+    """Get an access key."""
     return json(_row(await call.quick(call.site.keys.get, call.path["access_key"])))
 
 
 @ACCESS.add("DELETE", _KEY, "revokeAccessKey", needs="admin", gives={204: None}, audited=True)
 async def revoke_key(call: RepositoryCall) -> Response:
-    """End an access key and its tokens."""
+    """Delete an access key and its tokens."""
     await call.quick(call.site.keys.revoke, call.path["access_key"])
     return empty()
 
 
 @ACCESS.add("POST", _KEY + "/rotate", "rotateAccessKey", needs="admin", gives={201: AccessKeyWithSecret}, audited=True)
 async def rotate_key(call: RepositoryCall) -> Response:
-    """Give an access key a new secret, which is told this once; the old one ends."""
+    """Replace the secret of an access key; the new one is shown only in this reply."""
     return json(_row_with_secret(await call.quick(call.site.keys.rotate, call.path["access_key"])), 201)
 
 
 @ACCESS.add("GET", "/auth/audit", "listAudit", needs="admin", gives={200: Page[AuditRow]}, parameters=(AFTER, AMOUNT))
 async def list_audit(call: RepositoryCall) -> Response:
-    """Who changed what, newest first."""
+    """List the audit log, newest first."""
     page = call.page()
     rows = await call.heavy(call.site.audit_log.read, before=page.after or None, amount=page.probe)
     return json(

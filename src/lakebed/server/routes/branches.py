@@ -1,4 +1,4 @@
-"""Branches: list, create, look at, delete, reset."""
+"""Branches: list, create, get, delete, reset."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ HOT: Final = Routes[RepositoryCall]("branches")
 BRANCHES: Final = Routes[RepositoryCall]("branches")
 _ONE = "/repositories/{repository}/branches/{branch}"
 _ALL = "/repositories/{repository}/branches"
-_HIDDEN = Parameter("show_hidden", "Also branches that were created hidden.", kind="boolean")
+_HIDDEN = Parameter("show_hidden", "Include hidden branches.", kind="boolean")
 
 
 @HOT.add("GET", _ONE, "getBranch", needs="read", gives={200: Ref})
 async def get_branch(call: RepositoryCall) -> Response:
-    """Look at a branch."""
+    """Get a branch."""
     home = await call.home()
     name = call.path["branch"]
     record, _ = await call.look(branches.load_branch, home, name)
@@ -64,7 +64,7 @@ async def create_branch(call: RepositoryCall) -> Response:
 
 @BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_branch(call: RepositoryCall) -> Response:
-    """Delete a branch and what is staged on it."""
+    """Delete a branch and its uncommitted changes."""
     home = await call.home(force=call.flag("force"))
     await call.quick(branches.delete_branch, home, call.path["branch"], committer=call.committer)
     return empty()
@@ -72,7 +72,7 @@ async def delete_branch(call: RepositoryCall) -> Response:
 
 @BRANCHES.add("PUT", _ONE, "resetBranch", needs="write", takes=ResetCreation, gives={204: None}, audited=True)
 async def reset_branch(call: RepositoryCall) -> Response:
-    """Give up what is uncommitted: everything, at a path, or below a prefix."""
+    """Discard uncommitted changes: all, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
     home, name = await call.home(force=bool(body.force)), call.path["branch"]
     if body.type == "reset":
@@ -93,11 +93,11 @@ async def reset_branch(call: RepositoryCall) -> Response:
     "hardResetBranch",
     needs="write",
     gives={204: None},
-    parameters=(Parameter("ref", "Where the branch goes.", required=True), FORCE),
+    parameters=(Parameter("ref", "The new head of the branch.", required=True), FORCE),
     audited=True,
 )
 async def hard_reset_branch(call: RepositoryCall) -> Response:
-    """Let a branch go to another commit."""
+    """Move a branch to another commit."""
     ref, force = call.required("ref"), call.flag("force")
     home = await call.home(force=force)
     await call.heavy(HardReset(branch=call.path["branch"], ref=ref, force=force).run, home)

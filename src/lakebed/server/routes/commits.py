@@ -1,4 +1,4 @@
-"""Commits: make, look at, list; merge, revert, cherry-pick."""
+"""Commits: create, get, list; merge, revert, cherry-pick."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _NO_OVERRIDES = CommitOverrides()
     parameters=(Parameter("source_metarange", "Not supported: an existing metarange cannot be committed."),),
 )
 async def commit(call: RepositoryCall) -> Response:
-    """Commit what is staged on a branch, or the given paths of it."""
+    """Commit the changes staged on a branch, or those of the given paths."""
     body = await call.read(CommitCreation)
     if call.query.get("source_metarange"):
         raise InvalidRequest("A metarange cannot be committed by its id: commit what is staged.", kind="unsupported")
@@ -76,7 +76,7 @@ async def commit(call: RepositoryCall) -> Response:
     "GET", "/repositories/{repository}/commits/{commit:path}", "getCommit", needs="read", gives={200: CommitRow}
 )
 async def get_commit(call: RepositoryCall) -> Response:
-    """Look at a commit, by its id or any other reference."""
+    """Get a commit, by its id or any other reference."""
     home = await call.home()
     commit_id, found = await call.look(resolve_commit, home, call.path["commit"])
     return json(commit_row(commit_id, found))
@@ -92,11 +92,11 @@ async def get_commit(call: RepositoryCall) -> Response:
         AFTER,
         AMOUNT,
         Parameter("objects", "Only commits that changed one of these paths; may repeat."),
-        Parameter("prefixes", "Only commits that changed something below one of these; may repeat."),
-        Parameter("limit", "At most `amount` in all: there is no next page.", kind="boolean"),
-        Parameter("first_parent", "Follow only the first parent of each.", kind="boolean"),
+        Parameter("prefixes", "Only commits that changed paths with one of these prefixes; may repeat."),
+        Parameter("limit", "Return at most `amount` commits in all: there is no next page.", kind="boolean"),
+        Parameter("first_parent", "Follow only the first parent of each commit.", kind="boolean"),
         Parameter("since", "Only commits not older than this time (RFC 3339)."),
-        Parameter("stop_at", "A reference whose commit is the last."),
+        Parameter("stop_at", "The reference whose commit is listed last."),
     ),
 )
 async def log_commits(call: RepositoryCall) -> Response:
@@ -183,13 +183,13 @@ def _merge_base(home: RepositoryContext, source: str, branch: str) -> MergeBaseR
 async def revert(call: RepositoryCall) -> Response:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
-    home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
+    home, overrides = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
     revert = Revert(
         branch=call.path["branch"],
         ref=body.ref,
         parent_number=body.parent_number or None,
-        message=says.message,
-        metadata=says.metadata,
+        message=overrides.message,
+        metadata=overrides.metadata,
         committer=call.committer,
         allow_empty=bool(body.allow_empty),
     )
@@ -210,13 +210,13 @@ async def revert(call: RepositoryCall) -> Response:
 async def cherry_pick(call: RepositoryCall) -> Response:
     """Make one commit's changes again, in a new commit on a branch."""
     body = await call.read(CherryPickCreation)
-    home, says = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
+    home, overrides = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
     pick = CherryPick(
         branch=call.path["branch"],
         ref=body.ref,
         parent_number=body.parent_number or None,
-        message=says.message,
-        metadata=says.metadata,
+        message=overrides.message,
+        metadata=overrides.metadata,
         committer=call.committer,
     )
     made = await call.heavy(pick.run, home)
@@ -231,6 +231,6 @@ def _parse_time(text: str | None) -> int | None:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidRequest(
-            f"{text!r} is no time: write one such as 2026-01-31T12:00:00Z.", kind="invalid_query"
+            f"{text!r} is not a valid time: use RFC 3339, such as 2026-01-31T12:00:00Z.", kind="invalid_query"
         ) from error
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

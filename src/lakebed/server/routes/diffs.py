@@ -1,4 +1,4 @@
-"""Differences: of two references, and of a branch and its head."""
+"""Differences: between two references, and between a branch and its head."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["DIFFS"]
 DIFFS: Final = Routes[RepositoryCall]("branches")
 _KINDS: Final = ("two_dot", "three_dot")
 _KIND: Final = Parameter("type", "three_dot: what the right side changed since the merge base.", choices=_KINDS)
-_RIGHT_STATS: Final = Parameter("include_right_stats", "Tell what the right side has at each path.", kind="boolean")
+_RIGHT_STATS: Final = Parameter("include_right_stats", "Include what the right side has at each path.", kind="boolean")
 
 
 @DIFFS.add(
@@ -34,7 +34,7 @@ _RIGHT_STATS: Final = Parameter("include_right_stats", "Tell what the right side
     parameters=(PREFIX, AFTER, AMOUNT, DELIMITER),
 )
 async def diff_branch(call: RepositoryCall) -> Response:
-    """What is uncommitted on a branch."""
+    """List the uncommitted changes of a branch."""
     home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
 
     def read() -> Response:
@@ -55,11 +55,11 @@ async def diff_branch(call: RepositoryCall) -> Response:
     parameters=(PREFIX, AFTER, AMOUNT, DELIMITER, _KIND, _RIGHT_STATS),
 )
 async def diff_two(call: RepositoryCall) -> Response:
-    """How two references differ; by default, what the right one changed since their merge base."""
+    """Compare two references; by default, list what the right one changed since their merge base."""
     home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
     kind = call.query.get("type") or "three_dot"
     if kind not in _KINDS:
-        raise InvalidRequest(f"type={kind!r} is neither two_dot nor three_dot.", kind="invalid_query")
+        raise InvalidRequest(f"type={kind!r} is invalid: use two_dot or three_dot.", kind="invalid_query")
     row = partial(diff_row, with_right=call.flag("include_right_stats"))
 
     def read() -> Response:

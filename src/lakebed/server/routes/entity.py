@@ -62,10 +62,10 @@ def _headers_of(entry: Entry) -> dict[str, str]:
         "last-modified": formatdate(entry.modified_ms / 1000, usegmt=True),
         "accept-ranges": "bytes",
         "content-disposition": "inline" if entry.content_type in _INLINE_TYPES else "attachment",
-        # Another key, or none, may use the same browser or proxy next.
+        # The next user of the same browser or proxy may have another key.
         "cache-control": "no-store, must-revalidate",
         "expires": "0",
-        # What users stored is data, not pages of this server: no browser may guess, or run what is in it.
+        # Stored bytes are data, not pages of this server: no browser may guess their type or run them.
         "x-content-type-options": "nosniff",
         "x-frame-options": "SAMEORIGIN",
         "content-security-policy": "default-src 'none'; sandbox",

@@ -34,25 +34,25 @@ def view_of(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> Vi
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must be at a path before it is written.
+    """What a path must hold before it is written.
 
     Attributes:
-        checksums: one of these; None: any object. Only where `absent` is false.
-        absent: nothing.
+        checksums: an object with one of these; None: any object. Ignored if `absent`.
+        absent: no object.
     """
 
     checksums: frozenset[str] | None = None
     absent: bool = False
 
     def holds(self, entry: Entry | None) -> bool:
-        """Whether this entry, None: none, is what must be there."""
+        """Whether an entry (None: no object) satisfies the condition."""
         if entry is None or self.absent:
             return entry is None and self.absent
         return self.checksums is None or entry.checksum in self.checksums
 
 
 def condition_of(call: RepositoryCall) -> Condition | None:
-    """The condition that ``If-Match`` or ``If-None-Match: *`` state; None: there is none."""
+    """The condition in ``If-Match`` or ``If-None-Match: *``; None: there is none."""
     match, none_match = call.header(b"if-match"), call.header(b"if-none-match")
     if match is not None and none_match is not None:
         raise InvalidRequest("The upload has both If-Match and If-None-Match: give one of them.", kind="invalid_header")
@@ -61,7 +61,7 @@ def condition_of(call: RepositoryCall) -> Condition | None:
     if none_match is None:
         return None
     if none_match.strip() != "*":
-        raise InvalidRequest("If-None-Match of an upload can only be *: write if nothing is there.", kind="unsupported")
+        raise InvalidRequest("If-None-Match of an upload can only be *: write if no object exists.", kind="unsupported")
     return Condition(absent=True)
 
 
@@ -89,7 +89,7 @@ def _unmet(path: str, condition: Condition) -> InvalidRequest:
 def stage_entry(
     home: RepositoryContext, branch: str, path: str, entry: Entry, *, condition: Condition | None = None
 ) -> None:
-    """Give a path of a branch an entry. Raises `InvalidRequest` (``precondition_failed``): the condition is not met."""
+    """Stage an entry at a path. Raises `InvalidRequest` (``precondition_failed``) if the condition does not hold."""
     try:
         if condition is None:
             stage(home, branch=branch, path=path, entry=entry)
@@ -107,5 +107,5 @@ def stage_entry(
 
 
 def dated(entry: Entry, mtime_s: int | None) -> Entry:
-    """The entry with the modification time that a client gives, in Unix seconds; None: as it is."""
+    """The entry with a client's modification time in Unix seconds; None: unchanged."""
     return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)

@@ -1,7 +1,7 @@
-"""Imports: objects of other places become objects of a branch, without their bytes being copied.
+"""Imports: objects of other locations become objects of a branch, without copying their bytes.
 
-An import runs in the pool for what computes; its state is a record of the repository, so any process can tell it, and
-one that was broken off with its server is taken up again when a server starts.
+An import runs in the background; its state is a record of the repository, so any process can show it, and the next
+server that starts resumes an interrupted import.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
     "POST", _IMPORT, "importStart", needs="write", takes=ImportCreation, gives={202: ImportStarted}, audited=True
 )
 async def start(call: RepositoryCall) -> Response:
-    """Begin an import; it goes on behind the reply."""
+    """Start an import, which runs in the background."""
     body = await call.read(ImportCreation)
     home, root_url = await call.home(), call.site.repositories.url
     imported = ImportObjects(
@@ -56,7 +56,7 @@ def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
 
 @IMPORTS.add("GET", _IMPORT, "importStatus", needs="read", gives={200: ImportStatus}, parameters=(IMPORT_ID,))
 async def status(call: RepositoryCall) -> Response:
-    """How far an import is."""
+    """Get the status of an import."""
     import_id = call.required("id")
     home = await call.home()
     return json(await call.quick(_status, home, import_id, root_url=call.site.repositories.url))
@@ -84,7 +84,7 @@ def _problem(found: Import, *, root_url: str) -> Message | UnsetType:
 
 @IMPORTS.add("DELETE", _IMPORT, "importCancel", needs="write", gives={204: None}, parameters=(IMPORT_ID,), audited=True)
 async def cancel(call: RepositoryCall) -> Response:
-    """Stop an import; the branch stays as it is."""
+    """Cancel an import; the branch does not change."""
     import_id = call.required("id")
     home = await call.home()
     await call.quick(cancel_import, home, import_id)

@@ -1,7 +1,7 @@
-"""Objects: look at, read, write, delete, list, copy.
+"""Objects: stat, read, write, delete, list, copy.
 
-What is called most is here, and its route is tried first. Bytes up to `ServerOptions.small_object_bytes` go through
-whole, in one step of the pool; larger ones as streams (`lakebed.http.streaming`).
+The most frequent calls are here, and their routes are tried first. Objects of up to
+`ServerOptions.small_object_bytes` are handled whole, in one step of the pool; larger ones as streams.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _ANY_TYPE: Final = data.CONTENT_TYPE
     parameters=(OBJECT_PATH, USER_METADATA, PRESIGN),
 )
 async def stat_object(call: RepositoryCall) -> Response:
-    """Look at an object."""
+    """Get the metadata of an object."""
     path = call.required("path")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
     home = await call.home()
@@ -97,7 +97,7 @@ def _stats(
     except InvalidRequest as error:
         if error.kind != "import_not_allowed":
             raise
-        # Its bytes may not be read; a listing says so of this one, and shows the others.
+        # Its bytes may not be read: show its address unsigned, so that a listing does not fail.
         return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
     expires_at_s = home.now_ms() // 1000 + expires_in_s
     return object_stats(path, entry, address=address, with_metadata=with_metadata, expires_at_s=expires_at_s)
@@ -136,7 +136,7 @@ async def get_object(call: RepositoryCall) -> Response:
     "HEAD", _REF, "headObject", needs="read", gives={200: None, 206: None, 304: None}, parameters=(OBJECT_PATH, RANGE)
 )
 async def head_object(call: RepositoryCall) -> Response:
-    """Whether an object is there, and its headers."""
+    """Check whether an object exists, and get its headers."""
     path = call.required("path")
     home = await call.home()
     entry = await call.look(find_entry, home, call.path["ref"], path)
@@ -155,10 +155,10 @@ async def head_object(call: RepositoryCall) -> Response:
     takes=bytes,
     body_required=False,
     gives={201: ObjectStats},
-    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Not looked at.")),
+    parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH, FORCE, Parameter("storageClass", "Ignored.")),
 )
 async def upload_object(call: RepositoryCall) -> Response:
-    """Write an object: a raw body, or a form whose field `content` has it; `x-lakefs-meta-*` headers go with it."""
+    """Write an object: a raw body, or the field `content` of a form; `x-lakefs-meta-*` headers are its metadata."""
     path, branch = call.required("path"), call.path["branch"]
     check_path(path, writing=True)  # before a byte is read
     condition = condition_of(call)
@@ -214,7 +214,7 @@ def _text(raw: bytes) -> str:
 
 @HOT.add("DELETE", _BRANCH, "deleteObject", needs="write", gives={204: None}, parameters=(OBJECT_PATH, FORCE))
 async def delete_object(call: RepositoryCall) -> Response:
-    """Delete an object; one that is not there is fine."""
+    """Delete an object. Deleting a missing object is a no-op."""
     path = call.required("path")
     home = await call.home(force=call.flag("force"))
     await call.quick(delete, home, branch=call.path["branch"], path=path)
@@ -231,7 +231,7 @@ async def delete_object(call: RepositoryCall) -> Response:
     parameters=(FORCE,),
 )
 async def delete_objects(call: RepositoryCall) -> Response:
-    """Delete up to a thousand objects; those that are not there are fine."""
+    """Delete up to a thousand objects. Missing ones are ignored."""
     body = await call.read(PathList)
     home = await call.home(force=call.flag("force"))
     return json(await call.quick(_delete_all, home, call.path["branch"], body.paths))
@@ -258,10 +258,10 @@ def _delete_all(home: RepositoryContext, branch: str, paths: list[str]) -> Objec
     needs="write",
     takes=ObjectCopyCreation,
     gives={201: ObjectStats},
-    parameters=(Parameter("dest_path", "Where the copy goes.", required=True),),
+    parameters=(Parameter("dest_path", "The path of the copy.", required=True),),
 )
 async def copy_object(call: RepositoryCall) -> Response:
-    """Copy an object inside a repository: its bytes, not only its entry."""
+    """Copy an object within a repository: its bytes, not only its entry."""
     target = call.required("dest_path")
     body = await call.read(ObjectCopyCreation)
     home, branch = await call.home(force=bool(body.force)), call.path["branch"]
@@ -286,7 +286,7 @@ async def copy_object(call: RepositoryCall) -> Response:
     parameters=(OBJECT_PATH,),
 )
 async def stage_object(call: RepositoryCall) -> Response:
-    """Stage an object whose bytes are already on a store."""
+    """Stage an object whose bytes are on a store already."""
     path = call.required("path")
     body = await call.read(ObjectStageCreation)
     home, branch = await call.home(force=bool(body.force)), call.path["branch"]

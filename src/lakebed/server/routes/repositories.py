@@ -1,4 +1,4 @@
-"""Repositories: list, create, look at, delete, and their own metadata."""
+"""Repositories: list, create, get, delete, and their metadata."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ONE = "/repositories/{repository}"
 
 @HOT.add("GET", _ONE, "getRepository", needs="read", gives={200: RepositoryRow})
 async def get_repository(call: RepositoryCall) -> Response:
-    """Look at a repository."""
+    """Get a repository."""
     home = await call.home()
     return json(repository_row(home.name, home.record, root_url=call.site.repositories.url))
 
@@ -37,7 +37,7 @@ async def get_repository(call: RepositoryCall) -> Response:
     "listRepositories",
     needs="read",
     gives={200: Page[RepositoryRow]},
-    parameters=(*PAGE, Parameter("search", "Only names that hold this.")),
+    parameters=(*PAGE, Parameter("search", "Only names that contain this.")),
 )
 async def list_repositories(call: RepositoryCall) -> Response:
     """List the repositories that the access key may see."""
@@ -80,7 +80,7 @@ async def create_repository(call: RepositoryCall) -> Response:
     if call.flag("bare"):
         raise InvalidRequest("A repository always has a first commit: leave bare out.", kind="unsupported")
     if body.sample_data:
-        raise InvalidRequest("A repository begins empty: leave sample_data out.", kind="unsupported")
+        raise InvalidRequest("A repository starts empty: leave sample_data out.", kind="unsupported")
     if body.storage_id:
         raise InvalidRequest("The server has one storage, without an id: leave storage_id out.", kind="unsupported")
     _check_namespace(body.storage_namespace)
@@ -99,10 +99,10 @@ async def create_repository(call: RepositoryCall) -> Response:
 
 
 def _check_namespace(namespace: str) -> None:
-    """Refuse what is not a URL, as the regular expression of `getConfig` tells clients."""
+    """Refuse what is not a URL, as the regular expression in `getConfig` demands."""
     if "://" not in namespace:
         raise InvalidRequest(
-            f"The storage namespace {namespace!r} is not a URL: write local:// and a folder of the server's storage, "
+            f"The storage namespace {namespace!r} is not a URL: use local:// and a folder of the server's storage, "
             "such as local://my-repository, or the URL of a folder inside it.",
             kind="invalid_namespace",
             namespace=namespace,
@@ -113,7 +113,7 @@ def _check_namespace(namespace: str) -> None:
     "DELETE", _ONE, "deleteRepository", needs="admin", gives={204: None}, parameters=(FORCE,), audited=True
 )
 async def delete_repository(call: RepositoryCall) -> Response:
-    """Delete a repository with everything in it."""
+    """Delete a repository with its contents."""
     force = call.flag("force")
     await call.quick(call.site.repositories.delete, call.path["repository"], force=force)
     return empty()
@@ -121,7 +121,7 @@ async def delete_repository(call: RepositoryCall) -> Response:
 
 @REPOSITORIES.add("GET", _ONE + "/metadata", "getRepositoryMetadata", needs="read", gives={200: dict[str, str]})
 async def get_metadata(call: RepositoryCall) -> Response:
-    """The repository's own metadata."""
+    """Get the metadata of a repository."""
     home = await call.home()
     return json(home.record.metadata)
 
@@ -136,7 +136,7 @@ async def get_metadata(call: RepositoryCall) -> Response:
     audited=True,
 )
 async def set_metadata(call: RepositoryCall) -> Response:
-    """Add to the repository's own metadata, or change it."""
+    """Add or change keys of the metadata of a repository."""
     body = await call.read(RepositoryMetadataSet)
     home = await call.home()
     await call.quick(call.site.repositories.update_metadata, home.name, body.metadata)
@@ -153,7 +153,7 @@ async def set_metadata(call: RepositoryCall) -> Response:
     audited=True,
 )
 async def delete_metadata(call: RepositoryCall) -> Response:
-    """Remove keys of the repository's own metadata; those that are not there are fine."""
+    """Delete keys of the metadata of a repository. Missing ones are ignored."""
     body = await call.read(RepositoryMetadataKeys)
     home = await call.home()
     await call.quick(call.site.repositories.update_metadata, home.name, {}, removed=body.keys)

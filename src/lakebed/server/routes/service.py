@@ -1,4 +1,4 @@
-"""The service itself: health, configuration, metrics, and what its interface is."""
+"""The service itself: health, configuration, metrics, and the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ SERVICE: Final = Routes[RepositoryCall]("service")
 ROOT_SERVICE: Final = Routes[RepositoryCall]("service")
 
 INTERFACE_VERSION: Final = "1.84.0"
-"""Of the interface that clients compare with what they need: at least 1.3.1."""
+"""Clients compare it with the version that they need: at least 1.3.1."""
 
 _BLOCKSTORES: Final = {"file": "local", "memory": "mem", "s3": "s3", "gs": "gs", "az": "azure"}
 
 
 @SERVICE.add("GET", "/healthcheck", "healthCheck", needs=None, gives={204: None})
 async def health_check(call: RepositoryCall) -> Response:
-    """Whether the server answers."""
+    """Check that the server answers."""
     return empty()
 
 
 @ROOT_SERVICE.add("GET", "/healthcheck", "health", needs=None, gives={200: dict[str, str]})
 async def health(call: RepositoryCall) -> Response:
-    """Whether the server answers, and which lakebed it is."""
+    """Check that the server answers, and get its version."""
     return json({"status": "ok", "version": lakebed.__version__})
 
 
 @SERVICE.add("GET", "/config", "getConfig", needs="read", gives={200: Config})
 async def get_config(call: RepositoryCall) -> Response:
-    """What clients should know of the server and its storage."""
+    """Get what clients need to know of the server and its storage."""
     root = parse_url(call.site.repositories.url)
     is_local = root.scheme in ("file", "memory")
     storage = StorageConfig(
@@ -57,7 +57,7 @@ async def get_config(call: RepositoryCall) -> Response:
 
 @ROOT_SERVICE.add("GET", "/metrics", "metrics", needs=None, gives={200: str})
 async def metrics(call: RepositoryCall) -> Response:
-    """Counters and latencies, as Prometheus reads them; those that name something, for a key that may see all."""
+    """Get counters and latencies in Prometheus format; series with names need a key for all repositories."""
     principal = await call.optional_principal()
     with_names = principal is not None and principal.repositories is None
     return Response(render(with_names=with_names), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -65,5 +65,5 @@ async def metrics(call: RepositoryCall) -> Response:
 
 @ROOT_SERVICE.add("GET", "/openapi.json", "openapi", needs=None, gives={200: dict[str, Any]})
 async def openapi(call: RepositoryCall) -> Response:
-    """The description of the interface."""
+    """Get the OpenAPI description."""
     return json(call.site.description())

@@ -23,7 +23,7 @@ _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
 
 @SETTINGS.add("GET", _PROTECTION, "getBranchProtectionRules", needs="read", gives={200: list[BranchProtectionRule]})
 async def get_protection(call: RepositoryCall) -> Response:
-    """The patterns of protected branches."""
+    """List the patterns of protected branches."""
     home = await call.home()
     rules, tag = await call.look(protected_with_tag, home)
     reply = json([BranchProtectionRule(rule.pattern) for rule in rules])
@@ -38,7 +38,7 @@ async def get_protection(call: RepositoryCall) -> Response:
     needs="admin",
     takes=list[BranchProtectionRule],
     gives={204: None},
-    parameters=(Parameter("If-Match", "The ETag of the rules: only if they are still as it says.", place="header"),),
+    parameters=(Parameter("If-Match", "Only if the rules have this ETag.", place="header"),),
     statuses={"protection_moved": 412},
     audited=True,
 )
@@ -53,13 +53,11 @@ async def set_protection(call: RepositoryCall) -> Response:
 
 @SETTINGS.add("GET", _RETENTION, "getGCRules", needs="read", gives={200: GarbageCollectionRules})
 async def get_retention(call: RepositoryCall) -> Response:
-    """How long objects of old commits are kept."""
+    """Get how long objects of old commits are kept."""
     home = await call.home()
     rules = await call.look(load_retention, home)
     if rules is None:
-        raise NotFound(
-            f"Repository {home.name} has no rules of retention: nothing expires.", kind="retention_not_found"
-        )
+        raise NotFound(f"Repository {home.name} has no retention rules: nothing expires.", kind="retention_not_found")
     return json(
         GarbageCollectionRules(
             rules.default_days, [GarbageCollectionRule(name, days) for name, days in sorted(rules.branch_days.items())]
@@ -81,7 +79,7 @@ async def set_retention(call: RepositoryCall) -> Response:
 
 @SETTINGS.add("DELETE", _RETENTION, "deleteGCRules", needs="admin", gives={204: None}, audited=True)
 async def remove_retention(call: RepositoryCall) -> Response:
-    """Let nothing expire any more."""
+    """Delete the retention rules: nothing expires."""
     home = await call.home()
     await call.quick(delete_retention, home)
     return empty()

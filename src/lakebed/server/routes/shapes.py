@@ -1,4 +1,4 @@
-"""From records of the engine to records of the interface. Pure, but for URLs, which stores make."""
+"""From records of the engine to records of the interface. Pure, except for URLs, which stores make."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def object_stats(
 
     Args:
         address: the URL of its bytes.
-        expires_at_s: when that URL ends, in Unix seconds; None: it does not.
+        expires_at_s: when that URL expires, in Unix seconds; None: never.
     """
     return ObjectStats(
         path=path,
@@ -47,7 +47,7 @@ def object_stats(
 
 
 def prefix_stats(path: str) -> ObjectStats:
-    """A common prefix: clients require the fields of an object of it too."""
+    """A common prefix: clients require the fields of an object here too."""
     return ObjectStats(path=path, path_type="common_prefix", physical_address="", checksum="", mtime=0)
 
 
@@ -69,7 +69,7 @@ def diff_row(difference: Difference, *, with_right: bool = False) -> DiffRow:
     """A path that differs, or a common prefix below which something does.
 
     Args:
-        with_right: tell what the right side has there, if it has anything.
+        with_right: include what the right side has there, if anything.
     """
     if difference.is_prefix:
         return DiffRow("prefix_changed", difference.path, "common_prefix")

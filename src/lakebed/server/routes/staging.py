@@ -1,4 +1,4 @@
-"""Uploads past the server: where a client may put bytes itself, and telling that they are there.
+"""Uploads past the server: where a client may put bytes itself, and linking them afterwards.
 
 On stores whose vendor signs URLs the client puts to the store. On a local folder the server signs a URL of its own,
 `UPLOAD_PATH`, and takes the bytes itself, so that such clients work everywhere.
@@ -46,7 +46,7 @@ _BACKING = "/repositories/{repository}/branches/{branch}/staging/backing"
     parameters=(OBJECT_PATH, PRESIGN),
 )
 async def get_physical_address(call: RepositoryCall) -> Response:
-    """A new address for an object's bytes, and with `presign` a URL to put them to."""
+    """Get a new address for an object's bytes and, with `presign`, a URL to put them to."""
     check_path(call.required("path"), writing=True)
     presign = call.flag("presign")
     home = await call.home()
@@ -75,7 +75,7 @@ async def get_physical_address(call: RepositoryCall) -> Response:
     parameters=(OBJECT_PATH, IF_MATCH, IF_NONE_MATCH),
 )
 async def link_physical_address(call: RepositoryCall) -> Response:
-    """Stage an object whose bytes were put to an address given before."""
+    """Stage an object whose bytes were put to an address from getPhysicalAddress."""
     path = call.required("path")
     check_path(path, writing=True)
     condition = condition_of(call)
@@ -92,14 +92,14 @@ async def link_physical_address(call: RepositoryCall) -> Response:
         )
         if entry.size_bytes != body.size_bytes:
             raise InvalidRequest(
-                f"{body.size_bytes:,} bytes were to be linked, and {entry.size_bytes:,} are there: link what was put.",
+                f"The upload has {entry.size_bytes:,} bytes, not {body.size_bytes:,}: link it with its real size.",
                 kind="upload_differs",
             )
         entry = dated(entry, body.mtime)
         stage_entry(home, branch, path, entry, condition=condition)
         return entry
 
-    # What was put to a URL of the vendor is copied inside the store, which takes as long as it is large.
+    # An upload to a URL of the vendor is copied inside the store, which takes time in proportion to its size.
     entry = await (call.transfer(store) if call.site.signs else call.quick(store))
     return json(object_stats(path, entry, address=data.physical_url(home, entry)))
 
@@ -113,14 +113,14 @@ async def link_physical_address(call: RepositoryCall) -> Response:
     body_required=False,
     gives={200: None},
     parameters=(
-        Parameter("repository", "As it was signed.", required=True),
-        Parameter("address", "As it was signed.", required=True),
-        Parameter("expires", "As it was signed.", kind="integer", required=True),
-        Parameter("signature", "Of the three above.", required=True),
+        Parameter("repository", "As in the signed URL.", required=True),
+        Parameter("address", "As in the signed URL.", required=True),
+        Parameter("expires", "As in the signed URL.", kind="integer", required=True),
+        Parameter("signature", "The signature of the three above.", required=True),
     ),
 )
 async def upload_presigned(call: RepositoryCall) -> Response:
-    """Put bytes to a URL that the server has signed; the reply's ETag is their MD5."""
+    """Put bytes to a URL signed by the server; the reply's ETag is their MD5."""
     repository, address = call.required("repository"), call.required("address")
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
     call.site.signer.check(call.required("signature"), repository, address, expires_at_s=expires_at_s)
@@ -134,7 +134,7 @@ async def upload_presigned(call: RepositoryCall) -> Response:
 
 
 def _refuse_second(home: RepositoryContext, address: str) -> None:
-    """Refuse a second upload before its bytes come in; what decides is that uploads are put create-only."""
+    """Refuse a second upload before its bytes arrive. The create-only put decides between concurrent ones."""
     try:
         home.store.head(address)
     except NotFound:
@@ -143,7 +143,7 @@ def _refuse_second(home: RepositoryContext, address: str) -> None:
 
 
 def _second(address: str) -> AlreadyExists:
-    return AlreadyExists(f"Bytes were put to {address} already: ask for a new URL.", kind="upload_exists")
+    return AlreadyExists(f"The address {address} has an upload already: ask for a new URL.", kind="upload_exists")
 
 
 def _put(home: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str:
@@ -156,6 +156,6 @@ def _put(home: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str
 
     try:
         home.store.put_stream(address, digested(), create_only=True)
-    except AlreadyExists as error:  # a faster one has ended since we looked: what it put may be committed
+    except AlreadyExists as error:  # a concurrent upload finished first: its bytes may be committed
         raise _second(address) from error
     return digest.hexdigest()

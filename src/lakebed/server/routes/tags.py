@@ -1,4 +1,4 @@
-"""Tags: list, create, look at, delete."""
+"""Tags: list, create, get, delete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def list_tags(call: RepositoryCall) -> Response:
 
 @TAGS.add("POST", _ALL, "createTag", needs="write", takes=TagCreation, gives={201: Ref}, audited=True)
 async def create_tag(call: RepositoryCall) -> Response:
-    """Give a commit a name."""
+    """Create a tag."""
     body = await call.read(TagCreation)
     home = await call.home(force=bool(body.force))
     call.subject = body.id
@@ -55,7 +55,7 @@ def _create(home: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
 
 @TAGS.add("GET", _ONE, "getTag", needs="read", gives={200: Ref})
 async def get_tag(call: RepositoryCall) -> Response:
-    """Look at a tag."""
+    """Get a tag."""
     home, name = await call.home(), call.path["tag"]
     tag = await call.look(tags.load_tag, home, name)
     return json(Ref(name, tag.commit_id))

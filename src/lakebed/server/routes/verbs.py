@@ -1,8 +1,8 @@
-"""What lakebed's own clients ask for: operations that the interface of lakeFS lacks, or says less of.
+"""The operations of lakebed's own clients: what the interface of lakeFS lacks, or shows less of.
 
 Owns: one endpoint for each verb of `lakebed.repo.verbs`, and three for what is not a message: `put` and `read` of
-objects' bytes, and `stage_many` of columns. Invariants: a verb is decoded and run; nothing is decided here but who is
-named as committer. Does not know: what the verbs do.
+objects' bytes, and `stage_many` of columns. Invariants: a verb is decoded and run; only its author is decided here.
+Does not know: what the verbs do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ONE: Final = "/repositories/{repository}/verbs/"
 _ALL: Final = "/verbs/"
 _LINE_BYTES_MAX: Final = 1 << 20
 """Longest first line of `put`: a path and metadata."""
-_BRANCH: Final = Parameter("branch", "Which branch.", required=True)
+_BRANCH: Final = Parameter("branch", "The branch.", required=True)
 
 
 # ---- messages
@@ -131,7 +131,7 @@ class PutLine(msgspec.Struct, frozen=True):
     """The first line of `put`, before the bytes."""
 
     path: str | None = None
-    """None: only upload the bytes; the reply is what to stage."""
+    """None: only upload the bytes; the reply is the entry to stage."""
     content_type: str = data.CONTENT_TYPE
     metadata: dict[str, str] = {}
     only_if_absent: bool = False
@@ -144,7 +144,7 @@ class PutLine(msgspec.Struct, frozen=True):
     needs="write",
     takes=bytes,
     gives={200: Entry | None},
-    parameters=(_BRANCH, Parameter("only_ask", "Only say whether it would be taken.", kind="boolean")),
+    parameters=(_BRANCH, Parameter("only_ask", "Only check whether the object would be accepted.", kind="boolean")),
 )
 async def put(call: RepositoryCall) -> Response:
     """Write an object: a line of JSON with path, content_type, metadata and only_if_absent, then the bytes."""
@@ -152,25 +152,25 @@ async def put(call: RepositoryCall) -> Response:
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     line, rest = await _first_line(chunks)
     try:
-        says = msgspec.json.decode(line, type=PutLine)
+        header = msgspec.json.decode(line, type=PutLine)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body has no line of JSON before the bytes: {error}.", kind="invalid_body") from error
     branch = Branch(LocalTransport(await call.home()), name)
 
     def store(content: Buffer | Iterator[Buffer]) -> Entry:
-        if says.path is None:
-            return branch.upload(content, content_type=says.content_type, metadata=says.metadata)
+        if header.path is None:
+            return branch.upload(content, content_type=header.content_type, metadata=header.metadata)
         return branch.put(
-            says.path,
+            header.path,
             content,
-            content_type=says.content_type,
-            metadata=says.metadata,
-            only_if_absent=says.only_if_absent,
+            content_type=header.content_type,
+            metadata=header.metadata,
+            only_if_absent=header.only_if_absent,
         )
 
     if only_ask:
-        if says.path is not None:
-            await call.quick(branch.check_put, says.path, only_if_absent=says.only_if_absent)
+        if header.path is not None:
+            await call.quick(branch.check_put, header.path, only_if_absent=header.only_if_absent)
         return json(None)
     held, more = await whole_or_stream(rest, bytes_max=call.site.options.small_object_bytes)
     if more is None:
@@ -198,16 +198,16 @@ async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterato
     needs="read",
     gives={200: bytes},
     parameters=(
-        Parameter("ref", "Which reference.", required=True),
+        Parameter("ref", "The reference.", required=True),
         OBJECT_PATH,
-        Parameter("start", "The first byte; absent, all are read.", kind="integer"),
-        Parameter("end", "Behind the last byte.", kind="integer"),
-        Parameter("address", "Of the object that is meant, whatever has become of the path."),
+        Parameter("start", "The first byte; absent: the whole object.", kind="integer"),
+        Parameter("end", "The byte after the last.", kind="integer"),
+        Parameter("address", "The address of the object to read, whatever the path holds now."),
         Parameter("size", "Its size.", kind="integer"),
     ),
 )
 async def read(call: RepositoryCall) -> Response:
-    """Read an object or a half-open range of it, as the path has it, or as it had it when its address was told."""
+    """Read an object or a half-open range of it, at a path or at an address that the path had."""
     ref, path = call.required("ref"), call.required("path")
     address = call.query.get("address")
     size_bytes = call.integer("size", default=0, low=0, high=_SIZE_MAX)
@@ -234,13 +234,13 @@ _SIZE_MAX: Final = (1 << 53) - 1
 
 
 def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
-    """What a path has; or, when an address of ours is named, what lies there: a reader goes on with what it opened."""
+    """The entry at a path or, with an address of ours, the object there: a reader continues with what it opened."""
     if address is not None and address_ulid(address) is not None:
         return Entry(address, size_bytes, "", 0)
     entry = Stat(ref=ref, path=path).run(home)
     if address is not None and entry.address != address:
         raise Conflict(
-            f"{path!r} at {ref} is another object than when it was opened: open it again.",
+            f"{path!r} at {ref} is not the object that was opened: open it again.",
             kind="object_changed",
             path=path,
         )
@@ -258,7 +258,7 @@ def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, si
     audited=True,
 )
 async def stage_many(call: RepositoryCall) -> Response:
-    """Stage many objects whose bytes are there, in one atomic change: JSON rows, or an Arrow stream of the columns."""
+    """Stage many objects whose bytes exist, in one atomic change: JSON rows, or an Arrow stream of columns."""
     name = call.required("branch")
     call.subject = name
     body = await call.body(bytes_max=call.site.options.stage_bytes_max)
