@@ -3,9 +3,9 @@
 Invariants:
 - Every path is checked before a driver sees it, and a view cannot leave its folder.
 - Every request is counted, also those that fail; a retry is a request.
-- A request is tried again only when that is harmless: all but create-only puts, and those only when the failed one
-  certainly had no effect. An unclear create-only put is `OutcomeUnknown` at once: only its caller can tell whose the
-  object is (`lakebed.objects.numbered_log`, `lakebed.objects.create_once`).
+- A request is retried only when that is harmless: all except create-only puts, and those only when the failed one
+  certainly had no effect. An unclear create-only put is `OutcomeUnknown` at once: only its caller can find out whose
+  the object is (`lakebed.objects.numbered_log`, `lakebed.objects.create_once`).
 - Waits come from the injected clock, their jitter from the injected generator.
 
 Does not know: vendors.
@@ -38,11 +38,11 @@ __all__ = ["AccountedStore", "coalesce"]
 R = TypeVar("R")
 
 _ANSWERS = (NotFound, AlreadyExists)
-"""Errors that are the store working as it should: not counted as errors."""
+"""Regular results of a working store: not counted as errors."""
 
 
 def coalesce(ranges: Sequence[ByteRange], *, gap_bytes_max: int) -> list[ByteRange]:
-    """The fewest ascending ranges that cover `ranges`, joining those with at most `gap_bytes_max` between them."""
+    """Return the fewest ascending ranges that cover `ranges`, joining those at most `gap_bytes_max` apart."""
     merged: list[ByteRange] = []
     for start, end in sorted(ranges):
         if merged and start - merged[-1][1] <= gap_bytes_max:
@@ -53,7 +53,7 @@ def coalesce(ranges: Sequence[ByteRange], *, gap_bytes_max: int) -> list[ByteRan
 
 
 class _Gate:
-    """Bounds requests and bytes under way. A body larger than the bound goes when nothing else does."""
+    """Bounds requests and bytes in flight. A body larger than the bound is sent when nothing else is in flight."""
 
     def __init__(self, condition: Condition, *, request_count_max: int, bytes_max: int) -> None:
         self._condition = condition
@@ -80,7 +80,7 @@ class _Gate:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What a store and all views of it have in common."""
+    """The state that a store shares with all views of it."""
 
     driver: Driver
     counter: RequestCounter
@@ -94,13 +94,13 @@ class _Shared:
 
 
 class AccountedStore:
-    """`ObjectStore` over a `Driver`; made by `open_store`, or directly over a driver of one's own.
+    """`ObjectStore` over a `Driver`; created by `open_store`, or directly over a driver.
 
     Args:
-        driver: where requests go.
+        driver: makes the requests.
         environment: clock, randomness and runtime.
         limits: bounds and retries.
-        durable: False turns every ``durable=True`` off, for throw-away stores.
+        durable: False disables every ``durable=True``, for temporary stores.
         reopen: a picklable call that opens the same store elsewhere; None makes pickling `InvalidRequest`.
         elsewhere: opens another root with the settings of this store; None makes `elsewhere` `InvalidRequest`.
     """
@@ -144,13 +144,13 @@ class AccountedStore:
 
     @property
     def reopen(self) -> Callable[[], ObjectStore] | None:
-        """The call that opens the whole store in another process; None when there is none."""
+        """Return the call that opens the whole store in another process; None when there is none."""
         return self._shared.reopen
 
     def elsewhere(self, url: str) -> ObjectStore:
         """See `OpensElsewhere.elsewhere`."""
         if self._shared.elsewhere is None:
-            raise InvalidRequest(f"{self.root_url} cannot open {url}: open it by itself.", kind="invalid_url", url=url)
+            raise InvalidRequest(f"{self.root_url} cannot open {url}: open it separately.", kind="invalid_url", url=url)
         return self._shared.elsewhere(url)
 
     @property
@@ -232,7 +232,10 @@ class AccountedStore:
         return self._upload(full, taken, create_only=create_only, durable=durable and self._shared.durable)
 
     def _upload(self, full: str, chunks: Iterator[memoryview], *, create_only: bool, durable: bool) -> int:
-        """One upload, counted as one call. No slot is held while the next chunk is made: that may need one itself."""
+        """Make one upload, counted as one call.
+
+        No slot is held while the next chunk is made: that may need one itself.
+        """
         clock, driver = self._shared.environment.clock, self._driver
         upload = self._call(
             "put",
@@ -242,7 +245,7 @@ class AccountedStore:
             requests_of=lambda _: 0,
         )
         started_s, size_bytes = clock.monotonic_s(), 0
-        is_whole = is_asking = False  # is_asking: the store is at work, not the maker of the chunks
+        is_whole = is_asking = False  # is_asking: the store is working, not the iterator
         try:
             for chunk in chunks:
                 is_asking = True
@@ -254,7 +257,7 @@ class AccountedStore:
             is_whole = True
         finally:
             if not is_whole:
-                with suppress(LakebedError):  # what failed first is what the caller should hear of
+                with suppress(LakebedError):  # the caller gets the first error
                     upload.abandon()
             self._shared.counter.add(
                 "put",
@@ -296,7 +299,7 @@ class AccountedStore:
         pages: Iterator[Sequence[ObjectMeta]] | None = None
 
         def take() -> Sequence[ObjectMeta] | None:
-            # A failed iterator is spent: a retry starts a new one behind the last name seen.
+            # A failed iterator is consumed: a retry starts a new one after the last name seen.
             nonlocal pages
             if pages is None:
                 pages = self._driver.list_pages(folder, after, page_count)
@@ -306,7 +309,7 @@ class AccountedStore:
                 pages = None
                 raise
 
-        # A full last page is followed by an empty one that costs no request: the page before said that it was the last.
+        # A full last page is followed by an empty one without a request: the page before was marked as the last.
         requests_of: Callable[[Sequence[ObjectMeta] | None], int] = _one
         while True:
             page = self._call("list", take, _nothing, repeatable=True, requests_of=requests_of)
@@ -416,7 +419,7 @@ class AccountedStore:
         requests_of: Callable[[R], int] | None = None,
         path: str = "",
     ) -> R:
-        """Make one request, tried again while that is harmless, and count it. `bytes_of` gives (read, written)."""
+        """Make one request, retried while that is harmless, and count it. `bytes_of` returns (read, written)."""
         shared = self._shared
         clock, gate, counter = shared.environment.clock, shared.gate, shared.counter
         started_s = clock.monotonic_s()
@@ -496,14 +499,14 @@ def _check_range(byte_range: ByteRange, path: str) -> None:
     start, end = byte_range
     if not 0 <= start < end:
         raise InvalidRequest(
-            f"bytes {start} to {end} of {path} were asked for: a range starts at 0 or later and holds at least a byte",
+            f"bytes {start} to {end} of {path} were requested: a range starts at 0 or later and is not empty",
             kind="invalid_range",
             path=path,
         )
 
 
 def _part(merged: Sequence[ByteRange], bodies: Sequence[Buffer], byte_range: ByteRange) -> Buffer:
-    """The part of the coalesced bodies that one asked range stands for."""
+    """Return the part of the coalesced bodies for one requested range."""
     start, end = byte_range
     for (first, last), body in zip(merged, bodies, strict=True):
         if first <= start and end <= last:

@@ -1,16 +1,16 @@
-"""The boundary of a numbered log: below it, ids are never used again, and their winners are on record.
+"""The boundary of a numbered log: below it, ids are never used again, and their winners are recorded.
 
-A create-only put forgets deleted ids: a writer that stalls long enough could re-create a collected id and believe
-that it committed; and one that truly won, then stalled while its id was collected, must not believe that it lost. So
+A create-only put does not know deleted ids: a writer that stalls long enough could re-create a collected id and believe
+that it committed; and a writer that won, then stalled while its id was collected, must not believe that it lost. So
 before ids below ``B`` are deleted, a marker is created that lists (id, write id) of every id it passes: those in
 ``[from, B)`` that were there, where ``from`` is the ``B`` of the marker before it.
 
 Invariants:
 - Markers form one chain, ``<folder>/<place in the chain as 20 digits>``: each is create-only and durable, and begins
-  where the one before it ends. Two collectors cannot list the same ids: the later one might find there what a late
-  writer re-created after the earlier one's deletion, and put it on record as the winner.
+  where the one before it ends. So two collectors cannot list the same ids: the later one might find an object that a
+  late writer re-created after the earlier one's deletion, and record it as the winner.
 - A marker is raised only when an id >= B exists: so the next free id is never passed.
-- The newest `MARKER_COUNT_KEPT` markers stay; a writer that slept through more gets `OutcomeUnknown`.
+- The newest `MARKER_COUNT_KEPT` markers are kept; a writer that stalls for longer gets `OutcomeUnknown`.
 
 Format: docs/format/numbered-log.md.
 """
@@ -34,13 +34,13 @@ __all__ = ["LOOKS_MAX", "MARKER_COUNT_KEPT", "Boundary", "CreateOutcome", "Marke
 MARKER_COUNT_KEPT: Final = 64
 
 LOOKS_MAX: Final = 1_000
-"""How often what others change meanwhile is looked at again before giving up."""
+"""How often state that others change meanwhile is read again."""
 
 _FORMAT: Final = 1
 _DIGITS: Final = 20
 
 CreateOutcome = Literal["open", "won", "lost", "forgotten"]
-"""What the markers say of (id, write id): not passed; passed as ours; passed otherwise; no longer on record."""
+"""The markers' record of (id, write id): not passed; passed as ours; passed as another's; no longer recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Marker:
 
 
 def encode_marker(marker: Marker) -> bytes:
-    """The marker's JSON."""
+    """Return the marker as JSON."""
     winners = [[number, marker.winners[number]] for number in sorted(marker.winners)]
     return msgspec.json.encode(
         {"format": _FORMAT, "below": marker.below, "from": marker.passed_from, "winners": winners}
@@ -62,7 +62,7 @@ def encode_marker(marker: Marker) -> bytes:
 
 
 def decode_marker(body: Any, *, path: str) -> Marker:
-    """The marker in a JSON body. Raises `Corruption` and `UnsupportedFormat`, both with ``path``."""
+    """Parse a marker from JSON. Raises `Corruption` and `UnsupportedFormat`, both with ``path``."""
     try:
         fields = msgspec.json.decode(body)
         if fields["format"] != _FORMAT:
@@ -80,25 +80,25 @@ class Boundary:
     """The markers of one log.
 
     Args:
-        store: where the log lives.
-        folder: where its markers live: not where other clients clean away strangers.
+        store: of the log.
+        folder: of its markers, where other clients do not delete unknown files.
     """
 
     def __init__(self, store: ObjectStore, folder: str, *, environment: Environment) -> None:
         self._store = store
         self._folder = folder
         self._environment = environment
-        # Markers never change, so the newest one seen stays known; others may see newer ones first.
+        # Markers never change, so the newest one seen stays valid; others may see newer ones first.
         self._newest: tuple[int, Marker] = (0, Marker(0, 0, {}))
         self.was_read = False
-        """Whether the markers were looked at before."""
+        """Whether the markers were read before."""
 
     def path(self, place: int) -> str:
         """Path of the marker at a place in the chain."""
         return join_path(self._folder, f"{place:0{_DIGITS}d}")
 
     def newest(self) -> tuple[int, Marker]:
-        """The newest marker and its place; place 0 and a marker of nothing when none was raised.
+        """Return the newest marker and its place; place 0 and an empty marker when none was raised.
 
         Cost: 1 LIST, and 1 GET when there is one that was not seen yet.
         """
@@ -109,7 +109,7 @@ class Boundary:
             if not places:
                 return place, marker
             found = self._load(places[-1])
-            if found is not None:  # else it was removed as too old while we looked: newer ones are there
+            if found is not None:  # else it was removed as too old meanwhile: newer ones exist
                 self._newest = (places[-1], found)
                 return self._newest
         raise Conflict(
@@ -129,7 +129,7 @@ class Boundary:
         return self.newest()[1].below
 
     def create_outcome(self, number: int, write_id: str | None) -> CreateOutcome:
-        """What the markers say of a create, by its write id (None: of a client that gives none).
+        """Return the outcome of a create by the markers, by its write id (None: of a client that gives none).
 
         Cost: that of `newest`; for an id that was passed, 1 GET a marker raised since.
         """
@@ -148,7 +148,7 @@ class Boundary:
         """Create the marker that follows the one at place `after`, and remove those that are too old.
 
         Returns:
-            False when another collector was there first: list again what is to be passed, from its marker on.
+            False when another collector was first: list the ids to pass again, from its marker on.
         Cost: 1 PUT and 1 LIST, and 1 DELETE when there are too many.
         """
         body = encode_marker(marker)
@@ -159,7 +159,7 @@ class Boundary:
         places = self._places(after=0)
         if len(places) > MARKER_COUNT_KEPT:
             self._store.delete(self.path(place) for place in places[:-MARKER_COUNT_KEPT])
-        return places[-1] < after + MARKER_COUNT_KEPT  # else we slept so long that ours was re-created, not created
+        return places[-1] < after + MARKER_COUNT_KEPT  # else we stalled so long that ours was re-created, not created
 
     def _places(self, *, after: int) -> list[int]:
         start_after = self.path(after) if after else None

@@ -1,4 +1,4 @@
-"""Counters of requests: what `ObjectStore.count` reads and what Prometheus exports.
+"""Counters of requests, for `ObjectStore.count` and for Prometheus.
 
 Owns: which open counts a request belongs to. Invariants: a request is counted once in every open count whose folder it
 was made through, and once in the process's metrics; counting never waits for a request.

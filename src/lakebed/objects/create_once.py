@@ -1,7 +1,7 @@
-"""Create-only puts whose reply may be lost: try the same object again until its place is taken, then look whose it is.
+"""Create-only puts whose reply may be lost: retry the same object until its path is taken, then check whose it is.
 
-Invariants: nothing is decided while the place is empty, because a put that answered nothing may still land after a look
-that found nothing; all tries carry the same body, so whichever lands is ours. Does not know: what the body means.
+Invariants: nothing is decided while the path is empty, because an unanswered put may still land after a read that found
+nothing; all tries have the same body, so any of them that lands is ours. Does not know: what the body means.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAIT_MAX_MS: Final = 4_000
 
 
 def until_answered(request: Callable[[], R], *, what: str, environment: Environment) -> R:
-    """Repeat a harmless request that has to be answered, because a change was made and its fate depends on it.
+    """Repeat a harmless request until it is answered, because the outcome of a change depends on it.
 
     Raises:
         OutcomeUnknown: no answer `TRIES_MAX` times. Never `Unavailable`, which would mean that nothing happened.
@@ -60,16 +60,16 @@ def create_once(
     is_ours: Callable[[Buffer], bool] | None = None,
     durable: bool = True,
 ) -> None:
-    """Create an object, whatever happens to the replies.
+    """Create an object, although replies may be lost.
 
     Args:
-        is_ours: whether what lies at `path` is what we put; by default, equal bytes. Let it look for a write id where
-            two writers may put equal bytes and only one may win.
+        is_ours: whether the object at `path` is the one that we put; by default, equal bytes. Let it compare a write id
+            where two writers may put equal bytes and only one may win.
 
     Raises:
-        AlreadyExists: something else is there.
+        AlreadyExists: another object is there.
         Unavailable: kind ``disk_full``; no attempt had an effect, and waiting would not help.
-        OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may be there, or still land.
+        OutcomeUnknown: the store gave no clear answer `TRIES_MAX` times; the object may exist, or still land.
     Cost: 1 PUT; after an unclear answer 1 PUT a try, and 1 GET when the place was taken.
     """
     unclear: Unavailable | OutcomeUnknown | None = None
@@ -83,11 +83,11 @@ def create_once(
                 raise
             unclear = error
         except AlreadyExists:
-            # Even at the first try it may be ours: a proxy or a client below may have repeated the request.
+            # Even after the first try it may be ours: a proxy or a client may have repeated the request.
             try:
                 there = store.get(path)
             except NotFound:
-                continue  # taken away since: try again
+                continue  # deleted since: try again
             except (Unavailable, OutcomeUnknown) as error:
                 unclear = error
                 continue
@@ -104,14 +104,14 @@ def create_once(
 
 
 def put_new(store: ObjectStore, path: str, body: Buffer, *, durable: bool = True) -> None:
-    """Put an object create-only under a name that nobody else has; after a lost reply the same bytes again.
+    """Put an object create-only under a unique name; after a lost reply put the same bytes again.
 
-    Where two may race for the name, use `create_once`, which does not give up before it is clear whose the object is.
+    Where two writers may race for the name, use `create_once`, which continues until it is clear whose the object is.
 
     Raises:
         AlreadyExists: other bytes are there.
-        Unavailable, OutcomeUnknown: as the store says; with OutcomeUnknown the object may be there.
-    Cost: 1 PUT; after a lost reply 1 PUT more, and 1 GET when the store says that the object is there.
+        Unavailable, OutcomeUnknown: from the store; with OutcomeUnknown the object may exist.
+    Cost: 1 PUT; after a lost reply 1 PUT more, and 1 GET when the object exists.
     """
     for tries_left in reversed(range(_NEW_TRIES_MAX)):
         try:

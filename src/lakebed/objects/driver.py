@@ -1,8 +1,10 @@
-"""What a kind of store has to offer below the port: the `Driver` protocol.
+"""The interface of a kind of object store below the port: the `Driver` protocol.
 
-A driver does single requests and nothing else: no counting, no retries, no views of sub-folders. `AccountedStore` puts
-those around any driver and is what callers get. Paths are checked before they come here, and are relative to the
-driver's root.
+A driver makes single requests and nothing else: no counting, no retries, no views of sub-folders. `AccountedStore` adds
+those to any driver and is what callers use. Paths are already checked, and are relative to the driver's root.
+
+To add a kind of object store: implement `Driver`, choose it by its scheme in `open._driver`, add the scheme to
+`path`, and run the contract of the port (the fixture `opened` in ``tests/conftest.py``) over it.
 
 Invariants every driver keeps: those of `lakebed.objects.port`, for one request; errors are `lakebed.errors` only;
 `Unavailable` means that the request certainly had no effect or may be repeated, `OutcomeUnknown` that a create-only put
@@ -22,26 +24,26 @@ __all__ = ["Driver", "Upload"]
 
 
 class Upload(Protocol):
-    """An object on its way, that nobody sees before `finish`. One thread uses it; it ends by `finish` or `abandon`."""
+    """An upload, invisible before `finish`. One thread uses it; it ends by `finish` or `abandon`."""
 
     @property
     def request_count(self) -> int:
-        """Requests made so far, as well as the driver can know."""
+        """Requests made so far, as far as the driver knows."""
         ...
 
     def write(self, part: memoryview) -> None:
-        """Append bytes, which are the caller's again when it returns."""
+        """Append bytes; the caller may reuse them after the call."""
         ...
 
     def finish(self) -> None:
-        """Show the object, in place of what was there; a create-only one raises `AlreadyExists` where something is.
+        """Make the object visible, replacing an existing one; with create-only raise `AlreadyExists` instead.
 
-        After an error the upload still wants to be abandoned.
+        After an error the upload must still be abandoned.
         """
         ...
 
     def abandon(self) -> None:
-        """Take back what was written; nothing is left that anybody sees."""
+        """Discard the upload; nothing visible is left."""
         ...
 
 
@@ -55,12 +57,12 @@ class Driver(Protocol):
 
     @property
     def metrics_label(self) -> str:
-        """Which store this is in exported metrics: scheme and bucket, never a path (there would be too many)."""
+        """The store's label in exported metrics: scheme and bucket, never a path (there would be too many)."""
         ...
 
     @property
     def is_remote(self) -> bool:
-        """Whether requests travel: then concurrency and bytes in flight are bounded."""
+        """Whether requests use a network: then concurrency and bytes in flight are bounded."""
         ...
 
     @property
@@ -70,7 +72,7 @@ class Driver(Protocol):
 
     @property
     def range_gap_bytes_max(self) -> int:
-        """Widest gap between two ranges that is read along because another request would take longer."""
+        """The largest gap between two ranges that is read, because another request would take longer."""
         ...
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
@@ -90,7 +92,7 @@ class Driver(Protocol):
         ...
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> Upload:
-        """Begin an object of a size not known yet, that replaces what is there, or fails when something is."""
+        """Begin an object of unknown size, which replaces an existing one, or with create-only fails."""
         ...
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
@@ -110,7 +112,7 @@ class Driver(Protocol):
         ...
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Make objects that others wrote survive power loss; nothing to do where every write does."""
+        """Make objects that others wrote durable; a no-op where every write is durable."""
         ...
 
     def url(self, path: str) -> str:

@@ -1,6 +1,6 @@
 """Every limit of a store, as one frozen settings object. Pure data.
 
-Each setting has its unit in its name and says what it costs to change it.
+Each setting has its unit in its name and states the effect of a change.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from lakebed.errors import InvalidRequest
 __all__ = ["UPLOAD_PART_BYTES_MIN", "StoreLimits"]
 
 UPLOAD_PART_BYTES_MIN: Final = 5 << 20
-"""S3 takes no smaller part, but for the last."""
+"""S3's smallest part, except the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Bounds on what one opened store may have under way, wait for and try again."""
+    """Bounds of requests in flight, waits and retries of one opened store."""
 
     request_concurrency_max: int = 32
-    """Requests under way at once to a remote store by all threads. More need more sockets; fewer make threads wait."""
+    """Requests in flight to a remote store, of all threads. More need more sockets; fewer make threads wait."""
 
     inflight_bytes_max: int = 256 << 20
-    """Bytes of bodies under way at once to and from a remote store. A single larger body goes alone."""
+    """Bytes of bodies in flight to and from a remote store. A larger body is sent alone."""
 
     get_bytes_assumed: int = 8 << 20
-    """What a GET without a range is taken for, in `inflight_bytes_max`: its size is not known before it arrives."""
+    """What a GET without a range counts in `inflight_bytes_max`: its size is unknown before it arrives."""
 
     upload_part_bytes: int = 8 << 20
     """Size of the parts of a streamed object. A stream holds two in memory, and the large stores take 10 000 of them,
@@ -41,11 +41,11 @@ class StoreLimits:
     """Time to open a connection. Such a failure certainly had no effect, so it is always tried again."""
 
     retry_count_max: int = 8
-    """Tries after the first, of a request that may be repeated. 0 hands every failure to the caller."""
+    """Tries after the first, of a request that may be repeated. 0 returns every failure to the caller."""
 
     retry_wait_first_ms: int = 50
     """Longest wait before the first retry; each later wait may be twice as long. The wait itself is drawn evenly from
-    zero to its bound, so that many clients do not come back together."""
+    zero to its bound, so that many clients do not retry together."""
 
     retry_wait_max_ms: int = 5_000
     """Bound of every wait between two tries."""
@@ -62,7 +62,7 @@ class StoreLimits:
     200 bytes each."""
 
     def __post_init__(self) -> None:
-        """Refuse settings that would let nothing through."""
+        """Refuse settings that would block every request."""
         zero_is_fine = {"retry_count_max", "retry_wait_first_ms", "retry_wait_max_ms", "coalesce_gap_bytes_max"}
         for setting in fields(self):
             value, least = getattr(self, setting.name), 0 if setting.name in zero_is_fine else 1

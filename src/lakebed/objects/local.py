@@ -4,11 +4,11 @@ Owns: the system calls. Invariants:
 - A create-only put writes a file without a name (``O_TMPFILE``; elsewhere a hidden one), then gives it its name with
   ``link``, which fails when the name is taken. Never ``rename``: that would replace what another writer acknowledged.
 - With ``durable=True`` the file is synced before it gets its name, then its folder; the folders above it once in the
-  life of the store, because whoever made them may not have.
+  life of the store, because their creator may not have synced them.
 - Hidden names of unfinished files are neither listed nor accepted as paths; those that a crash left are removed when
   a store first writes such a file into their folder, a day after they were made.
 - Symbolic links below the root are not objects: not listed, not followed. The check of a folder is remembered, so a
-  link that another program puts in the place of a checked folder is not noticed: permissions have to forbid that.
+  link with which another program replaces a checked folder is not noticed: permissions must prevent that.
 - Listing order is that of the whole path, though a folder is read at a time: a folder sorts as its name with a slash.
 
 Does not know: network file systems, whose ``link`` and ``fsync`` promise less; they are not supported.
@@ -55,14 +55,14 @@ _NOT_A_FOLDER: Final = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMP
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PUT_TRIES_MAX: Final = 16
 _ABANDONED_S: Final = 86_400
-"""Age at which an unfinished file is nobody's: no put takes a day."""
+"""Age at which an unfinished file is abandoned: no put takes a day."""
 
 # On macOS fsync stops at the drive's cache, and this goes through it.
 _F_FULLFSYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class _LocalUpload:
-    """A hidden file that is renamed, or create-only linked, into place when it is whole."""
+    """A hidden file that is renamed, or create-only linked, to its name when it is complete."""
 
     request_count = 1
 
@@ -104,14 +104,14 @@ class _LocalUpload:
 
 
 class LocalDriver:
-    """`Driver` of one folder. The folder is made by the first put."""
+    """`Driver` of one folder. The first put creates the folder."""
 
     is_remote = False
     range_gap_bytes_max = 4096
     delete_batch_count_max = 1000
 
     def __init__(self, root: str, *, rng: random.Random, folder_memory_count_max: int) -> None:
-        # The root itself may be reached through links; what lies below it may not.
+        # The root itself may be reached through links; objects below it may not.
         self._root = os.path.realpath(root)
         self._shown_root = root.rstrip("/") or "/"
         self._rng = rng
@@ -181,7 +181,7 @@ class LocalDriver:
         start, end = byte_range
         if end - start <= _IO_BYTES_MAX:
             body = os.pread(descriptor, end - start, start)
-            if len(body) == end - start:  # as good as always: nobody needs to ask for the size
+            if len(body) == end - start:  # the common case: the size need not be read
                 return body
         start, end = check_range(byte_range, size_bytes=os.fstat(descriptor).st_size, path=path)
         return _read_exactly(descriptor, start, end - start, path)
@@ -189,7 +189,7 @@ class LocalDriver:
     # Writing
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
-        """Write a file beside its place, then link it (create-only) or rename it (replacing) into place."""
+        """Write a hidden file in the same folder, then link it (create-only) or rename it (replacing) to its name."""
         self._check(path)
         folder, _, name = path.rpartition("/")
         place = f"{self._root}/{folder}" if folder else self._root
@@ -200,17 +200,17 @@ class LocalDriver:
                 else:
                     self._write_hidden(place, name, body, create_only, durable)
             except FileNotFoundError:
-                self._make_folder(folder)  # or another program removed it meanwhile: make it again
+                self._make_folder(folder)  # or another program removed it meanwhile: create it again
                 continue
             except FileExistsError as error:
                 if durable:
-                    self._sync_place(folder)  # whoever is told that a name is taken may rely on what is there
+                    self._sync_place(folder)  # a caller that gets AlreadyExists may rely on the existing object
                 raise occupied(path, self.root_url) from error
             except _NamedError as named:
                 raise self._unsynced(named, path) from named.__cause__
             except OSError as error:
                 if create_only and self._nameless and error.errno in _NO_NAMELESS and os.path.isdir(place):
-                    self._nameless = False  # this file system has no files without names
+                    self._nameless = False  # this file system lacks files without names
                     continue
                 raise self._translated(error, "write", path) from error
             if durable:
@@ -219,7 +219,7 @@ class LocalDriver:
         raise self._vanishing(path)
 
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _LocalUpload:
-        """Open a hidden file beside the object's place."""
+        """Open a hidden file in the object's folder."""
         self._check(path)
         folder = path.rpartition("/")[0]
         place = self._place(folder)
@@ -294,7 +294,7 @@ class LocalDriver:
         return hidden, os.open(hidden, _OPEN_NEW, 0o666)
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder and those above it; their durability is settled by `_sync_parents`."""
+        """Create a folder and those above it; `_sync_parents` makes them durable."""
         self._checked.clear()
         self._durable.clear()
         try:
@@ -337,7 +337,7 @@ class LocalDriver:
         self.put(target, memoryview(self.get(source, None)), create_only=create_only, durable=durable)
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
-        """Unlink files, then sync each of their folders once, so that what was hidden first also stays hidden first.
+        """Unlink files, then sync each of their folders once, so that deletions become durable in order.
 
         Folders stay, because another engine may be about to write into them.
         """
@@ -350,7 +350,7 @@ class LocalDriver:
                 continue
             except OSError as error:
                 if error.errno == errno.EPERM and os.path.isdir(f"{self._root}/{path}"):
-                    continue  # macOS's word for unlinking a folder
+                    continue  # macOS's error for unlinking a folder
                 raise self._translated(error, "delete", path) from error
             folders[path.rpartition("/")[0]] = None
         for folder in folders if durable else ():
@@ -402,7 +402,7 @@ class LocalDriver:
                     yield _meta(path, status)
 
     def _entries(self, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
-        """Files by name and folders by name and slash, in that order; nothing for a folder that is not there."""
+        """Return files by name and folders by name and slash, in that order; empty for a missing folder."""
         if folder:
             self._check(folder + "/x")
         try:
@@ -430,7 +430,7 @@ class LocalDriver:
         return f"file://{self._shown_root}/{path}"
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
-        """There is no such thing: a folder has no server."""
+        """Always raises: a folder has no server."""
         raise InvalidRequest(f"{self.root_url} is a local folder: it has no signed URLs", kind="unsupported", path=path)
 
     # Checks and errors
@@ -459,7 +459,8 @@ class LocalDriver:
 
     def _vanishing(self, path: str) -> Unavailable:
         return Unavailable(
-            f"the folder of {self.root_url}/{path} vanishes as fast as it is made; is somebody removing it?", path=path
+            f"the folder of {self.root_url}/{path} disappears when it is created: stop the program that removes it",
+            path=path,
         )
 
     def _unsynced(self, named: _NamedError, path: str) -> OutcomeUnknown:
@@ -471,7 +472,7 @@ class LocalDriver:
         )
 
     def _translated(self, error: OSError, verb: str, path: str) -> LakebedError:
-        """The one error for a failed system call."""
+        """Translate a failed system call to an error."""
         what = f"{self.root_url}/{path}" if path else self.root_url
         code, reason = error.errno, os.strerror(error.errno or 0)
         if code == errno.ELOOP:
@@ -517,7 +518,7 @@ def _meta(path: str, status: os.stat_result) -> ObjectMeta:
 
 
 def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    """None when the file went away since its folder was read."""
+    """Return None when the file was removed since its folder was read."""
     try:
         return entry.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -561,11 +562,11 @@ def _flush(descriptor: int) -> None:
 
 
 class _NamedError(Exception):
-    """The folder could not be synced after the file had got its name: it is too late to say that nothing happened."""
+    """The folder could not be synced after the file got its name: the outcome is unknown."""
 
 
 def _flush_named(descriptor: int) -> None:
-    """Sync a folder in which a file has just got its name."""
+    """Sync a folder after a file got its name in it."""
     try:
         _flush(descriptor)
     except OSError as error:
@@ -581,7 +582,7 @@ def _sync_folder(place: str, flush: Callable[[int], None] = _flush) -> None:
 
 
 def _remove_abandoned(place: str) -> None:
-    """Remove unfinished files that nobody has touched for a day, by the clock of the folder's own file system."""
+    """Remove unfinished files that are unchanged for a day, by the clock of the folder's file system."""
     with os.scandir(place) as scan:
         hidden = [entry for entry in scan if entry.name.startswith(".lakebed-") and _TEMPORARY.fullmatch(entry.name)]
     if not hidden:

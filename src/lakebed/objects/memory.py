@@ -21,23 +21,23 @@ from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 __all__ = ["MemoryDriver", "absent", "check_range", "level_of"]
 
 _Entry = tuple[bytes, int, str]
-"""Body, time in Unix ms, and an etag that tells its content, as the large stores have it."""
+"""Body, time in Unix ms, and an etag of its content, as in the large stores."""
 
 _FOLDERS: Final[dict[str, dict[str, _Entry]]] = {}
 
 
 def absent(path: str, root_url: str) -> NotFound:
-    """The error for an object that is not there."""
+    """Return the error for a missing object."""
     return NotFound(f"There is no object {path} in {root_url}.", kind="object_not_found", path=path)
 
 
 def occupied(path: str, root_url: str) -> AlreadyExists:
-    """The error for a create-only put whose object is there."""
+    """Return the error for a create-only put of an existing object."""
     return AlreadyExists(f"{path} already exists in {root_url}", kind="object_exists", path=path)
 
 
 def check_range(byte_range: ByteRange, *, size_bytes: int, path: str) -> tuple[int, int]:
-    """The part of a range that lies in the object.
+    """Clip a range to the object.
 
     Raises:
         InvalidRequest: the range starts at or past the end.
@@ -45,7 +45,7 @@ def check_range(byte_range: ByteRange, *, size_bytes: int, path: str) -> tuple[i
     start, end = byte_range
     if start >= size_bytes:
         raise InvalidRequest(
-            f"bytes {start} to {end} of {path} were asked for, and it has {size_bytes}",
+            f"bytes {start} to {end} of {path} were requested, but it has {size_bytes} bytes",
             kind="invalid_range",
             path=path,
             size_bytes=size_bytes,
@@ -54,7 +54,7 @@ def check_range(byte_range: ByteRange, *, size_bytes: int, path: str) -> tuple[i
 
 
 def level_of(metas: Sequence[ObjectMeta], prefix: str) -> Listing:
-    """Objects and folders directly below a folder, out of all objects below it."""
+    """Return objects and folders directly below a folder, from all objects below it."""
     skip = len(prefix) + 1 if prefix else 0
     objects: list[ObjectMeta] = []
     folders: dict[str, None] = {}
@@ -68,7 +68,7 @@ def level_of(metas: Sequence[ObjectMeta], prefix: str) -> Listing:
 
 
 class _MemoryUpload:
-    """Parts that become one body."""
+    """An upload that collects its parts."""
 
     request_count = 1
 
@@ -116,7 +116,7 @@ class MemoryDriver:
         return entry
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
-        """The stored bytes themselves, or a view of a part of them: nothing is copied."""
+        """Return the stored bytes, or a view of a part of them, without a copy."""
         body = self._entry(path)[0]
         if byte_range is None:
             return body
@@ -159,7 +159,7 @@ class MemoryDriver:
                 yield ObjectMeta(keys[index][skip:], len(entry[0]), *entry[1:])
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
-        """Pages of what is there when each page is taken."""
+        """Yield pages, each of the objects at that moment."""
         while True:
             page: list[ObjectMeta] = []
             for meta in self._metas(prefix, start_after):
@@ -177,7 +177,7 @@ class MemoryDriver:
         return level_of(list(self._metas(prefix, None)), prefix)
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
-        """Forget objects."""
+        """Delete objects."""
         for path in paths:
             self._objects.pop(self._prefix + path, None)
 
@@ -200,5 +200,5 @@ class MemoryDriver:
         return f"{self.root_url}/{path}"
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
-        """There is no such thing: memory has no server."""
-        raise InvalidRequest("memory:// has no signed URLs: nobody else can reach it", kind="unsupported")
+        """Always raises: memory has no server."""
+        raise InvalidRequest("memory:// has no signed URLs: other processes cannot reach it", kind="unsupported")

@@ -5,7 +5,7 @@ Owns: finding the newest number, the append that decides races, and the fence be
 Invariants:
 - Only the create-only put of number n decides who won n. The write id inside the payload says whose it is.
 - A lost reply is resolved by trying the same number, body and write id until the number is taken, then reading it back.
-- With a boundary, a deleted number is never used again by anybody who appends through this class; gaps are legal.
+- With a boundary, no append through this class uses a deleted number again; gaps are legal.
 - Hints are read to save requests and are never trusted alone.
 
 Does not know: what a payload means. A client that creates such objects by other means ignores the boundary.
@@ -31,15 +31,15 @@ _HINT_BYTES_MAX: Final = 32
 
 
 class NumberedLog:
-    """Numbered objects in one folder. Thread-safe; remembers only the newest number it saw, to start looking there.
+    """Numbered objects in one folder. Thread-safe; caches only the newest number it saw, to start there.
 
     Args:
-        store: where the folder is.
+        store: of the folder.
         folder: the folder, relative to the store.
         name_of: file name of a number. Padded names (text order is number order) make `latest` one LIST.
-        id_of: number of a file name, None for strangers.
+        id_of: number of a file name; None for other files.
         write_id_of: the write id inside a payload; None when there is none.
-        boundary_folder: where markers live; None for a log whose numbers are never deleted, or fenced otherwise.
+        boundary_folder: of the markers; None for a log whose numbers are never deleted, or fenced otherwise.
         latest_hint_path: an object with the newest number as text, written after each append for other clients.
         environment: clock, randomness and runtime.
     """
@@ -76,11 +76,11 @@ class NumberedLog:
     # Looking
 
     def latest(self, *, exact: bool = True) -> int | None:
-        """The newest number; None for an empty log.
+        """Return the newest number; None for an empty log.
 
         Args:
-            exact: False leaves the boundary unread: a newest number behind a gap (after a rollback elsewhere) may then
-                be missed. Enough for a writer, whose append on the wrong number is a `Conflict` and teaches this log.
+            exact: False does not read the boundary: a newest number after a gap (of another client's rollback) may be
+                missed. Enough for a writer: its append on a wrong number is a `Conflict`, which updates this log.
 
         Cost: padded names: 1 LIST. Others: 2 HEADs (the number last seen is there, the next is not) and 1 LIST of the
         boundary (and 1 GET of a marker not seen yet), 1 HEAD more a number appended since; at first 1 GET of the hint;
@@ -91,7 +91,10 @@ class NumberedLog:
         return number
 
     def newest(self, *, exact: bool = True) -> tuple[int, Buffer] | None:
-        """The newest number with its payload; None for an empty log. Cost: as `latest`, with a GET for one HEAD."""
+        """Return the newest number with its payload; None for an empty log.
+
+        Cost: as `latest`, with a GET for one HEAD.
+        """
         if self._padded:
             for _ in range(LOOKS_MAX):
                 number = self.latest()
@@ -131,7 +134,7 @@ class NumberedLog:
         return self._last_listed()
 
     def _last_listed(self, *, start_after: str | None = None) -> int | None:
-        """The last number of a padded log's listing; only strangers behind it are looked at one by one."""
+        """Return the last number of a padded log's listing; other files after it are skipped one by one."""
         paths = [meta.path for meta in self._store.list(self._folder, start_after=start_after)]
         numbers = (self._id_of(path.rpartition("/")[2]) for path in reversed(paths))
         return next((number for number in numbers if number is not None), None)
@@ -148,14 +151,14 @@ class NumberedLog:
         return self._seen if self._seen is not None else self._read_hint()
 
     def _climb(self, start: int, exact: bool) -> int:
-        """The last number reached from `start` without a gap; where a marker lies above, from there on again."""
+        """Return the last number reached from `start` without a gap; from a higher marker, the same again."""
         number = start
         while True:
             while self.exists(number + 1):
                 number += 1
             if self._boundary is None or not exact:
                 return number
-            # Numbers just above may have been deleted while newer ones are there: a marker passed them first.
+            # The next numbers may have been deleted while newer ones exist: a marker passed them first.
             passed = self._boundary.current()
             if passed <= number:
                 return number
@@ -173,23 +176,23 @@ class NumberedLog:
             text = bytes(self._store.get(self._hint_path))
         except NotFound:
             return None
-        # Another client may be writing it in place: half a number is a number too, which is why hints are checked.
+        # Another client may be writing it in place: a prefix of a number is a number too, so hints are checked.
         if len(text) > _HINT_BYTES_MAX or not text.strip().isdigit():
             return None
         return int(text)
 
     def earliest(self) -> int | None:
-        """The oldest number that is there; None for an empty log. Cost: as `ids`; padded names: 1 LIST."""
+        """Return the oldest existing number; None for an empty log. Cost: as `ids`; padded names: 1 LIST."""
         if self._padded:
             return next((number for number in self._listed() if number is not None), None)
         return min(self._ids(), default=None)
 
     def ids(self) -> list[int]:
-        """All numbers, ascending; gaps are legal. Cost: 1 LIST a thousand."""
+        """Return all numbers, ascending; gaps are legal. Cost: 1 LIST a thousand."""
         return sorted(self._ids())
 
     def exists(self, number: int) -> bool:
-        """Whether the number is there now. Cost: 1 HEAD."""
+        """Return whether the number exists now. Cost: 1 HEAD."""
         try:
             self._store.head(self.path(number))
         except NotFound:
@@ -197,7 +200,7 @@ class NumberedLog:
         return True
 
     def read(self, number: int) -> Buffer:
-        """A number's payload. Raises `NotFound`. Cost: 1 GET."""
+        """Read a number's payload. Raises `NotFound`. Cost: 1 GET."""
         return self._store.get(self.path(number))
 
     def _read_if_there(self, number: int) -> Buffer | None:
@@ -225,8 +228,8 @@ class NumberedLog:
 
         Raises:
             Conflict: the number belongs to another write id, or was passed by the boundary: re-read and try the next.
-            OutcomeUnknown: the store gave no clear answer, or so many markers passed the number that none remembers.
-            Unavailable: kind ``disk_full`` only, and nothing happened; with any other kind that would not be known.
+            OutcomeUnknown: the store gave no clear answer, or too many markers have passed the number since.
+            Unavailable: kind ``disk_full`` only, and nothing happened; with any other kind that would be unknown.
         Cost: 1 PUT, with a boundary 1 LIST, with a hint 1 PUT. After an unclear answer 1 PUT a try and 1 GET.
         """
         assert self._write_id_of(payload) == write_id, "the payload does not carry its write id"
@@ -241,12 +244,12 @@ class NumberedLog:
                 is_ours=lambda body: self._write_id_of(body) == write_id,
             )
         except AlreadyExists as error:
-            # Perhaps ours won, was passed and collected, and a late writer's file lies there now.
+            # Perhaps ours won, was passed and collected, and a late writer re-created the number.
             taken = error
         outcome = self._create_outcome(number, write_id)
         if outcome == "forgotten":
             raise OutcomeUnknown(
-                f"{path} was passed by the boundary so long ago that its winner is not on record: look, then retry",
+                f"{path} was passed by the boundary so long ago that its winner is not recorded: look, then retry",
                 kind="boundary_forgotten",
                 path=path,
                 id=number,
@@ -254,7 +257,7 @@ class NumberedLog:
         if outcome == "lost" and taken is None:
             self.withdraw(number, write_id)
         if outcome == "lost" and self._boundary is not None:
-            self._seen = max(self._seen or 0, self._boundary.seen_below)  # the newest is there or beyond
+            self._seen = max(self._seen or 0, self._boundary.seen_below)  # the newest number is at least this
         if outcome == "lost" or (outcome == "open" and taken is not None):
             raise Conflict(
                 f"{path} belongs to another writer: read the newest and try again", path=path, id=number
@@ -264,11 +267,14 @@ class NumberedLog:
         self._write_hint(number)
 
     def create_outcome(self, number: int, write_id: str | None) -> CreateOutcome:
-        """What the boundary's markers say of a create; see `Boundary.create_outcome`."""
+        """Return the outcome of a create by the boundary's markers; see `Boundary.create_outcome`."""
         return "open" if self._boundary is None else self._boundary.create_outcome(number, write_id)
 
     def free_from(self) -> int:
-        """No number below this may be created; the real bound may be higher. Cost: 1 LIST at first, then nothing."""
+        """Return a number below which none may be created; the real bound may be higher.
+
+        Cost: 1 LIST at first, then nothing.
+        """
         if self._boundary is None:
             return 0
         return self._boundary.seen_below if self._boundary.was_read else self._boundary.current()
@@ -284,16 +290,16 @@ class NumberedLog:
         )
 
     def withdraw(self, number: int, write_id: str) -> None:
-        """Take back our own file where nobody else creates with success: below the boundary, or in a log that is gone.
+        """Delete our own file where no create can succeed: below the boundary, or in a log that is gone.
 
-        Missing, or another's, is fine. Cost: 1 GET + 1 DELETE.
+        A no-op when it is missing or another writer's. Cost: 1 GET + 1 DELETE.
         """
         try:
             body = self._read_if_there(number)
             if body is not None and self._write_id_of(body) == write_id:
                 self._store.delete([self.path(number)])
         except Unavailable:
-            return  # it lost all the same; the stray lies below the boundary, where the next collection finds it
+            return  # it lost anyway; the file is below the boundary, where the next collection finds it
 
     def _write_hint(self, number: int) -> None:
         if self._hint_path is None:
@@ -301,16 +307,16 @@ class NumberedLog:
         try:
             self._store.put(self._hint_path, str(number).encode(), durable=False)
         except (Unavailable, OutcomeUnknown):
-            return  # the append stands; whoever reads a stale hint checks it
+            return  # the append is valid; readers of a stale hint check it
 
     def withdraw_late(self) -> list[int]:
-        """Take back, for writers that died, creates that landed after the boundary had passed their number.
+        """Delete, for writers that died, creates that landed after the boundary had passed their number.
 
-        Such a file was never acknowledged; what it refers to may be gone, and nobody else looks after it.
+        Such a file was never acknowledged; its references may be gone, and no one else deletes it.
 
         Returns:
             The numbers whose file was deleted.
-        Cost: 2 LISTs, and 1 GET a number that is still there below the boundary.
+        Cost: 2 LISTs, and 1 GET a number that still exists below the boundary.
         """
         if self._boundary is None:
             return []
@@ -326,23 +332,23 @@ class NumberedLog:
     # Deleting
 
     def boundary(self) -> int:
-        """Numbers below this are never used again; 0 without markers. Cost: 1 LIST."""
+        """Return the number below which none is used again; 0 without markers. Cost: 1 LIST."""
         return 0 if self._boundary is None else self._boundary.current()
 
     def raise_boundary(self, below: int, *, write_ids: Mapping[int, str | None] | None = None) -> None:
-        """Promise that no number below `below` is used again, and put the winners of those it passes on record.
+        """Promise that no number below `below` is used again, and record the winners of the numbers it passes.
 
-        Must return before any of them is deleted. Does nothing when the boundary is there already.
+        Must return before any of them is deleted. A no-op when the boundary is there already.
 
         Args:
-            write_ids: write ids that the caller has read already, by number; the others are read.
+            write_ids: write ids that the caller has read already, by number.
 
         Raises:
             InvalidRequest: no number >= `below` exists (the newest can never be passed), or the log has no boundary.
         Cost: 2 LISTs, 1 GET a passed number that is not in `write_ids`, 1 PUT and 1 LIST of the boundary.
         """
         if self._boundary is None:
-            raise InvalidRequest(f"{self._folder} keeps its numbers for ever: it has no boundary", kind="no_boundary")
+            raise InvalidRequest(f"{self._folder} never deletes numbers: it has no boundary", kind="no_boundary")
         for _ in range(LOOKS_MAX):
             place, newest = self._boundary.newest()
             if below <= newest.below:
@@ -358,7 +364,7 @@ class NumberedLog:
         )
 
     def _winners(self, passed_from: int, below: int, write_ids: Mapping[int, str | None]) -> dict[int, str | None]:
-        """Write ids of all numbers in ``[passed_from, below)`` that are there."""
+        """Return the write ids of all existing numbers in ``[passed_from, below)`` that are there."""
         ids = self._ids()
         if max(ids, default=-1) < below:
             newest = max(ids, default=None)
@@ -372,12 +378,14 @@ class NumberedLog:
                 winners[number] = write_ids[number]
                 continue
             body = self._read_if_there(number)
-            if body is not None:  # else another collector passed it meanwhile: its marker has it, and ours will fail
+            if (
+                body is not None
+            ):  # else another collector passed it meanwhile: its marker records it, and ours will fail
                 winners[number] = self._write_id_of(body)
         return winners
 
     def delete(self, ids: Iterable[int], *, fenced: bool = True) -> None:
-        """Delete numbers; missing ones are fine.
+        """Delete numbers; deleting a missing one is a no-op.
 
         Args:
             fenced: True refuses numbers at or above the boundary. False is for a log without readers of old numbers.

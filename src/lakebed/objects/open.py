@@ -1,7 +1,7 @@
 """`open_store`: from a URL to a store.
 
-Owns: which driver serves which scheme, how a store travels by pickle, and how objects outside a store are reached: a
-path that is a URL (`is_url`) names an object of another root, which `place_of` opens with the settings of the store.
+Owns: which driver serves which scheme, how a store is pickled, and how objects outside a store are reached: a path that
+is a URL (`is_url`) names an object of another root, which `place_of` opens with the settings of the store.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ __all__ = ["OpensElsewhere", "open_elsewhere", "open_store", "parse_root", "plac
 
 @runtime_checkable
 class OpensElsewhere(Protocol):
-    """A store that opens other roots the way it was opened itself."""
+    """A store that opens other roots with its own settings."""
 
     def elsewhere(self, url: str) -> ObjectStore:
-        """Another root, with this store's environment, limits and durability.
+        """Open another root, with this store's environment, limits and durability.
 
-        A root of the same kind of storage is opened with this store's storage options, any other one with what the
-        vendor's environment variables say. Raises as `open_store`. Cost: no request.
+        A root of the same kind of storage is opened with this store's storage options, any other one with the vendor's
+        environment variables. Raises as `open_store`. Cost: no request.
         """
         ...
 
@@ -46,17 +46,17 @@ def open_store(
     durable: bool = True,
     create: bool = True,
 ) -> AccountedStore:
-    """Open a folder of objects; nothing is written, and for a bucket nothing is asked either.
+    """Open a folder of objects, without writing; for a bucket, without a request.
 
     Args:
         url: a folder's path, ``file:///path``, ``memory://name``, ``s3://bucket/prefix``, ``gs://...`` or
             ``az://container/prefix``. Taken literally, without percent-decoding.
-        storage_options: the vendor's settings and credentials (``aws_access_key_id``, ``aws_endpoint``, ...); what is
-            not given comes from the vendor's environment variables. Never shown again.
+        storage_options: the vendor's settings and credentials (``aws_access_key_id``, ``aws_endpoint``, ...); the
+            vendor's environment variables supply the others. Never shown in messages.
         environment: clock, randomness and runtime; the machine's own by default.
         limits: bounds on concurrency, time and retries.
-        durable: False never waits for a disk: for throw-away stores and benchmarks of everything else.
-        create: False refuses a local folder that is not there. (True makes it with the first put.)
+        durable: False never waits for a disk: for temporary stores, and benchmarks of other parts.
+        create: False refuses a missing local folder. (With True the first put creates it.)
 
     Raises:
         InvalidRequest: the URL or an option is wrong, or the path is a file.
@@ -76,7 +76,7 @@ def open_store(
 
 
 def place_of(store: ObjectStore, path: str) -> tuple[ObjectStore, str]:
-    """The store that has an object, and the object's path in it: `store` itself unless the path is a URL.
+    """Return the store of an object, and its path there: `store` itself unless the path is a URL.
 
     Args:
         store: the store that names the object.
@@ -99,7 +99,7 @@ def place_of(store: ObjectStore, path: str) -> tuple[ObjectStore, str]:
 
 
 def open_elsewhere(store: ObjectStore, url: str) -> ObjectStore:
-    """Another root, opened as `store` was where it can tell. Raises as `open_store`. Cost: no request."""
+    """Open another root with the settings of `store`, where it has them. Raises as `open_store`. Cost: no request."""
     return store.elsewhere(url) if isinstance(store, OpensElsewhere) else open_store(url)
 
 
@@ -138,7 +138,7 @@ class _Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class _Reopen:
-    """The call that opens the same store in another process."""
+    """Return the call that opens the same store in another process."""
 
     url: str
     storage_options: Mapping[str, str] = field(repr=False)
@@ -153,7 +153,7 @@ def _driver(
     url: StoreUrl, options: Mapping[str, str], environment: Environment, limits: StoreLimits, create: bool
 ) -> Driver:
     if url.scheme in ("file", "memory") and options:
-        raise InvalidRequest(f"{url} takes no storage options, and {', '.join(sorted(options))} was given")
+        raise InvalidRequest(f"{url} takes no storage options, but {', '.join(sorted(options))} was given")
     if url.scheme == "memory":
         return MemoryDriver(url.place, prefix=url.prefix, clock=environment.clock)
     if url.scheme != "file":

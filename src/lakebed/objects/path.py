@@ -33,7 +33,7 @@ Scheme = Literal["file", "memory", "s3", "gs", "az"]
 
 _WRONG_SEGMENT: Final = re.compile(r"(?:\A|/)(?:\.{0,2})(?:/|\Z)|[\x00\ud800-\udfff]")
 URL_PATTERN: Final = "^[A-Za-z][A-Za-z0-9+.-]*:/"
-"""What `is_url` looks for, for Arrow's functions."""
+"""The pattern of `is_url`, for Arrow's functions."""
 _URL: Final = re.compile(URL_PATTERN)
 _SCHEMES: Final = {
     "file": "file",
@@ -84,17 +84,17 @@ def check_path(path: str) -> str:
 
 
 def is_path(path: str) -> bool:
-    """Whether `path` may name an object; see `check_path`."""
+    """Return whether `path` may name an object; see `check_path`."""
     return _WRONG_SEGMENT.search(path) is None
 
 
 def is_url(path: str) -> bool:
-    """Whether what stands for a path is the URL of an object outside the store that names it."""
+    """Return whether a path is the URL of an object outside the store that names it."""
     return _URL.match(path) is not None
 
 
 def check_folder(prefix: str) -> str:
-    """Return `prefix` when it may name a folder: a path, or ``""`` for the root. One final slash is taken off."""
+    """Return `prefix` when it may name a folder: a path, or ``""`` for the root. One final slash is removed."""
     folder = prefix.removesuffix("/") if prefix != "/" else prefix
     return check_path(folder) if folder else folder
 
@@ -115,7 +115,9 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
     if not separator:
         return _parse_folder(text)
     if scheme not in _SCHEMES:
-        raise InvalidRequest(f"{scheme}:// is not a store that lakebed knows: use {_SHOWN_SCHEMES}", kind="invalid_url")
+        raise InvalidRequest(
+            f"{scheme}:// is not a kind of store that lakebed knows: use {_SHOWN_SCHEMES}", kind="invalid_url"
+        )
     if scheme == "file":
         if not rest.startswith("/"):
             raise InvalidRequest(
@@ -130,7 +132,7 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
         )
     if not place:
         what = "name" if scheme == "memory" else "bucket"
-        raise InvalidRequest(f"{text!r} names no {what}: write {scheme}://{what}/folder", kind="invalid_url")
+        raise InvalidRequest(f"{text!r} lacks a {what}: write {scheme}://{what}/folder", kind="invalid_url")
     return StoreUrl(cast(Scheme, _SCHEMES[scheme]), place, check_folder(prefix))
 
 

@@ -1,13 +1,13 @@
 """The object-storage port: the one Protocol every store is written against.
 
-Owns: the operations, what each promises, and the types they exchange. Knows no vendor; adapters live beside it.
+Owns: the operations, what each promises, and the types they exchange. Knows no vendor; drivers are in other modules.
 
 Invariants:
 - A path is relative, ``/``-separated, UTF-8, without empty, ``.`` or ``..`` segments; all else is `InvalidRequest`.
 - Every operation is synchronous and thread-safe, and raises only `lakebed.errors`.
 - ``put(create_only=True)`` has exactly one winner; all others get `AlreadyExists`.
 - An object put with ``durable=True`` survives power loss once the call returned.
-- A streamed object is there whole or not at all, and a stream holds a few parts in memory, however large it is.
+- A streamed object appears whole or not at all; a stream holds a few parts in memory, however large the object is.
 - A listing never shows a half-written object.
 """
 
@@ -24,14 +24,14 @@ from typing_extensions import Buffer
 __all__ = ["STREAM_CHUNK_BYTES", "ByteRange", "Listing", "ObjectMeta", "ObjectStore", "RequestCounts"]
 
 STREAM_CHUNK_BYTES: Final = 8 << 20
-"""What a stream reads at a time, unless it is told otherwise."""
+"""The default size of a stream's reads."""
 
 ByteRange = tuple[int, int]
 """Half-open ``(start, end)`` in bytes."""
 
 
 class ObjectMeta(msgspec.Struct, frozen=True):
-    """What a store knows of an object without reading it. Listings make one for every name, so it is cheap to make."""
+    """The metadata of an object. Listings create one for every name, so it is cheap."""
 
     path: str
     size_bytes: int
@@ -54,7 +54,7 @@ class RequestCounts:
 
     A LIST counts one for each page of 1000 names, a DELETE one for each batch of 1000 paths (Azure: 256, Google: 1),
     a streamed PUT one for each part and those that open and close it.
-    `errors` counts calls that the store did not answer or refused; a missing or existing object is an answer.
+    `errors` counts calls that the store did not answer, or refused; a missing or existing object is not an error.
     """
 
     get: int = 0
@@ -87,15 +87,15 @@ class ObjectStore(Protocol):
 
     @property
     def is_versioned(self) -> bool:
-        """Whether what is deleted or replaced here lives on in versions of the whole store.
+        """Whether deleted and replaced objects are kept in versions of the whole store.
 
-        So it is in a branch of a repository: a deletion frees no bytes by itself, and every object that nobody needs
-        is one more difference between versions, so hints are better not written. False for a store of its own.
+        True in a branch of a repository: a deletion frees no bytes by itself, and every unneeded object adds a
+        difference between versions, so hints are better not written. False for an ordinary store.
         """
         ...
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        """The object's bytes (a read-only buffer; ``memoryview(x)``, ``pa.py_buffer(x)`` and ``bytes(x)`` work).
+        """Read an object (a read-only buffer; ``memoryview(x)``, ``pa.py_buffer(x)`` and ``bytes(x)`` work).
 
         Raises:
             NotFound: no such object.
@@ -105,23 +105,26 @@ class ObjectStore(Protocol):
         ...
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Several ranges of one object, in the order asked; near ones are read together. Cost: 1 GET a joined range."""
+        """Read several ranges of one object, in the given order; close ones are read together.
+
+        Cost: 1 GET a joined range.
+        """
         ...
 
     def head(self, path: str) -> ObjectMeta:
-        """Size and time of one object. Raises `NotFound`. Cost: 1 HEAD."""
+        """Return size and time of one object. Raises `NotFound`. Cost: 1 HEAD."""
         ...
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """Write one whole object.
 
         Args:
-            create_only: fail with `AlreadyExists` when the object is there. Only such puts decide races.
+            create_only: fail with `AlreadyExists` when the object exists. Only such puts decide races.
             durable: return only when the object survives power loss (local folders: fsync of file and folder).
 
         Raises:
-            AlreadyExists: ``create_only`` and the object is there. After a lost reply it may be ours (`create_once`).
-            Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may be there.
+            AlreadyExists: ``create_only`` and the object exists. After a lost reply it may be ours (`create_once`).
+            Unavailable, OutcomeUnknown: the store failed; with OutcomeUnknown the object may exist.
         Cost: 1 PUT.
         """
         ...
@@ -129,20 +132,20 @@ class ObjectStore(Protocol):
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
-        """Write one object of any size, chunk by chunk, over what is there; its size in bytes.
+        """Write one object of any size, chunk by chunk, replacing an existing one. Return its size in bytes.
 
-        An error of the iterator, or a crash, leaves no object and what was there before. About two parts
+        After an error of the iterator, or a crash, the earlier object, if any, is unchanged. About two parts
         (`StoreLimits.upload_part_bytes`) and one chunk are in memory.
 
         Args:
-            create_only: fail with `AlreadyExists` when the object is there as the stream ends, and leave it as it is.
-                Vendors have no condition for objects in parts: there it is looked for before the last request, so give
-                a stream a name of its own where two may race for it. After a lost reply it may be ours.
+            create_only: fail with `AlreadyExists` when the object exists at the end of the stream, and leave it
+                unchanged. Vendors have no condition for objects in parts; there a HEAD precedes the last request, so
+                use a unique name where two streams may race for it. After a lost reply the object may be ours.
 
         Raises:
             AlreadyExists: ``create_only`` and the object is there.
-            InvalidRequest: a chunk is not bytes, or the vendor takes no object so large in parts of this size.
-            Unavailable: the store failed; the iterator is spent, so nothing is tried again but single parts.
+            InvalidRequest: a chunk is not bytes, or the object is too large for the vendor in parts of this size.
+            Unavailable: the store failed; the iterator is consumed, so only single parts are retried.
         Cost: a body of at most one part 1 PUT; else a PUT a part, and 2 more (Azure: 1); ``create_only`` 1 HEAD.
         """
         ...
@@ -150,18 +153,18 @@ class ObjectStore(Protocol):
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
-        """An object's bytes in order, in chunks of `chunk_bytes` (the last may be shorter; of nothing there are none).
+        """Read an object in chunks of `chunk_bytes` (the last may be shorter; an empty object yields no chunks).
 
-        The first chunk is read by the call itself, so that its errors come before any byte does.
+        The call itself reads the first chunk, so that its errors are raised before any byte is returned.
 
         Raises:
             NotFound, InvalidRequest: as `get`.
-        Cost: 1 GET a chunk, each when it is asked for; without a range 1 HEAD.
+        Cost: 1 GET a chunk, when the chunk is requested; without a range 1 HEAD.
         """
         ...
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """Objects below a folder, at any depth, lazily, in lexicographic order of their UTF-8 path.
+        """List the objects below a folder, at any depth, lazily, in lexicographic order of their UTF-8 path.
 
         ``prefix`` is a folder (whole segments; ``""`` is the root); a missing folder lists nothing.
         ``start_after`` is a full path, exclusive. Cost: 1 LIST a 1000 names.
@@ -169,23 +172,23 @@ class ObjectStore(Protocol):
         ...
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
-        """One level below a folder. Cost: 1 LIST a 1000 names."""
+        """List one level below a folder. Cost: 1 LIST a 1000 names."""
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; missing ones are fine. What is gone stays gone after power loss. Cost: 1 DELETE a 1000."""
+        """Delete objects; deleting a missing one is a no-op. Deletions survive power loss. Cost: 1 DELETE a 1000."""
         ...
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """Copy one object inside the store.
 
         Raises `NotFound`, and `AlreadyExists` with ``create_only``. Cost: 1 COPY; with ``create_only``, which most
-        vendors do not have for copies, 1 GET + 1 PUT of a bucket.
+        vendors lack for copies, 1 GET + 1 PUT in a bucket.
         """
         ...
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make objects that another engine wrote in place survive power loss, as if put with ``durable=True``.
+        """Make objects that another engine wrote in place durable, as if put with ``durable=True``.
 
         Raises `NotFound` for a missing one. Cost: on local folders one fsync a file and one a folder; elsewhere, and in
         a store opened with ``durable=False``, nothing.
@@ -193,15 +196,15 @@ class ObjectStore(Protocol):
         ...
 
     def url(self, path: str) -> str:
-        """The object's URL, to hand it to another engine. Holds no credential."""
+        """Return the object's URL, for another engine. It contains no credential."""
         ...
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
-        """A URL that carries its own, expiring permission. `InvalidRequest` where the vendor has none."""
+        """Return a URL with an expiring permission. `InvalidRequest` where the vendor has none."""
         ...
 
     def sub(self, prefix: str) -> ObjectStore:
-        """A view of one folder that cannot leave it. Shares counters and limits with this store."""
+        """Return a view of one folder that cannot leave it. It shares counters and limits with this store."""
         ...
 
     def count(self) -> AbstractContextManager[RequestCounts]:

@@ -1,9 +1,9 @@
 """Whether a store honours create-only puts: tested once, before the first object that depends on it.
 
-Owns: the probe object's name. Every commit is decided by a create-only put, so a store that ignores the condition (some
+Owns: the probe object's name. A create-only put decides every commit, so a store that ignores the condition (some
 S3-compatible servers do) would let two writers overwrite each other; it is refused before anything else is stored.
 
-A lake probes its own root, so that no probe lies in a table's or database's folder. A process that dies between the
+A lake probes its own root, so that no probe is in a table's or database's folder. A process that dies between the
 probe's put and its delete leaves the probe behind: every reader of a folder ignores such objects (`is_probe`), and
 cleaning a lake deletes those that are older than an hour (`leftover_probes`).
 """
@@ -26,12 +26,12 @@ PROBE_AGE_MS_MIN: Final = 3_600_000
 
 
 def is_probe(path: str) -> bool:
-    """Whether a path, relative to the folder that was probed, is that of a probe."""
+    """Return whether a path, relative to the probed folder, is that of a probe."""
     return path.startswith(_PREFIX)
 
 
 def leftover_probes(store: ObjectStore, *, now_ms: int) -> Iterator[ObjectMeta]:
-    """Probes directly in a folder that are older than `PROBE_AGE_MS_MIN`. Cost: 1 LIST."""
+    """Return the probes directly in a folder that are older than `PROBE_AGE_MS_MIN`. Cost: 1 LIST."""
     for meta in store.list_with_delimiter("").objects:
         if is_probe(meta.path) and meta.modified_ms < now_ms - PROBE_AGE_MS_MIN:
             yield meta
@@ -49,12 +49,12 @@ def probe_create_only(store: ObjectStore, *, environment: Environment | None = N
     try:
         store.put(path, b"first", create_only=True, durable=False)
         store.put(path, b"second", create_only=True, durable=False)
-    except AlreadyExists:  # of the first put too: a client below may have repeated it after a lost reply
+    except AlreadyExists:  # of the first put too: a client may have repeated it after a lost reply
         return
     finally:
         store.delete([path])
     raise InvalidRequest(
-        f"The store at {store.root_url} ignores create-only puts (it overwrote an object that was there), so two "
+        f"The store at {store.root_url} ignores create-only puts (it overwrote an existing object), so two "
         "writers could destroy each other's commits. Use a store that honours If-None-Match on PUT.",
         kind="create_only_ignored",
         url=store.root_url,

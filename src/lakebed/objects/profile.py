@@ -1,9 +1,9 @@
-"""What requests cost on a remote store: time by the injected clock, and money by a price list.
+"""The cost of requests on a remote store: time by the injected clock, and money by a price list.
 
-Owns: the wrapper that lets any store feel and cost like an object store. Invariants: time passes on the injected clock,
-so a benchmark with a manual clock takes no time and still shows it; requests of parallel calls are added up as if made
-one after another, unless the clock itself runs in parallel. Does not know: what the vendor charges today; the list is a
-setting.
+Owns: the wrapper that gives any store the latency and the prices of an object store. Invariants: time passes on the
+injected clock, so a benchmark with a manual clock takes no time and still shows it; requests of parallel calls are
+added up as if made one after another, unless the clock itself runs in parallel. Does not know: current prices; they are
+a setting.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ S3_STANDARD: Final = StoreProfile()
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What some requests took and cost."""
+    """Time and price of some requests."""
 
     requests: int
     seconds: float
@@ -63,18 +63,18 @@ class Bill:
 
 
 def bill(counts: RequestCounts, *, profile: StoreProfile = S3_STANDARD) -> Bill:
-    """Counted requests as time and money."""
+    """Compute time and price of counted requests."""
     transferred_s = (counts.bytes_read + counts.bytes_written) / profile.bytes_per_second
     dollars = sum(getattr(counts, kind) * price / 1000 for kind, price in profile.price_per_thousand)
     return Bill(counts.total, counts.total * profile.request_ms / 1000 + transferred_s, dollars)
 
 
 class ProfiledStore:
-    """`ObjectStore` over another, which lets the injected clock sleep as long as each request would take.
+    """`ObjectStore` over another one, which sleeps on the injected clock for as long as each request would take.
 
     Args:
         inner: the store, usually memory or a local folder without durability.
-        clock: who sleeps: a manual clock shows the time, the machine's clock lets a program feel it.
+        clock: sleeps: a manual clock only counts the time, the machine's clock really waits.
         profile: time and prices.
     """
 

@@ -1,14 +1,14 @@
-"""Disk space held back for deletions, so that a full disk can be freed.
+"""Disk space reserved for deletions, so that a full disk can be freed.
 
-Owns: the object ``_lakebed/reserve`` in the root of a lake on a local folder, and when it is given up.
+Owns: the object ``_lakebed/reserve`` in the root of a lake on a local folder, and when it is released.
 
 A deletion writes a little before it deletes anything: its plan and the boundary below which ids are never used again.
 On a full disk these puts fail, and nothing could be freed. So a lake keeps a reserve of `RESERVE_BYTES`. A put that
-finds the disk full inside `freeing_space` deletes the reserve and is made once more; when the outermost `freeing_space`
+finds the disk full inside `freeing_space` deletes the reserve and is retried once; when the outermost `freeing_space`
 ends, the reserve is written again if there is room by then, else by the next cleaning.
 
-Invariants: only puts inside `freeing_space` give it up, and only in the calling thread. The reserve holds nothing, so
-losing it at any point loses nothing. Object stores never fill, so they have none.
+Invariants: only puts inside `freeing_space` release it, and only in the calling thread. The reserve contains no data,
+so its loss at any point is harmless. Object stores never fill, so they have none.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ RESERVE_BYTES: Final = 1 << 20
 """Room for the plan of a deletion of about ten thousand files; an expiry that needs more goes in smaller steps."""
 
 _given_up_by: ContextVar[list[Driver] | None] = ContextVar("_given_up_by", default=None)
-"""Stores whose reserve this thread's deletion has given up; None outside of `freeing_space`."""
+"""Stores whose reserve this thread's deletion has released; None outside of `freeing_space`."""
 
 
 @contextmanager
 def freeing_space() -> Iterator[None]:
-    """Let puts of this thread give up the reserve when the disk is full. Also a decorator; may be nested."""
+    """Let puts of this thread release the reserve when the disk is full. Also a decorator; may be nested."""
     if _given_up_by.get() is not None:
         yield
         return
@@ -51,7 +51,7 @@ def freeing_space() -> Iterator[None]:
 
 
 def give_up_reserve(driver: Driver) -> bool:
-    """Whether a put that found the disk full may be made again: the reserve was there, and this deleted it.
+    """Release the reserve for a put that found the disk full. Return whether there was one, so that a retry may work.
 
     Cost: nothing outside of `freeing_space`; inside, 1 HEAD + 1 DELETE.
     """
@@ -68,7 +68,7 @@ def give_up_reserve(driver: Driver) -> bool:
 
 
 def keep_reserve(store: ObjectStore) -> None:
-    """Write the reserve of a lake that has none. A disk that is full already has room for none; that is no error.
+    """Write the reserve of a lake that has none; on a full disk a no-op.
 
     Args:
         store: the lake's root.
@@ -84,5 +84,5 @@ def keep_reserve(store: ObjectStore) -> None:
 
 
 def _body() -> bytes:
-    """Bytes that no file system compresses or leaves out."""
+    """Return bytes that no file system compresses or omits."""
     return random.Random(RESERVE_BYTES).randbytes(RESERVE_BYTES)

@@ -1,4 +1,4 @@
-"""Streams over single requests: what every store does alike.
+"""Streams over single requests, for every store.
 
 Owns: how a stream is cut. Invariants: a range is read by one request after another, each when its chunk is asked for,
 so a stream never holds more than one chunk; a short body is recognised before an upload is begun. Does not know:
@@ -34,7 +34,7 @@ def byte_view(body: Buffer) -> memoryview:
 
 
 def take_first(chunks: Iterable[Buffer], *, bytes_max: int) -> bytearray | Iterator[memoryview]:
-    """The whole stream, when it holds at most `bytes_max`; else the stream again, its beginning included."""
+    """Return the whole stream when it has at most `bytes_max`; else an equal stream, its beginning included."""
     if isinstance(chunks, bytes | bytearray | memoryview | str) or not isinstance(chunks, Iterable):
         raise InvalidRequest(
             f"a stream is an iterable of chunks, not {type(chunks).__name__}: put whole bodies with put",
@@ -50,7 +50,7 @@ def take_first(chunks: Iterable[Buffer], *, bytes_max: int) -> bytearray | Itera
 
 
 def _again(taken: list[memoryview], views: Iterator[memoryview]) -> Iterator[memoryview]:
-    """What was taken, forgotten as soon as it is asked for, then the others."""
+    """Yield the chunks already taken, each released when it is yielded, then the others."""
     while taken:
         yield taken.pop(0)
     yield from views
@@ -59,7 +59,7 @@ def _again(taken: list[memoryview], views: Iterator[memoryview]) -> Iterator[mem
 def stream_ranges(store: ObjectStore, path: str, *, byte_range: ByteRange | None, chunk_bytes: int) -> Iterator[Buffer]:
     """`ObjectStore.get_stream` over `ObjectStore.get`."""
     if chunk_bytes < 1:
-        raise InvalidRequest(f"chunk_bytes is {chunk_bytes}: a chunk holds at least a byte", kind="invalid_chunk")
+        raise InvalidRequest(f"chunk_bytes is {chunk_bytes}: a chunk has at least a byte", kind="invalid_chunk")
     if byte_range is None:
         size_bytes = store.head(path).size_bytes
         if size_bytes == 0:

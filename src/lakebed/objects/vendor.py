@@ -1,10 +1,9 @@
 """S3, Google Cloud Storage and Azure, through obstore: the only module that imports it.
 
-Owns: settings handed to the vendor's client, and the one translation of its errors. Invariants: the client retries
-nothing by itself (so that every request is counted and waits come from the injected clock), but for the parts of a
-stream, which are its own by then; no secret reaches an error:
-the vendor's text is searched for known signs and not quoted, and where it stays as the cause its secrets are blotted
-out. Does not know: counting, retries, views.
+Owns: settings passed to the vendor's client, and the translation of its errors. Invariants: the client retries nothing
+by itself (so that every request is counted and waits come from the injected clock), except the parts of a stream; no
+secret reaches an error: the vendor's text is searched for known signs and not quoted, and in the cause its secrets are
+masked. Does not know: counting, retries, views.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ __all__ = ["VendorDriver"]
 R = TypeVar("R")
 
 _DELETE_BATCH_COUNT_MAX: Final = {"s3": 1000, "gs": 1, "az": 256}
-"""What one request deletes: Google has no batch in this client, Azure's takes 256."""
+"""Objects that one request deletes: Google has no batch in this client, Azure's takes 256."""
 
 _PART_COUNT_MAX: Final = {"s3": 10_000, "gs": 10_000, "az": 50_000}
 _FRAME_REQUEST_COUNT: Final = {"s3": 2, "gs": 2, "az": 1}
@@ -80,7 +79,7 @@ _EXAMPLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a vendor takes an object in parts."""
+    """The limits of a vendor's uploads in parts."""
 
     part_bytes: int
     part_count_max: int
@@ -89,7 +88,7 @@ class _Shape:
 
 
 class _Threads:
-    """The client's threads, which the first request starts, and which no fork of this process has."""
+    """The client's threads, which the first request starts, and which a fork of this process lacks."""
 
     are_started = False
     are_lost = False
@@ -103,7 +102,7 @@ os.register_at_fork(after_in_child=_lose_threads)
 
 
 class _VendorUpload:
-    """A multipart upload by the client's writer, which tries a failed part again by itself: the bytes are gone here."""
+    """A multipart upload by the client's writer, which retries a failed part itself: the bytes are gone here."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class _VendorUpload:
                 "store takes: raise the limit upload_part_bytes",
                 kind="stream_too_large",
             )
-        kept = bytes(part)  # the writer keeps what it is given until it is sent, and the part is the caller's again
+        kept = bytes(part)  # the writer keeps its input until it is sent, and the caller may reuse the part
         self._ask(lambda: self._writer.write(kept))
         self._size_bytes += len(part)
 
@@ -142,7 +141,7 @@ class _VendorUpload:
         self._ask(self._writer.close)
 
     def abandon(self) -> None:
-        # Leaving the writer's block with an error aborts the upload, so that its parts cost nothing any more.
+        # Leaving the writer's block with an error aborts the upload, so that its parts are deleted.
         self._ask(lambda: self._writer.__exit__(Unavailable, Unavailable("abandoned"), None))
 
 
@@ -162,7 +161,7 @@ class VendorDriver:
         self._secrets = sorted({secret for secret in given + ambient if secret}, key=len, reverse=True)
         self.delete_batch_count_max = _DELETE_BATCH_COUNT_MAX[url.scheme]
         self._store = _client(url, dict(options), limits, _retries(limits, 0))
-        # Parts are gone from here when they fail, so this client alone tries again by itself.
+        # Failed parts are gone here, so only this client retries by itself.
         self._uploads = _client(url, dict(options), limits, _retries(limits, limits.retry_count_max))
         self._shape = _Shape(limits.upload_part_bytes, _PART_COUNT_MAX[url.scheme], _FRAME_REQUEST_COUNT[url.scheme])
 
@@ -177,7 +176,7 @@ class VendorDriver:
         return f"{self._url.scheme}://{self._url.place}"
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
-        """One GET; the body stays where the client put it."""
+        """One GET; the body is not copied."""
         full = self._prefix + path
         if byte_range is None:
             return self._ask(path, lambda: obstore.get(self._store, full).bytes())
@@ -208,7 +207,7 @@ class VendorDriver:
     def open_upload(self, path: str, *, create_only: bool, durable: bool) -> _VendorUpload:
         """A multipart upload, or what the vendor calls it; a part is sent when the next one begins.
 
-        The client has no condition for its end, so a create-only one looks before it.
+        The client has no condition for its end, so a create-only upload checks before it.
         """
         return _VendorUpload(
             lambda request: self._ask(path, request),
@@ -232,7 +231,7 @@ class VendorDriver:
             raise occupied(path, self.root_url)
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
-        """The client's own pages."""
+        """Return the client's pages."""
         folder = (self._prefix + prefix).removesuffix("/") or None
         offset = None if start_after is None else self._prefix + start_after
         stream = obstore.list(self._store, folder, offset=offset, chunk_size=page_count)
@@ -276,7 +275,7 @@ class VendorDriver:
         self._ask(source, lambda: obstore.copy(self._store, self._prefix + source, self._prefix + target))
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Nothing: these stores answer a write when it is durable."""
+        """A no-op: these stores answer a write when it is durable."""
 
     def url(self, path: str) -> str:
         """``s3://bucket/prefix/path``."""
@@ -293,7 +292,7 @@ class VendorDriver:
         return ObjectMeta(meta["path"][len(self._prefix) :], meta["size"], modified_ms, meta["e_tag"])
 
     def _ask(self, path: str, request: Callable[[], R], *, unclear: bool = False) -> R:
-        if _Threads.are_lost:  # it would wait for an answer for ever
+        if _Threads.are_lost:  # it would wait for ever
             raise InvalidRequest(
                 f"This process was forked from one that had used a remote store, so it cannot reach {self.root_url}: "
                 "start processes by multiprocessing's 'spawn' or 'forkserver'.",
@@ -315,7 +314,7 @@ class VendorDriver:
         return error if text == str(error) else type(error)(text)
 
     def _translated(self, error: Exception, path: str, *, unclear: bool) -> LakebedError:
-        """The one error for a failed request. The vendor's text stays in ``__cause__`` and out of the sentence."""
+        """Translate a failed request to an error. The vendor's text stays in ``__cause__``, not in the message."""
         text = _TIMES.sub("", _NAMES.sub("", str(error)))  # a name, or how long it took, may look like a sign
         place = self.metrics_label
         if _NO_PLACE.search(text):
@@ -349,13 +348,13 @@ class VendorDriver:
 
 
 def _endpoints(url: StoreUrl, options: Mapping[str, Any]) -> list[str]:
-    """Every endpoint that the options or the environment name."""
+    """Return every endpoint that the options or the environment name."""
     given = [str(options[name]) for name in options if name.lower().removesuffix("_url").endswith("endpoint")]
     return given or [os.environ[name] for name in _ENDPOINT_VARIABLES[url.scheme] if os.environ.get(name)]
 
 
 def _retries(limits: StoreLimits, count_max: int) -> dict[str, Any]:
-    """The client's own retries, with the waits of ours."""
+    """Return the client's retry settings, with our waits."""
     return {
         "max_retries": count_max,
         "retry_timeout": timedelta(milliseconds=limits.request_timeout_ms),
@@ -368,7 +367,7 @@ def _retries(limits: StoreLimits, count_max: int) -> dict[str, Any]:
 
 
 def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits, retry_config: Any) -> Any:
-    """The vendor's client, which reads the vendor's environment variables for what `options` leave open."""
+    """Create the vendor's client, which reads environment variables for settings that `options` lack."""
     endpoints = _endpoints(url, options)
     for endpoint in endpoints:
         parts = urlsplit(endpoint)
@@ -377,7 +376,7 @@ def _client(url: StoreUrl, options: dict[str, Any], limits: StoreLimits, retry_c
                 f"the endpoint given for {url} is not a URL such as https://host:port", kind="invalid_option"
             )
     client_options = {
-        # Whoever names a plain endpoint means it; without one, nothing is sent unencrypted.
+        # A plain endpoint must be named explicitly; without one, everything is encrypted.
         "allow_http": any(endpoint.startswith("http://") for endpoint in endpoints),
         "timeout": timedelta(milliseconds=limits.request_timeout_ms),
         "connect_timeout": timedelta(milliseconds=limits.connect_timeout_ms),
