@@ -13,14 +13,14 @@ from lakebed.repo.branches import create_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve_commit
-from worlds.repo.memory_repository import Place, committed_contents, open_home, put, remove
+from worlds.repo.memory_repository import MemoryRepository, committed_contents, open_context, put, remove
 from worlds.repo.operations import commit, merge
 
 
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         yield opened
 
 

@@ -32,7 +32,7 @@ from lakebed.repo.tags import create_tag
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from worlds.repo.memory_repository import Place, Trap, entry_of, open_home
+from worlds.repo.memory_repository import MemoryRepository, Trap, entry_of, open_context
 from worlds.repo.operations import commit, merge
 
 CONTRACTS = Path(__file__).parents[1] / "objects"
@@ -63,7 +63,7 @@ globals().update(contract("test_streaming"))
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository in memory, with a branch ``main``."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         yield opened
 
 
@@ -92,8 +92,8 @@ def test_is_a_store(home: RepositoryContext) -> None:
 
 def test_one_winner_among_processes() -> None:
     """Of 32 threads in two processes that create one path while a third compacts, exactly one wins, with its bytes."""
-    place = Place()
-    with open_home(place) as first, open_home(place) as second, open_home(place) as third:
+    place = MemoryRepository()
+    with open_context(place) as first, open_context(place) as second, open_context(place) as third:
         stores = [local_store(home, "main", "t") for home in (first, second)]
         start = Barrier(33)
 
@@ -122,12 +122,12 @@ def test_one_winner_among_processes() -> None:
 def test_a_create_is_true_at_every_call(mode: Any) -> None:
     """Wherever a create-only put fails, what it said is so, and its repetition ends with one object of ours."""
     for at in range(100):
-        place = Place()
+        place = MemoryRepository()
         trap = Trap(at=at, mode=mode)
-        with open_home(place) as home:
+        with open_context(place) as home:
             local_store(home, "main").put("before", b"b")
         said = "nothing"
-        with open_home(place, trap=trap) as home:
+        with open_context(place, trap=trap) as home:
             try:
                 create_once(local_store(home, "main"), "a", b"ours", environment=place.environment)
                 said = "created"
@@ -136,7 +136,7 @@ def test_a_create_is_true_at_every_call(mode: Any) -> None:
         if not trap.has_sprung:
             assert at > 5
             return
-        with open_home(place) as home:
+        with open_context(place) as home:
             store = local_store(home, "main")
             there = [meta.path for meta in store.list()]
             assert there in (["a", "before"], ["before"])
@@ -299,9 +299,9 @@ class Sealing:
 @pytest.mark.parametrize(("count", "kind"), [(10, None), (10_000, "branch_moved")])
 def test_a_branch_that_moves_all_the_time(count: int, kind: str | None) -> None:
     """A branch that others seal before every write is tried again for a while; then it is `Unavailable`, not lost."""
-    place = Place(environment=Environment(clock=ManualClock(), rng=random.Random(5)))
+    place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(5)))
     sealing = Sealing(MemoryKeyValue(place.space), count)
-    with open_home(place) as other, open_home(place, key_value=sealing) as home:  # type: ignore[arg-type]
+    with open_context(place) as other, open_context(place, key_value=sealing) as home:  # type: ignore[arg-type]
         sealing.home = other
         store = local_store(home, "main")
         if kind is None:

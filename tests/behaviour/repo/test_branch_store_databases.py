@@ -12,7 +12,7 @@ from lakebed.kv import Database, DatabaseOptions
 from lakebed.repo.branches import create_branch
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.local_objects import local_store
-from worlds.repo.memory_repository import Place, open_home
+from worlds.repo.memory_repository import MemoryRepository, open_context
 from worlds.repo.operations import commit, merge
 
 QUIET = DatabaseOptions(background=False)
@@ -21,7 +21,7 @@ QUIET = DatabaseOptions(background=False)
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository whose ``main`` holds a database of fifty rows, closed."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         with database(opened, "main") as made:
             for number in range(50):
                 made.put(b"k%03d" % number, b"%d" % number)

@@ -31,7 +31,7 @@ from lakebed.repo.tags import create_tag
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from worlds.repo.memory_repository import Place, Trap, contents, open_home, put
+from worlds.repo.memory_repository import MemoryRepository, Trap, contents, open_context, put
 from worlds.repo.operations import commit
 
 DAY_S = 86_400
@@ -44,15 +44,15 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def place(clock: ManualClock) -> Place:
+def place(clock: ManualClock) -> MemoryRepository:
     """Where the repository is."""
-    return Place(environment=Environment(clock=clock))
+    return MemoryRepository(environment=Environment(clock=clock))
 
 
 @pytest.fixture
-def home(place: Place) -> Iterator[RepositoryContext]:
+def home(place: MemoryRepository) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
-    with open_home(place) as opened:
+    with open_context(place) as opened:
         yield opened
 
 
@@ -215,8 +215,8 @@ def test_two_that_make_one_branch_do_not_both_succeed(home: RepositoryContext) -
 def test_a_fault_at_any_call_leaves_a_branch_or_none(verb: str, mode: Any) -> None:
     """Record, line of the log and marks of tokens are there together or not at all; a lost reply is no failure."""
     for at in range(30):
-        place = Place()
-        with open_home(place) as before:
+        place = MemoryRepository()
+        with open_context(place) as before:
             if verb != "create":
                 create_branch(before, "dev", source="main")
                 put(before, "dev", "a", "1")
@@ -230,11 +230,11 @@ def test_a_fault_at_any_call_leaves_a_branch_or_none(verb: str, mode: Any) -> No
         }
         failure: BaseException | None = None
         try:
-            with open_home(place, trap=trap) as home:
+            with open_context(place, trap=trap) as home:
                 acts[verb](home)
         except (Crashed, OutcomeUnknown) as error:
             failure = error
-        with open_home(place) as after:
+        with open_context(place) as after:
             lines = [line.what for line in reflog(after, branch="dev")]
             is_there = "dev" in [name for name, _ in list_branches(after)]
             happened = len(lines) == {"create": 1, "delete": 2, "undelete": 3}[verb]

@@ -29,7 +29,7 @@ from lakebed.repo.why import why
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from worlds.repo.memory_repository import Place, Trap, open_home
+from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 from worlds.repo.operations import cherry_pick, commit, hard_reset, reset
 
 AT_ONCE = CollectionOptions(min_age=timedelta(0))
@@ -40,7 +40,7 @@ class Lab:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.place = Place(environment=Environment(clock=self.clock, rng=random.Random(1)))
+        self.place = MemoryRepository(environment=Environment(clock=self.clock, rng=random.Random(1)))
 
     def put(self, home: RepositoryContext, path: str, body: bytes, *, branch: str = "main") -> Entry:
         """Upload and stage."""
@@ -63,7 +63,7 @@ def lab() -> Lab:
 @pytest.fixture
 def home(lab: Lab) -> Iterator[RepositoryContext]:
     """Its only process."""
-    with open_home(lab.place) as opened:
+    with open_context(lab.place) as opened:
         yield opened
 
 
@@ -246,7 +246,7 @@ def test_what_cannot_be_read_protects_everything(lab: Lab, home: RepositoryConte
     lab.days(2)
     lost = next(meta.path for meta in home.store.list(RANGE_FOLDER))
     home.store.delete([lost])
-    with open_home(lab.place) as fresh:
+    with open_context(lab.place) as fresh:
         report = collect_garbage(fresh)
     assert report.deleted_count == 0
     assert "Nothing is deleted" in report.warnings[0]
@@ -282,7 +282,7 @@ def test_a_collector_may_die_at_every_call(mode: str) -> None:
     at = 0
     while True:
         lab = Lab()
-        with open_home(lab.place) as home:
+        with open_context(lab.place) as home:
             old = lab.put(home, "a", b"old")
             commit(home, "main", message="1")
             lab.put(home, "a", b"new")
@@ -295,7 +295,7 @@ def test_a_collector_may_die_at_every_call(mode: str) -> None:
             lab.days(30)
             store_retention(home, default_days=5)
             trap = Trap(at, mode)  # type: ignore[arg-type]
-            with suppress(Crashed), open_home(lab.place, trap=trap) as dying:
+            with suppress(Crashed), open_context(lab.place, trap=trap) as dying:
                 collect_garbage(dying)
             assert readable(home, "main") == {"a": b"new", "b": b"staged"}
             assert readable(home, "dev") == {"a": b"new", "d": b"dev"}
@@ -353,7 +353,7 @@ def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: st
     at = 0
     while True:
         lab = Lab()
-        with open_home(lab.place) as home:
+        with open_context(lab.place) as home:
             lab.put(home, "a", b"old")
             first = commit(home, "main", message="1")
             delete(home, branch="main", path="a")
@@ -371,7 +371,7 @@ def test_whatever_happens_during_a_collection_what_is_named_can_be_read(name: st
             lab.put(home, "c", b"staged")
             store_retention(home, default_days=5)
             interlude = Interlude(at, acts(lab, home, first_id=first.id, slow=slow)[name])
-            with open_home(lab.place, trap=interlude) as collecting:
+            with open_context(lab.place, trap=interlude) as collecting:
                 collect_garbage(collecting)
             for branch, _ in list_branches(home):
                 readable(home, branch)

@@ -17,14 +17,23 @@ from lakebed.repo.model import DiffKind
 from lakebed.repo.protection import protect
 from lakebed.repo.reflog import reflog
 from lakebed.repo.staging.write import delete_prefix
-from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import (
+    MemoryRepository,
+    contents,
+    head_of,
+    open_context,
+    put,
+    put_many,
+    remove,
+    uncommitted_of,
+)
 from worlds.repo.operations import commit
 
 
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         yield opened
 
 

@@ -23,14 +23,14 @@ from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import (
-    Place,
+    MemoryRepository,
     Trap,
     TrapMode,
     contents,
     copy_of,
     head_of,
     make_branch,
-    open_home,
+    open_context,
     put,
     put_many,
     remove,
@@ -127,17 +127,17 @@ def commit_count(home: RepositoryContext) -> int:
     return sum(1 for _ in ancestors(home, load_branch(home, "main")[0].commit_id))
 
 
-def set_up(case: Case) -> tuple[Place, Contents, Contents, int]:
+def set_up(case: Case) -> tuple[MemoryRepository, Contents, Contents, int]:
     """A place with the case's beginning: what is shown, what is in the head, how long the history is."""
     place, *known = prepared(case.set_up)
     return copy_of(place), *known
 
 
 @cache
-def prepared(begin: Callable[[RepositoryContext], None]) -> tuple[Place, Contents, Contents, int]:
+def prepared(begin: Callable[[RepositoryContext], None]) -> tuple[MemoryRepository, Contents, Contents, int]:
     """The same, of which everybody takes a copy."""
-    place = Place()
-    with open_home(place) as home:
+    place = MemoryRepository()
+    with open_context(place) as home:
         begin(home)
         return place, contents(home, "main"), head_of(home, "main"), commit_count(home)
 
@@ -146,9 +146,9 @@ def calls_of(case: Case, mode: TrapMode) -> Sequence[int]:
     """The calls of the operation that can fail so."""
     place, *_ = set_up(case)
     trap = Trap()
-    with open_home(place, trap=trap) as home:
+    with open_context(place, trap=trap) as home:
         case.run(home)
-    with open_home(place) as home:
+    with open_context(place) as home:
         assert contents(home, "main") == case.shown
         assert head_of(home, "main") == case.head
     return trap.calls(mode)
@@ -172,13 +172,13 @@ def test_every_call_can_fail(name: str, mode: TrapMode) -> None:
         place, shown, head, length = set_up(case)
         trap = Trap(at, mode)
         is_finished = True
-        with open_home(place, trap=trap) as home:
+        with open_context(place, trap=trap) as home:
             try:
                 case.run(home)
             except Crashed:
                 is_finished = False
         sprung += trap.has_sprung
-        with open_home(place) as home:
+        with open_context(place) as home:
             is_done = head_of(home, "main") == case.head and contents(home, "main") == case.shown
             assert is_done or (contents(home, "main"), head_of(home, "main")) == (shown, head), (at, "in between")
             assert is_done or not is_finished, (at, "it returned without being done")
@@ -198,16 +198,16 @@ def test_every_call_can_fail(name: str, mode: TrapMode) -> None:
 def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
     """It is done once: the record says it is completed exactly when the branch has the commit."""
 
-    def with_objects() -> Place:
-        place = Place()
-        with open_home(place) as home:
+    def with_objects() -> MemoryRepository:
+        place = MemoryRepository()
+        with open_context(place) as home:
             places(home)
             for number in range(5):
                 home.store.put(f"elsewhere/{number}", b"x" * number)
         return place
 
-    def counted(place: Place, trap: Trap) -> None:
-        with open_home(place, trap=trap) as home:
+    def counted(place: MemoryRepository, trap: Trap) -> None:
+        with open_context(place, trap=trap) as home:
             imported(home)
 
     trap = Trap()
@@ -223,7 +223,7 @@ def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
             assert mode == "request lost"
             assert at == trap.writes[0]
         assert failing.has_sprung
-        with open_home(place) as home:
+        with open_context(place) as home:
             length = commit_count(home)
             assert length in (2, 3)
             if length == 2:

@@ -24,11 +24,11 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import (
-    Place,
+    MemoryRepository,
     committed_contents,
     contents,
     head_of,
-    open_home,
+    open_context,
     put,
     put_many,
     remove,
@@ -328,14 +328,14 @@ class Walk:
         return self.moved(outcomes, hard_reset, self.branch, ref=self.other)
 
 
-def walk(place: Place, *, seed: int, step_count: int, reopen_every: int) -> Model:
+def walk(place: MemoryRepository, *, seed: int, step_count: int, reopen_every: int) -> Model:
     """Random steps, each checked; the place is closed and opened again now and then."""
     rng = random.Random(seed)
     model = Model()
-    with open_home(place) as home:
+    with open_context(place) as home:
         create_branch(home, "dev", source="main")
     for _ in range(0, step_count, reopen_every):
-        with open_home(place) as home:
+        with open_context(place) as home:
             steps = Walk(home, model, rng)
             for _ in range(reopen_every):
                 steps.step()
@@ -348,7 +348,7 @@ def test_in_memory_everything_is_as_the_model_says() -> None:
     """Whatever the order of verbs, layers and processes; every verb did its work at least three times."""
     done: Counter[str] = Counter()
     for seed in range(3):
-        done.update(walk(Place(), seed=seed, step_count=250, reopen_every=20).done)
+        done.update(walk(MemoryRepository(), seed=seed, step_count=250, reopen_every=20).done)
     assert len(done) == 16
     assert min(done.values()) >= 3, done
 
@@ -357,8 +357,8 @@ def test_histories_are_as_the_model_says() -> None:
     """Commits, merges, rebases, reverts and hard resets by turns: every new commit is one that the model has made."""
     done: Counter[str] = Counter()
     for seed in range(5):
-        place, model = Place(), Model()
-        with open_home(place) as home:
+        place, model = MemoryRepository(), Model()
+        with open_context(place) as home:
             create_branch(home, "dev", source="main")
             steps = Walk(home, model, random.Random(seed))
             for _ in range(40):
@@ -372,5 +372,5 @@ def test_histories_are_as_the_model_says() -> None:
 def test_over_a_database_everything_is_as_the_model_says(kind: str, tmp_path: Path) -> None:
     """The same over the database that a home has by default, which is opened anew by each process."""
     url = f"memory://{uuid.uuid4().hex}/records" if kind == "memory" else str(tmp_path / "records")
-    model = walk(Place(records_url=url), seed=11, step_count=160, reopen_every=20)
+    model = walk(MemoryRepository(records_url=url), seed=11, step_count=160, reopen_every=20)
     assert len(model.done) >= 10, model.done

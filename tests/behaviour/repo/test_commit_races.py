@@ -23,15 +23,15 @@ from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.reflog import reflog
 from lakebed.repo.staging.write import delete_prefix
 from worlds.repo.memory_repository import (
+    MemoryRepository,
     Pause,
-    Place,
     Trap,
     TrappedKeyValue,
     contents,
     copy_of,
     head_of,
     make_branch,
-    open_home,
+    open_context,
     put,
     put_many,
     remove,
@@ -75,16 +75,16 @@ class Outcome(NamedTuple):
     second_error: str | None
 
 
-def fresh(is_dirty: bool) -> Place:
+def fresh(is_dirty: bool) -> MemoryRepository:
     """A repository as `prepared`, of its own."""
     return copy_of(prepared(is_dirty))
 
 
 @cache
-def prepared(is_dirty: bool) -> Place:
+def prepared(is_dirty: bool) -> MemoryRepository:
     """Committed paths, a branch that is ahead, and perhaps compacted and staged changes."""
-    place = Place(options=RepositoryOptions(committer="ada"))
-    with open_home(place) as home:
+    place = MemoryRepository(options=RepositoryOptions(committer="ada"))
+    with open_context(place) as home:
         put_many(home, "main", {f"{folder}/{n}": "old" for folder in "ab" for n in range(4)})
         base = commit(home, "main", message="base")
         make_branch(home, "dev", base.id)
@@ -106,9 +106,9 @@ def error_of(verb: Verb, home: RepositoryContext) -> str | None:
     return None
 
 
-def seen(place: Place, first_error: str | None, second_error: str | None) -> Outcome:
+def seen(place: MemoryRepository, first_error: str | None, second_error: str | None) -> Outcome:
     """The outcome, and whether the uncommitted difference tells the same."""
-    with open_home(place) as home:
+    with open_context(place) as home:
         shown, head = contents(home, "main"), head_of(home, "main")
         different = {path for path in shown.keys() | head.keys() if shown.get(path) != head.get(path)}
         assert set(uncommitted_of(home, "main")) == different
@@ -119,10 +119,10 @@ def seen(place: Place, first_error: str | None, second_error: str | None) -> Out
 def serial(first: Verb, second: Verb, *, is_dirty: bool) -> list[Outcome]:
     """The outcomes of both orders."""
     place = fresh(is_dirty)
-    with open_home(place) as home:
+    with open_context(place) as home:
         forwards = seen(place, error_of(first, home), error_of(second, home))
     place = fresh(is_dirty)
-    with open_home(place) as home:
+    with open_context(place) as home:
         second_error = error_of(second, home)
         backwards = seen(place, error_of(first, home), second_error)
     return [forwards, backwards]
@@ -132,10 +132,10 @@ def paused(first: Verb, second: Verb, at: int, *, is_dirty: bool) -> tuple[Outco
     """The outcome with the second verb before a call of the first, and whether there was such a call."""
     place = fresh(is_dirty)
     errors: list[str | None] = []
-    with open_home(place) as other:
+    with open_context(place) as other:
         trap: Trap = Pause(at, lambda: errors.append(error_of(second, other)))
         key_value = TrappedKeyValue(MemoryKeyValue(place.space), trap)
-        with open_home(place, key_value=key_value) as home:
+        with open_context(place, key_value=key_value) as home:
             first_error = error_of(first, home)
     return seen(place, first_error, errors[0] if errors else None), trap.has_sprung
 
@@ -163,7 +163,7 @@ def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool) -> No
 class ReplyLost(MemoryKeyValue):
     """Loses the reply of one write, after which somebody else acts before anybody looks."""
 
-    def __init__(self, place: Place, *, at: int, act: Callable[[], object]) -> None:
+    def __init__(self, place: MemoryRepository, *, at: int, act: Callable[[], object]) -> None:
         super().__init__(place.space)
         self.left = at
         self.act = act
@@ -181,9 +181,9 @@ class ReplyLost(MemoryKeyValue):
 def test_a_lost_reply_is_settled_although_others_went_on(second: str) -> None:
     """A commit that landed is not made again: its line in the reference log says so, whatever the record says now."""
     place = fresh(is_dirty=True)
-    with open_home(place) as other:
+    with open_context(place) as other:
         lost = ReplyLost(place, at=2, act=lambda: error_of({**MOVES, **WRITES}[second], other))
-        with open_home(place, key_value=lost) as home:
+        with open_context(place, key_value=lost) as home:
             new = commit(home, "main", message="once")
         lines = [line for line in reflog(other, branch="main") if line.after == new.id]
         assert [line.what for line in lines].count("commit") == 1

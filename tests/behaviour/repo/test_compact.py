@@ -20,20 +20,29 @@ from lakebed.repo.model import Branch, DiffKind
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import (
+    MemoryRepository,
+    contents,
+    head_of,
+    open_context,
+    put,
+    put_many,
+    remove,
+    uncommitted_of,
+)
 from worlds.repo.operations import commit, reset
 
 
 @pytest.fixture
-def place() -> Place:
+def place() -> MemoryRepository:
     """A repository whose clock moves only when told to."""
-    return Place(Environment(clock=ManualClock()))
+    return MemoryRepository(Environment(clock=ManualClock()))
 
 
 @pytest.fixture
-def home(place: Place) -> Iterator[RepositoryContext]:
+def home(place: MemoryRepository) -> Iterator[RepositoryContext]:
     """A repository with twenty committed paths."""
-    with open_home(place) as opened:
+    with open_context(place) as opened:
         put_many(opened, "main", {f"{n:02}": "old" for n in range(20)})
         commit(opened, "main", message="base")
         yield opened
@@ -103,12 +112,12 @@ def test_the_three_stale_differences(home: RepositoryContext) -> None:
     assert record_of(home).compacted is None
 
 
-def test_two_begin_no_closer_than_the_cooldown(home: RepositoryContext, place: Place) -> None:
+def test_two_begin_no_closer_than_the_cooldown(home: RepositoryContext, place: MemoryRepository) -> None:
     """Whoever asks: another process too; a forced one may."""
     put(home, "main", "a", "1")
     assert compact_once(home, "main").outcome == "published"
     put(home, "main", "b", "2")
-    with open_home(place) as other:
+    with open_context(place) as other:
         assert compact_once(other, "main").outcome == "idle"
     place.environment.clock.sleep(home.options.compaction_cooldown_ms / 1000)
     assert compact_once(home, "main").outcome == "published"
@@ -120,7 +129,7 @@ def test_two_begin_no_closer_than_the_cooldown(home: RepositoryContext, place: P
 class BetweenWrites(MemoryKeyValue):
     """Runs something once, right before the n-th conditional write, as another process would."""
 
-    def __init__(self, place: Place, *, before: int, act: Callable[[], object]) -> None:
+    def __init__(self, place: MemoryRepository, *, before: int, act: Callable[[], object]) -> None:
         super().__init__(place.space)
         self.left = before
         self.act = act
@@ -133,27 +142,27 @@ class BetweenWrites(MemoryKeyValue):
         super().write(puts, deletes, **kwargs)
 
 
-def test_a_commit_in_between_makes_it_give_up(home: RepositoryContext, place: Place) -> None:
+def test_a_commit_in_between_makes_it_give_up(home: RepositoryContext, place: MemoryRepository) -> None:
     """The commit stands, nothing is compacted, and nothing is lost."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: commit(home, "main", message="faster"))
-    with open_home(place, key_value=between) as other:
+    with open_context(place, key_value=between) as other:
         assert compact_once(other, "main").outcome == "gave_up"
     assert head_of(home, "main")["a"] == "1"
     assert record_of(home).compacted is None
     assert uncommitted_of(home, "main") == {}
 
 
-def test_a_reset_in_between_makes_it_give_up(home: RepositoryContext, place: Place) -> None:
+def test_a_reset_in_between_makes_it_give_up(home: RepositoryContext, place: MemoryRepository) -> None:
     """What was reset does not come back."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: reset(home, "main"))
-    with open_home(place, key_value=between) as other:
+    with open_context(place, key_value=between) as other:
         assert compact_once(other, "main").outcome == "gave_up"
     assert "a" not in contents(home, "main")
 
 
-def test_tokens_gained_in_between_stay(home: RepositoryContext, place: Place) -> None:
+def test_tokens_gained_in_between_stay(home: RepositoryContext, place: MemoryRepository) -> None:
     """A prefix that is deleted while a compaction runs, and what is put below it after, are as they were."""
     put_many(home, "main", {"p/1": "1", "p/2": "2", "q": "3"})
 
@@ -161,50 +170,50 @@ def test_tokens_gained_in_between_stay(home: RepositoryContext, place: Place) ->
         delete_prefix(home, branch="main", prefix="p/")
         put(home, "main", "p/9", "9")
 
-    with open_home(place, key_value=BetweenWrites(place, before=2, act=clear)) as other:
+    with open_context(place, key_value=BetweenWrites(place, before=2, act=clear)) as other:
         assert compact_once(other, "main").outcome == "published"
     new = {path: text for path, text in contents(home, "main").items() if text != "old"}
     assert new == {"p/9": "9", "q": "3"}
     assert len(record_of(home).sealed) == 1  # the one that the deletion sealed
 
 
-def test_a_write_in_between_stays_staged(home: RepositoryContext, place: Place) -> None:
+def test_a_write_in_between_stays_staged(home: RepositoryContext, place: MemoryRepository) -> None:
     """What is acknowledged after the seal lies over what was compacted."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: put(home, "main", "a", "2"))
-    with open_home(place, key_value=between) as other:
+    with open_context(place, key_value=between) as other:
         assert compact_once(other, "main").outcome == "published"
     assert contents(home, "main")["a"] == "2"
 
 
-def test_a_delete_that_races_brings_nothing_back(home: RepositoryContext, place: Place) -> None:
+def test_a_delete_that_races_brings_nothing_back(home: RepositoryContext, place: MemoryRepository) -> None:
     """An entry that only the token has is taken away without a tombstone, unless it was sealed meanwhile."""
     put(home, "main", "a", "1")
     for before in (1, 2):
         between = BetweenWrites(place, before=before, act=lambda: remove(home, "main", "a"))
-        with open_home(place, key_value=between) as other:
+        with open_context(place, key_value=between) as other:
             compact_once(other, "main", force=True)
         assert "a" not in contents(home, "main")
         put(home, "main", "a", "1")
 
 
-def test_a_commit_that_meets_a_compaction_begins_again(home: RepositoryContext, place: Place) -> None:
+def test_a_commit_that_meets_a_compaction_begins_again(home: RepositoryContext, place: MemoryRepository) -> None:
     """It commits the same, on what was compacted."""
     put(home, "main", "a", "1")
     between = BetweenWrites(place, before=2, act=lambda: compact_once(home, "main", force=True))
-    with open_home(place, key_value=between) as other:
+    with open_context(place, key_value=between) as other:
         commit(other, "main", message="slower")
     assert head_of(home, "main")["a"] == "1"
     assert record_of(home).compacted is None
     assert uncommitted_of(home, "main") == {}
 
 
-def test_the_sensor_compacts_what_wants_it(place: Place) -> None:
+def test_the_sensor_compacts_what_wants_it(place: MemoryRepository) -> None:
     """Branches past a threshold are compacted, others are left alone, gone ones forgotten; the gauges follow."""
     place.options = replace(
         place.options, compaction_staged_min=10, compaction_tombstones_min=5, compaction_sealed_min=3
     )
-    with open_home(place) as home:
+    with open_context(place) as home:
         put_many(home, "main", {f"{n:02}": "old" for n in range(20)})
         commit(home, "main", message="base")
         for name in ("many", "few", "dead", "gone"):
@@ -222,20 +231,20 @@ def test_the_sensor_compacts_what_wants_it(place: Place) -> None:
         assert 'lakebed_repo_staged_entries{repository="analytics",branch="many"} 0' in render()
 
 
-def test_the_sensor_counts_what_was_there_before(place: Place) -> None:
+def test_the_sensor_counts_what_was_there_before(place: MemoryRepository) -> None:
     """A new process finds what an earlier one has staged."""
     place.options = replace(place.options, compaction_staged_min=10)
-    with open_home(place) as home:
+    with open_context(place) as home:
         put_many(home, "main", {f"{n}": "x" for n in range(12)})
-    with open_home(place) as home:
+    with open_context(place) as home:
         [done] = run_compactor_once(home)
         assert (done.branch, done.outcome, done.entry_count) == ("main", "published", 12)
 
 
-def test_one_branch_that_fails_keeps_no_other_waiting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_branch_that_fails_keeps_no_other_waiting(place: MemoryRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     """All others are compacted, then its error is raised, and the next step tries it again."""
     place.options = replace(place.options, compaction_staged_min=5, compaction_cooldown_ms=0)
-    with open_home(place) as home:
+    with open_context(place) as home:
         commit(home, "main", message="base", allow_empty=True)
         for name in ("a", "b", "c"):
             create_branch(home, name, source="main")
@@ -254,10 +263,10 @@ def test_one_branch_that_fails_keeps_no_other_waiting(place: Place, monkeypatch:
         assert [done.branch for done in run_compactor_once(home)] == ["a"]
 
 
-def test_nothing_is_compacted_in_a_read_only_repository(place: Place) -> None:
+def test_nothing_is_compacted_in_a_read_only_repository(place: MemoryRepository) -> None:
     """The sensor asks for nothing that would be refused."""
     place.options = replace(place.options, compaction_staged_min=5)
-    with open_home(place) as home:
+    with open_context(place) as home:
         put_many(home, "main", {f"{n}": "x" for n in range(5)})
         frozen = replace(home, record=msgspec.structs.replace(home.record, read_only=True))
         assert run_compactor_once(frozen) == []
@@ -277,14 +286,14 @@ def test_gauges_have_a_bound(home: RepositoryContext) -> None:
     assert 'branch="b7"' not in render()
 
 
-def test_the_list_of_sealed_tokens_is_bounded(place: Place) -> None:
+def test_the_list_of_sealed_tokens_is_bounded(place: MemoryRepository) -> None:
     """However often operations fail with writes in between, the branch stays short, and so does every read."""
     place.options = replace(place.options, sealed_tokens_max=4)
 
     def refuse(call: HookCall) -> None:
         raise ValueError("no")
 
-    with open_home(place) as home:
+    with open_context(place) as home:
         for turn in range(12):
             put(home, "main", f"p/{turn}", "x")
             delete_prefix(home, branch="main", prefix=f"p/{turn}")

@@ -33,7 +33,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Fault, FaultyStore
 from lakebed.testing.power_loss import PowerLossStore
-from worlds.repo.memory_repository import Place, open_home
+from worlds.repo.memory_repository import MemoryRepository, open_context
 
 BODY = bytes(range(256)) * 5_000
 
@@ -47,7 +47,7 @@ def with_store(home: RepositoryContext, store: Any, **settings: Any) -> Reposito
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository in memory."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         yield opened
 
 
@@ -259,7 +259,7 @@ def test_signed_urls(home: RepositoryContext, s3_server: Any, tmp_path: Path) ->
 def test_what_was_put_to_a_signed_url_is_copied_when_it_is_linked() -> None:
     """Who still has the URL may put other bytes: what was linked stays, and a collection takes the first."""
     clock = ManualClock()
-    with open_home(Place(environment=Environment(clock=clock))) as home:
+    with open_context(MemoryRepository(environment=Environment(clock=clock))) as home:
         address = new_upload(home.environment)
         home.store.put(address, b"first")
         entry = data.linked(home, address, checksum="x")
@@ -322,8 +322,8 @@ import resource, sys
 from lakebed.objects import open_store
 from lakebed.repo import data
 from lakebed.repo.context import RepositoryContext
-from worlds.repo.memory_repository import Place, open_home
-with open_home(Place()) as opened:
+from worlds.repo.memory_repository import MemoryRepository, open_context
+with open_context(MemoryRepository()) as opened:
     fields = {name: getattr(opened, name) for name in RepositoryContext.__slots__}
     home = RepositoryContext(**{**fields, "store": open_store(sys.argv[1])})
     data.upload(home, (bytes(1 << 20) for _ in range(20)))

@@ -9,7 +9,7 @@ import pytest
 from lakebed.errors import Conflict
 from lakebed.repo.branches import create_branch
 from lakebed.repo.context import RepositoryContext
-from worlds.repo.memory_repository import Place, contents, open_home, put, put_many, remove
+from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put, put_many, remove
 from worlds.repo.operations import commit, diff_refs, merge
 
 
@@ -42,7 +42,7 @@ def kinds(before: dict[str, str], after: dict[str, str]) -> dict[str, str]:
 def test_three_dots_leave_out_what_both_sides_have(seed: int) -> None:
     """A path that both sides changed in the same way is not a difference, otherwise it is a conflict, as in a merge."""
     rng = random.Random(seed)
-    with open_home(Place()) as home:
+    with open_context(MemoryRepository()) as home:
         put_many(home, "main", {f"{folder}/{number:02}": "old" for folder in "abc" for number in range(20)})
         commit(home, "main", message="base")
         base = contents(home, "main")

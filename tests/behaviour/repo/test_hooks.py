@@ -17,7 +17,7 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.versions import restore_version
-from worlds.repo.memory_repository import Place, open_home, put
+from worlds.repo.memory_repository import MemoryRepository, open_context, put
 from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
 
 
@@ -79,7 +79,7 @@ ALLOWED = RepositoryOptions(committer="ada", webhook_hosts=("127.0.0.0/8",))
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with one staged path, whose webhooks may reach this machine."""
-    with open_home(Place(options=ALLOWED)) as opened:
+    with open_context(MemoryRepository(options=ALLOWED)) as opened:
         put(opened, "main", "a", "1")
         yield opened
 

@@ -27,14 +27,14 @@ from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import open_view
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from worlds.repo.memory_repository import Place, open_home, put, put_many
+from worlds.repo.memory_repository import MemoryRepository, open_context, put, put_many
 from worlds.repo.operations import commit, start_import
 
 
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with a few committed paths."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         put_many(opened, "main", {"kept": "1", "in/old": "1", "in/1": "1"})
         commit(opened, "main", message="base")
         yield opened
@@ -219,7 +219,7 @@ def test_a_cancelled_import_moves_nothing(
 def test_records_of_imports_are_forgotten_in_time(elsewhere: ObjectStore) -> None:
     """A week after an import ended, or was left behind, its record goes; one that goes on stays."""
     clock = ManualClock()
-    with open_home(Place(environment=Environment(clock=clock))) as home:
+    with open_context(MemoryRepository(environment=Environment(clock=clock))) as home:
         ended = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
         assert run_import(home, ended).state == "completed"
         left_behind = started(home, ImportSource(f"{elsewhere.root_url}/other", "in"))

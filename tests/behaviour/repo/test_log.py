@@ -17,7 +17,7 @@ from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from worlds.repo.memory_repository import Place, contents, open_home, put, put_many, remove
+from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put, put_many, remove
 from worlds.repo.operations import commit, log, log_page, merge
 
 
@@ -30,7 +30,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def home(clock: ManualClock) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
-    with open_home(Place(environment=Environment(clock=clock))) as opened:
+    with open_context(MemoryRepository(environment=Environment(clock=clock))) as opened:
         yield opened
 
 
@@ -116,10 +116,10 @@ COMMIT_COUNT = 120
 
 
 @pytest.fixture(scope="module")
-def long_place() -> Place:
+def long_place() -> MemoryRepository:
     """A history of `COMMIT_COUNT` commits on main, every tenth with a merged branch."""
-    place = Place()
-    with open_home(place) as home:
+    place = MemoryRepository()
+    with open_context(place) as home:
         for number in range(COMMIT_COUNT):
             if number % 10 == 9:
                 create_branch(home, f"side-{number}", source="main~5")
@@ -131,11 +131,11 @@ def long_place() -> Place:
 
 
 @pytest.mark.parametrize("way", ["positions", "positions elsewhere", "ids"])
-def test_pages_of_a_log_do_not_read_it_again(long_place: Place, way: str) -> None:
+def test_pages_of_a_log_do_not_read_it_again(long_place: MemoryRepository, way: str) -> None:
     """All pages together read each commit once and a few records a page, by positions in any process, or by ids."""
     counting = CountingKeyValue(MemoryKeyValue(long_place.space))
     with ExitStack() as homes:
-        home = homes.enter_context(open_home(long_place, key_value=cast(Any, counting)))
+        home = homes.enter_context(open_context(long_place, key_value=cast(Any, counting)))
         whole = [id for id, _ in log(home, "main")]
         once = counting.read_count
         found: list[str] = []
@@ -143,7 +143,7 @@ def test_pages_of_a_log_do_not_read_it_again(long_place: Place, way: str) -> Non
         while after or not found:
             if way == "positions elsewhere":  # another process, which knows nothing of the pages before
                 other = CountingKeyValue(MemoryKeyValue(long_place.space), counting)
-                home = homes.enter_context(open_home(long_place, key_value=cast(Any, other)))
+                home = homes.enter_context(open_context(long_place, key_value=cast(Any, other)))
             page = log_page(home, "main", amount=10, after=after or None)
             found += [id for id, _ in page.rows]
             after = found[-1] if page.following and way == "ids" else page.following

@@ -13,7 +13,16 @@ from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall
 from lakebed.repo.protection import protect
-from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import (
+    MemoryRepository,
+    contents,
+    head_of,
+    open_context,
+    put,
+    put_many,
+    remove,
+    uncommitted_of,
+)
 from worlds.repo.operations import commit, merge
 
 BASE = {f"{n:02}": "old" for n in range(30)}
@@ -22,7 +31,7 @@ BASE = {f"{n:02}": "old" for n in range(30)}
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with a committed base and a branch ``dev`` that begins there."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         put_many(opened, "main", BASE)
         commit(opened, "main", message="base")
         create_branch(opened, "dev", source="main")

@@ -11,7 +11,7 @@ import pytest
 from lakebed.errors import InvalidRequest, Rejected, Unavailable
 from lakebed.repo.hooks import Webhook, set_webhooks
 from lakebed.repo.outbound import parse_allowed, post
-from worlds.repo.memory_repository import Place, open_home, put
+from worlds.repo.memory_repository import MemoryRepository, open_context, put
 from worlds.repo.operations import commit
 
 PRIVATE = [
@@ -160,7 +160,7 @@ def test_an_entry_that_is_not_a_host_is_refused(entry: str) -> None:
 
 def test_a_commit_says_why_its_webhook_was_not_called(listener: Listener) -> None:
     """By default loopback is refused: the commit is too, the sentence names the setting and no address."""
-    with open_home(Place()) as home:
+    with open_context(MemoryRepository()) as home:
         put(home, "main", "a", "1")
         hook = Webhook("gate", f"http://localhost:{listener.port}/hook", ("pre-commit",))
         set_webhooks(home.key_value, keys=home.keys, hooks=[hook])

@@ -13,7 +13,16 @@ from lakebed.repo.commits import ancestors
 from lakebed.repo.context import RepositoryContext
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from worlds.repo.memory_repository import Place, contents, copy_of, head_of, open_home, put, put_many, remove
+from worlds.repo.memory_repository import (
+    MemoryRepository,
+    contents,
+    copy_of,
+    head_of,
+    open_context,
+    put,
+    put_many,
+    remove,
+)
 from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
 
 BASE = {f"{n:02}": "old" for n in range(30)}
@@ -22,7 +31,7 @@ BASE = {f"{n:02}": "old" for n in range(30)}
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with a committed base and a branch ``dev`` that begins there."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         put_many(opened, "main", BASE)
         commit(opened, "main", message="base")
         create_branch(opened, "dev", source="main")
@@ -167,8 +176,8 @@ def test_a_conflict_in_a_rebase_moves_nothing(home: RepositoryContext) -> None:
 
 def test_no_commit_of_a_rebase_has_expired() -> None:
     """A commit that a collection has forgotten does not come back by being made again, not even below the new head."""
-    place = Place(environment=Environment(clock=ManualClock(), rng=random.Random(4)))
-    with open_home(place) as home:
+    place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(4)))
+    with open_context(place) as home:
         put(home, "main", "a", "1")
         commit(home, "main", message="base")
         create_branch(home, "dev", source="main")
@@ -176,10 +185,10 @@ def test_no_commit_of_a_rebase_has_expired() -> None:
             changed(home, "dev", {path: "1"}, message=path)
         changed(home, "main", {"z": "1"})
         before = head(home, "dev")
-    with open_home(copy_of(place)) as other:
+    with open_context(copy_of(place)) as other:
         made = [id for id, _ in ancestors(other, rebase(other, "dev", onto="main").id, first_parent=True)][:2]
     for id in made:  # the clock stands, so the same commits would be made
-        with open_home(copy_of(place)) as home:
+        with open_context(copy_of(place)) as home:
             home.key_value.set(home.keys.expired(id), b"")
             with pytest.raises(InvalidRequest) as caught:
                 rebase(home, "dev", onto="main")

@@ -17,7 +17,7 @@ from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commits import ancestors
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from worlds.repo.memory_repository import Place, head_of, open_home, put, put_many, remove
+from worlds.repo.memory_repository import MemoryRepository, head_of, open_context, put, put_many, remove
 from worlds.repo.operations import cherry_pick, commit, hard_reset, log, merge, rebase, revert
 
 BRANCHES = ("main", "dev", "side")
@@ -118,7 +118,7 @@ def messages(home: RepositoryContext, branch: str) -> list[str]:
 
 def test_a_branch_that_merged_upstream_keeps_its_commits(git: Git) -> None:
     """Commits, a merge of upstream, more commits upstream, then a rebase: no own commit is lost, as in git."""
-    with open_home(Place()) as home:
+    with open_context(MemoryRepository()) as home:
         change(home, git, "main", {"base": "0"}, "base")
         create_branch(home, "dev", source="main")
         git("branch", "dev", "main")
@@ -146,7 +146,7 @@ FILES = {f"{number:02}": "old" for number in range(30)}
 @pytest.fixture
 def reworked(git: Git) -> Iterator[RepositoryContext]:
     """30 files on main; on dev the file 03 was changed and changed back, so its bytes have another address there."""
-    with open_home(Place()) as home:
+    with open_context(MemoryRepository()) as home:
         change(home, git, "main", dict(FILES), "base")
         create_branch(home, "dev", source="main")
         git("branch", "dev", "main")
@@ -201,7 +201,7 @@ def test_equal_contents_at_other_addresses_are_not_picked(reworked: RepositoryCo
 
 def test_a_rebase_leaves_out_what_only_moved_bytes(git: Git) -> None:
     """A commit whose change is upstream, and whose other bytes are at new addresses only, is left out, as in git."""
-    with open_home(Place()) as home:
+    with open_context(MemoryRepository()) as home:
         change(home, git, "main", dict(FILES), "base")
         create_branch(home, "dev", source="main")
         git("branch", "dev", "main")
@@ -272,7 +272,7 @@ class Both:
 
 def test_the_log_of_a_path_is_that_of_git(git: Git) -> None:
     """Which commits changed a path or folder is what git says: no merge, unless only first parents are followed."""
-    with open_home(Place()) as home:
+    with open_context(MemoryRepository()) as home:
         change(home, git, "main", {"all/0": "0", "m": "0"}, "start")
         create_branch(home, "dev", source="main")
         git("branch", "dev", "main")
@@ -304,7 +304,7 @@ def _as_git(message: str) -> str:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories(seed: int, git: Git) -> None:
     """Whatever merged what and stood on what: every branch holds the files that git's does."""
-    with open_home(Place()) as home:
+    with open_context(MemoryRepository()) as home:
         history = Both(home, git, random.Random(seed))
         for _ in range(40):
             history.step()

@@ -25,13 +25,13 @@ from lakebed.repo.model import Branch, Commit, MetarangeRef
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.repo.refs import resolve
 from lakebed.repo.tags import create_tag
-from worlds.repo.memory_repository import Place, make_branch, open_home, put
+from worlds.repo.memory_repository import MemoryRepository, make_branch, open_context, put
 
 
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         yield opened
 
 

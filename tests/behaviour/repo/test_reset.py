@@ -14,7 +14,16 @@ from lakebed.repo.layout import Keys, metarange_path
 from lakebed.repo.protection import protect
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
-from worlds.repo.memory_repository import Place, contents, head_of, open_home, put, put_many, remove, uncommitted_of
+from worlds.repo.memory_repository import (
+    MemoryRepository,
+    contents,
+    head_of,
+    open_context,
+    put,
+    put_many,
+    remove,
+    uncommitted_of,
+)
 from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, reset, reset_path, reset_prefix, revert
 
 BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
@@ -23,7 +32,7 @@ BASE = {f"{folder}/{n}": "old" for folder in "abc" for n in range(8)}
 @pytest.fixture
 def home() -> Iterator[RepositoryContext]:
     """A repository with three folders committed."""
-    with open_home(Place()) as opened:
+    with open_context(MemoryRepository()) as opened:
         put_many(opened, "main", BASE)
         commit(opened, "main", message="base")
         yield opened

@@ -25,7 +25,7 @@ from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, stage
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from worlds.repo.memory_repository import Place, open_home
+from worlds.repo.memory_repository import MemoryRepository, open_context
 from worlds.repo.operations import commit
 
 DAY_S = 86_400
@@ -58,7 +58,7 @@ def clock() -> WallClock:
 def home(clock: WallClock) -> Iterator[RepositoryContext]:
     """A repository whose clock is moved by hand."""
     environment = Environment(clock=clock, rng=random.Random(1))
-    with open_home(Place(environment=environment, options=OPTIONS)) as opened:
+    with open_context(MemoryRepository(environment=environment, options=OPTIONS)) as opened:
         yield opened
 
 

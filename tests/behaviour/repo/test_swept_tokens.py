@@ -14,7 +14,7 @@ from lakebed.repo.branches import create_branch
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.staging.cleanup import clean_once
-from worlds.repo.memory_repository import Pause, Place, contents, open_home, put
+from worlds.repo.memory_repository import MemoryRepository, Pause, contents, open_context, put
 from worlds.repo.operations import commit, hard_reset, merge, reset_prefix, revert
 
 CASES: dict[str, tuple[Callable[[RepositoryContext], object], str | None]] = {
@@ -34,8 +34,8 @@ def test_no_verdict_rests_on_rows_that_were_swept(name: str) -> None:
     verb, refusal = CASES[name]
     at = 0
     while True:
-        place = Place()
-        with open_home(place) as home:
+        place = MemoryRepository()
+        with open_context(place) as home:
             put(home, "main", "a", "old")
             commit(home, "main", message="1")
             create_branch(home, "dev", source="main")
@@ -43,13 +43,13 @@ def test_no_verdict_rests_on_rows_that_were_swept(name: str) -> None:
             commit(home, "dev", message="2")
             put(home, "main", "a", "new")
 
-        def sweep(place: Place = place) -> None:
-            with open_home(place) as other:
+        def sweep(place: MemoryRepository = place) -> None:
+            with open_context(place) as other:
                 compact_once(other, "main", force=True)
                 clean_once(other)
 
         pause = Pause(at, sweep)
-        with open_home(place, trap=pause) as home:
+        with open_context(place, trap=pause) as home:
             try:
                 verb(home)
                 told = None

@@ -18,7 +18,7 @@ from lakebed.repo.local_objects import local_store
 from lakebed.runtime import Environment
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.tag_files import TAG_CACHE
-from worlds.repo.memory_repository import Place, open_home
+from worlds.repo.memory_repository import MemoryRepository, open_context
 
 CONTRACTS = Path(__file__).parents[1] / "table"
 MODULES = (
@@ -61,10 +61,10 @@ class Repositories:
     def open_store(self, url: str, *, environment: Environment | None = None, **_: Any) -> ObjectStore:
         """In place of `lakebed.objects.open_store`: the same URL is the same folder of the same branch."""
         if url not in self._homes:
-            place = Place(environment=environment or Environment())
+            place = MemoryRepository(environment=environment or Environment())
             if not url.startswith("memory://"):
                 place.url = f"{url}.repo"
-            self._homes[url] = self._exits.enter_context(open_home(place))
+            self._homes[url] = self._exits.enter_context(open_context(place))
             local_store(self._homes[url], "main", "tables").put("t-beside", b"nobody's")
         return local_store(self._homes[url], "main", "tables/t")
 

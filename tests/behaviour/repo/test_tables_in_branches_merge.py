@@ -21,7 +21,7 @@ from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from worlds.repo.memory_repository import Place, Trap, open_home
+from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 from worlds.repo.operations import commit, merge
 
 ROOT = "warehouse/t"
@@ -34,7 +34,9 @@ def home(request: pytest.FixtureRequest) -> Iterator[RepositoryContext]:
 
     Each test has a seed of its own: names of files are unique in the world, and caches of the process rely on that.
     """
-    with open_home(Place(environment=Environment(clock=ManualClock(), rng=random.Random(request.node.name)))) as opened:
+    with open_context(
+        MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(request.node.name)))
+    ) as opened:
         table = Table.create(local_store(opened, "main", ROOT), name="t", schema=SCHEMA, environment=opened.environment)
         append(table, range(10))
         local_store(opened, "main").put("warehouse/note", b"beside")
@@ -141,8 +143,8 @@ def test_random_histories_of_two_branches() -> None:
     conflicts: list[tuple[str | None, list[str], bool]] = []
     for seed in range(6):
         rng = random.Random(seed)
-        place = Place(environment=Environment(clock=ManualClock(), rng=random.Random(seed + 100)))
-        with open_home(place) as home:
+        place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(seed + 100)))
+        with open_context(place) as home:
             table = Table.create(
                 local_store(home, "main", ROOT), name="t", schema=SCHEMA, environment=place.environment
             )
@@ -232,8 +234,8 @@ def names_below(store: ObjectStore) -> list[str]:
 
 def test_sixteen_writers_while_the_branch_is_sealed() -> None:
     """Sixteen threads append to one table while the branch is compacted and committed: each row is there once."""
-    place = Place()
-    with open_home(place) as home:
+    place = MemoryRepository()
+    with open_context(place) as home:
         table = Table.create(local_store(home, "main", ROOT), name="t", schema=SCHEMA)
 
         def write(writer: int) -> None:
@@ -261,14 +263,14 @@ def test_a_commit_fails_at_every_call(mode: str) -> None:
     """Wherever a commit of a table dies below the branch, the table is as before or has the rows, and goes on."""
     sprung = 0
     for at in range(0, 200, 3):
-        place = Place(environment=Environment(clock=ManualClock(), rng=random.Random(at)))
-        with open_home(place) as home:
+        place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(at)))
+        with open_context(place) as home:
             made = Table.create(local_store(home, "main", ROOT), name="t", schema=SCHEMA, environment=place.environment)
             append(made, range(3))
             commit(home, "main", message="begin")
         trap = Trap(at=at, mode=mode)  # type: ignore[arg-type]
         acknowledged = False
-        with open_home(place, trap=trap) as home:
+        with open_context(place, trap=trap) as home:
             try:
                 append(table_of(home, "main"), range(10, 13))
                 acknowledged = True
@@ -277,7 +279,7 @@ def test_a_commit_fails_at_every_call(mode: str) -> None:
         if not trap.has_sprung:
             break
         sprung += 1
-        with open_home(place) as home:
+        with open_context(place) as home:
             there = rows(home, "main")
             assert there in (model(range(3)), model(range(3), range(10, 13)))
             assert not acknowledged or 10 in there

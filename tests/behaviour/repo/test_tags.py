@@ -15,7 +15,7 @@ from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags, load_
 from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
-from worlds.repo.memory_repository import Place, contents, open_home, put
+from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put
 from worlds.repo.operations import commit
 
 
@@ -28,7 +28,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def home(clock: ManualClock) -> Iterator[RepositoryContext]:
     """A repository with one empty commit."""
-    with open_home(Place(environment=Environment(clock=clock))) as opened:
+    with open_context(MemoryRepository(environment=Environment(clock=clock))) as opened:
         yield opened
 
 

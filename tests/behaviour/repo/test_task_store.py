@@ -26,7 +26,7 @@ from lakebed.table.read import data_path, read_split
 from lakebed.table.write import BucketIndex, TableWriter
 from lakebed.table.write_settings import WriteSettings
 from lakebed.testing.faulty import Crashed
-from worlds.repo.memory_repository import Place, Trap, open_home
+from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("note", pa.string())])
 
@@ -163,19 +163,19 @@ def test_a_branch_that_is_gone_takes_nothing(repo: Repository) -> None:
 def test_staging_is_all_or_nothing_at_every_call(mode: Any) -> None:
     """Wherever staging fails, all of it is there or nothing; staged again it is all there, each path once."""
     for at in range(100):
-        place, trap = Place(), Trap(at=at, mode=mode)
-        with open_home(place) as home:
+        place, trap = MemoryRepository(), Trap(at=at, mode=mode)
+        with open_context(place) as home:
             task = local_store(home, "main", "t").for_tasks(writes=True)
             for number in range(5):
                 task.put(f"{number}", b"x%d" % number)
             entries = task.uploads()
-        with open_home(place, trap=trap) as home:
+        with open_context(place, trap=trap) as home:
             try:
                 local_store(home, "main", "t").stage_entries(entries)
                 said = 5
             except (Crashed, OutcomeUnknown):
                 said = -1
-        with open_home(place) as home:
+        with open_context(place) as home:
             store = local_store(home, "main", "t")
             assert len(list(store.list())) in ({5} if said == 5 else {0, 5})
             store.stage_entries(entries)

@@ -14,7 +14,17 @@ from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.staging.write import delete_prefix, stage_if_absent
-from worlds.repo.memory_repository import Place, Trap, contents, entry_of, head_of, open_home, put, put_many, remove
+from worlds.repo.memory_repository import (
+    MemoryRepository,
+    Trap,
+    contents,
+    entry_of,
+    head_of,
+    open_context,
+    put,
+    put_many,
+    remove,
+)
 from worlds.repo.operations import commit, hard_reset, merge, reset, reset_prefix
 
 R = TypeVar("R")
@@ -60,9 +70,9 @@ class Silence(Trap):
         raise Unavailable("nobody answers")
 
 
-def begin(place: Place) -> None:
+def begin(place: MemoryRepository) -> None:
     """Something committed twice, another branch behind, something staged."""
-    with open_home(place) as home:
+    with open_context(place) as home:
         put(home, "main", "a", "old")
         commit(home, "main", message="1")
         create_branch(home, "dev", source="main")
@@ -71,9 +81,9 @@ def begin(place: Place) -> None:
         put(home, "main", "staged", "old")
 
 
-def everything(place: Place) -> list[object]:
+def everything(place: MemoryRepository) -> list[object]:
     """What both branches show and hold."""
-    with open_home(place) as home:
+    with open_context(place) as home:
         found: list[object] = []
         for branch in ("main", "dev", "fix"):
             try:
@@ -89,12 +99,12 @@ def test_whoever_is_told_that_nothing_happened_can_rely_on_it(name: str, after_e
     """From each single call on nobody answers: either nothing has changed, or the verb does not say `Unavailable`."""
     at = unclear = 0
     while True:
-        place = Place()
+        place = MemoryRepository()
         begin(place)
         before = everything(place)
         silence = Silence(at, after_effect=after_effect)
         told: LakebedError | None = None
-        with open_home(place, trap=silence) as home:
+        with open_context(place, trap=silence) as home:
             try:
                 VERBS[name](home)
             except LakebedError as error:

@@ -26,7 +26,7 @@ from lakebed.table import rows as rows_module
 from lakebed.table.commit import CommitRequest
 from lakebed.table.context import TableBranch
 from lakebed.table.model import Snapshot
-from worlds.repo.memory_repository import Place, Trap, open_home
+from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 
 OPTIONS = RepositoryOptions(background=False)
 
@@ -78,15 +78,15 @@ def test_other_stores_are_shipped_as_they_are(tmp_path: Path) -> None:
 def test_staging_is_tried_again_when_its_answer_is_lost(mode: Any) -> None:
     """Whichever answer of the records is lost, the uploads of a job are staged, each once."""
     for at in range(100):
-        place, trap = Place(), Trap(at=at, mode=mode)
-        with open_home(place) as home:
+        place, trap = MemoryRepository(), Trap(at=at, mode=mode)
+        with open_context(place) as home:
             task = local_store(home, "main", "t").for_tasks(writes=True)
             for number in range(3):
                 task.put(f"{number}", b"x")
             uploads = task.uploads()
-        with open_home(place, trap=trap) as home:
+        with open_context(place, trap=trap) as home:
             tasks._stage(local_store(home, "main", "t"), uploads)
-        with open_home(place) as home:
+        with open_context(place) as home:
             store = local_store(home, "main", "t")
             assert sorted(store.entries(["0", "1", "2"]).items()) == sorted(uploads)
         if not trap.has_sprung:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakebed.lsm.model import Kind
-from worlds.kv.model import Change, Event, Line, Observation, Write, value_of
+from worlds.kv.model import Change, DatabaseHistory, Event, Observation, Write, value_of
 from worlds.promise import PromiseBroken
 
 NOW_MS = 1_000
@@ -17,12 +17,12 @@ def put(number: int, *keys: bytes, started: int = 0, **facts: object) -> Write:
     return Write(number, changes, "owner", started, **facts)  # type: ignore[arg-type]
 
 
-def line_of(*writes: Write) -> Line:
+def line_of(*writes: Write) -> DatabaseHistory:
     """A line on which these became durable, each in a log object of its own."""
-    line = Line("memory://model")
+    history = DatabaseHistory("memory://model")
     for place, write in enumerate(writes, start=1):
-        line.add(Event(10 * place, write, write.changes, place), now_ms=NOW_MS)
-    return line
+        history.add(Event(10 * place, write, write.changes, place), now_ms=NOW_MS)
+    return history
 
 
 def seen(content: dict[bytes, bytes | None], *, floor: int = 0, ended: int = 100, whole: bool = True) -> Observation:
@@ -30,45 +30,45 @@ def seen(content: dict[bytes, bytes | None], *, floor: int = 0, ended: int = 100
     return Observation("scan", "reader", floor, 0, ended, NOW_MS, NOW_MS, content, is_durable=True, is_whole=whole)
 
 
-def check(line: Line, observation: Observation, writes: list[Write]) -> None:
+def check(history: DatabaseHistory, observation: Observation, writes: list[Write]) -> None:
     """Judge one observation."""
-    line.observations.append(observation)
-    line.check_all(writes)
+    history.observations.append(observation)
+    history.check_all(writes)
 
 
 def test_an_acknowledged_write_must_be_durable() -> None:
     """Whoever is told that a write is durable can rely on it."""
     first, second = put(1, b"a"), put(2, b"b")
-    line = line_of(first)
-    line.check_acknowledged(first)
+    history = line_of(first)
+    history.check_acknowledged(first)
     with pytest.raises(PromiseBroken, match="is not durable"):
-        line.check_acknowledged(second)
+        history.check_acknowledged(second)
 
 
 def test_half_a_write_is_noticed() -> None:
     """A write is durable whole, or not at all."""
     write = put(1, b"a", b"b")
-    line = Line("memory://model")
-    line.add(Event(1, write, write.changes[:1], 1), now_ms=NOW_MS)
+    history = DatabaseHistory("memory://model")
+    history.add(Event(1, write, write.changes[:1], 1), now_ms=NOW_MS)
     with pytest.raises(PromiseBroken, match="only 1 changes"):
-        line.check_acknowledged(write)
+        history.check_acknowledged(write)
 
 
 def test_stale_reads_are_noticed() -> None:
     """A read shows nothing older than what its reader was told of."""
-    line = line_of(put(1, b"a"), put(2, b"a"))
-    line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS)
+    history = line_of(put(1, b"a"), put(2, b"a"))
+    history.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS)
     with pytest.raises(PromiseBroken, match="could be"):
-        line.check_read(b"a", value_of(1, 0), floor=2, now_ms=NOW_MS, until_ms=NOW_MS)
+        history.check_read(b"a", value_of(1, 0), floor=2, now_ms=NOW_MS, until_ms=NOW_MS)
 
 
 def test_a_forgotten_own_write_is_noticed() -> None:
     """What a handle wrote before, durable or not, it reads."""
     own = put(2, b"a", durable=False)
-    line = line_of(put(1, b"a"))
-    line.check_read(b"a", value_of(2, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
+    history = line_of(put(1, b"a"))
+    history.check_read(b"a", value_of(2, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
     with pytest.raises(PromiseBroken, match="had been written before"):
-        line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
+        history.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS, own=[own], before={2})
 
 
 def test_a_torn_view_is_noticed() -> None:
@@ -106,20 +106,20 @@ def test_transactions_are_isolated_as_asked(serializable: bool, found: bool) -> 
     read = {b"a": value_of(1, 0)}
     late = put(3, b"b", began=5, read=read, is_serializable=serializable)
     writes = [put(1, b"a"), put(2, b"a"), late]
-    line = line_of(*writes)
+    history = line_of(*writes)
     if not found:
-        line.check_all(writes)
+        history.check_all(writes)
         return
     with pytest.raises(PromiseBroken, match="no moment before it"):
-        line.check_all(writes)
+        history.check_all(writes)
 
 
 def test_endings_are_known() -> None:
     """What ends by itself may be there or not while it ends, and not afterwards."""
-    line = Line("memory://model")
+    history = DatabaseHistory("memory://model")
     change = Change(b"a", Kind.PUT, value_of(1, 0), NOW_MS + 5)
-    line.add(Event(1, Write(1, (change,), "owner", 0), (change,), 1), now_ms=NOW_MS)
+    history.add(Event(1, Write(1, (change,), "owner", 0), (change,), 1), now_ms=NOW_MS)
     for value in (None, value_of(1, 0)):
-        line.check_read(b"a", value, floor=1, now_ms=NOW_MS, until_ms=NOW_MS + 5)
+        history.check_read(b"a", value, floor=1, now_ms=NOW_MS, until_ms=NOW_MS + 5)
     with pytest.raises(PromiseBroken, match="could be"):
-        line.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS + 5, until_ms=NOW_MS + 6)
+        history.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS + 5, until_ms=NOW_MS + 6)

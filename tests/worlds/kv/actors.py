@@ -1,6 +1,6 @@
 """Who lives in a simulated world of databases: processes that write, read, compact, collect, clone, restore, destroy.
 
-Owns: `VERBS`, what an owner may be told to do, by name, and one function for each kind of process, which spawns it.
+Owns: `ACTIONS`, what an owner may be told to do, by name, and one function for each kind of process, which spawns it.
 Invariants: every verb that a process calls is noted and judged by a handle or by the world; errors that are part of
 life end nothing but that one call.
 """
@@ -24,7 +24,7 @@ from worlds.kv.world import CloneAsked, DatabaseWorld, options
 from worlds.promise import PromiseBroken
 
 __all__ = [
-    "VERBS",
+    "ACTIONS",
     "WAITS_MAX",
     "begin",
     "checkpointer",
@@ -43,7 +43,7 @@ __all__ = [
 OPEN_TRIES_MAX: Final = 4
 WAITS_MAX: Final = 60
 
-Verb = Callable[[Owner, random.Random], object]
+Action = Callable[[Owner, random.Random], object]
 
 
 def one(owner: Owner, rng: random.Random) -> bytes:
@@ -56,7 +56,7 @@ def some(owner: Owner, rng: random.Random, count: int) -> list[bytes]:
     return rng.sample(owner.world.keys, min(count, len(owner.world.keys)))
 
 
-VERBS: Final[dict[str, Verb]] = {
+ACTIONS: Final[dict[str, Action]] = {
     "put": lambda owner, rng: owner.put(one(owner, rng)),
     "soft put": lambda owner, rng: owner.put(one(owner, rng), durable=False),
     "delete": lambda owner, rng: owner.delete(one(owner, rng)),
@@ -122,7 +122,7 @@ def use(world: DatabaseWorld, owner: Owner, rng: random.Random, verbs: Mapping[s
     """Some verbs, one after another, until the owner finds that it is one no more."""
     names, weights = list(verbs), list(verbs.values())
     for _ in range(count):
-        verb = VERBS[rng.choices(names, weights)[0]]
+        verb = ACTIONS[rng.choices(names, weights)[0]]
         try:
             verb(owner, rng)
         except Fenced:
@@ -260,7 +260,7 @@ def pin_old(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
     version = rng.randint(max(known.ready_id, known.newest_id - 3), known.newest_id)
     name = f"old-{rng.getrandbits(32)}"
     world.admin(folder).pin(name, version=str(version))
-    states = known.line.states
+    states = known.history.states
     if states[world.promise(folder, name).index] != states[known.contents[version]]:
         raise PromiseBroken(f"the pin of version {version} of {folder} holds something else")
 
@@ -372,7 +372,7 @@ def cloner(world: DatabaseWorld, parent: str, target: str, name: str, *, fixed: 
         if source is not None and index is None:
             return  # somebody deleted it
         asked = world.clones.setdefault(
-            (target, source), CloneAsked(parent, len(world.known(parent).line.events), index)
+            (target, source), CloneAsked(parent, len(world.known(parent).history.events), index)
         )
         world.admin(target).create_clone(world.url(parent), source, copy=copy)
         asked.is_made = True
@@ -390,13 +390,13 @@ def restorer(world: DatabaseWorld, folder: str, name: str, *, count: int = 2, li
             world.scheduler.switch("nothing to restore")
             return
         promise = rng.choice(live)
-        line = world.known(folder).line
-        floor, content = len(line.events), line.states[promise.index]
+        history = world.known(folder).history
+        floor, content = len(history.events), history.states[promise.index]
         announced = (folder, content)
         world.monitor.restoring.append(announced)
         world.admin(folder).restore(promise.id, take_over=True)
         now_ms = world.now_ms()
-        if not any(visible(state, now_ms) == visible(content, now_ms) for state in line.states[floor:]):
+        if not any(visible(state, now_ms) == visible(content, now_ms) for state in history.states[floor:]):
             raise PromiseBroken(f"{folder} was restored to {promise.id}, and never held {visible(content, now_ms)}")
         world.monitor.restoring.remove(announced)
         world.counts["restores"] += 1

@@ -19,7 +19,7 @@ from lakebed.kv.model import CheckpointScope
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.lsm.model import Kind
-from worlds.kv.model import Change, Line, Observation, Write, value_of, visible
+from worlds.kv.model import Change, DatabaseHistory, Observation, Write, value_of, visible
 from worlds.kv.world import DatabaseWorld, options, reader_options
 from worlds.promise import PromiseBroken
 
@@ -52,9 +52,9 @@ class Owner:
         self.world = world
         self.folder = folder
         self.name = name
-        self.line: Line = world.known(folder).line
+        self.history: DatabaseHistory = world.known(folder).history
         self.writes: list[Write] = []
-        self._opened_after = len(self.line.events)
+        self._opened_after = len(self.history.events)
         self.database = Database.open(
             world.place(folder),
             options=settings or options(),
@@ -77,7 +77,7 @@ class Owner:
         write.outcome = "acknowledged"
         write.ended = self.world.tick()
         if write.durable:
-            self.line.check_acknowledged(write)
+            self.history.check_acknowledged(write)
         self.world.counts["durable writes" if write.durable else "other writes"] += 1
 
     def put(self, key: bytes, *, durable: bool = True, ttl: bool = False) -> None:
@@ -166,12 +166,12 @@ class Owner:
 
     def _floor(self) -> int:
         """Count of events that whoever reads now must see: what the log held at opening, and what we were told of."""
-        landed = self.line.landed
+        landed = self.history.landed
         told = (landed[one.id] + 1 for one in self.writes if one.outcome == "acknowledged" and one.id in landed)
         return max(told, default=self._opened_after)
 
     def _check(self, key: bytes, value: bytes | None, floor: int, now_ms: int, before: set[int], what: str) -> None:
-        self.line.check_read(
+        self.history.check_read(
             key,
             value,
             floor=max(floor, self._opened_after),
@@ -199,9 +199,9 @@ class Owner:
 
     def get_surely(self, key: bytes) -> bytes | None:
         """A linearizable get: what is durable now, whoever wrote it."""
-        floor, now_ms = len(self.line.events), self.world.now_ms()
+        floor, now_ms = len(self.history.events), self.world.now_ms()
         value = self.database.get(key, linearizable=True)
-        self.line.check_read(
+        self.history.check_read(
             key,
             value,
             floor=floor,
@@ -226,11 +226,11 @@ class Owner:
 
     def _watch(self, what: str, *, is_whole: bool = True, is_durable: bool = False) -> Callable[..., None]:
         """Begin to look; the returned call notes what was seen."""
-        floor = len(self.line.events) if is_durable else max(self._floor(), self._opened_after)
+        floor = len(self.history.events) if is_durable else max(self._floor(), self._opened_after)
         started, now_ms = self.world.tick(), self.world.now_ms()
 
         def note(content: Mapping[bytes, Any], ended: int | None = None) -> None:
-            self.line.observations.append(
+            self.history.observations.append(
                 Observation(
                     what=what,
                     by=self.name,
@@ -280,7 +280,7 @@ class Owner:
         before = [one for one in self.writes if one.outcome == "acknowledged"]
         self.database.flush(memtable=memtable)
         for write in before:
-            self.line.check_acknowledged(write)
+            self.history.check_acknowledged(write)
         self.world.counts["flushes"] += 1
 
     def checkpoint(self, scope: CheckpointScope, *, lifetime: timedelta | None = None) -> str:
@@ -291,8 +291,8 @@ class Owner:
         result = self.database.create_checkpoint(CheckpointOptions(lifetime=lifetime), scope=scope)
         index = self.world.known(self.folder).contents[result.manifest_id]
         for write in told:
-            self.line.check_acknowledged(write)
-            if self.line.landed.get(write.id, -1) >= index:
+            self.history.check_acknowledged(write)
+            if self.history.landed.get(write.id, -1) >= index:
                 raise PromiseBroken(f"checkpoint {result.id} of {self.folder} misses write {write.id}, made before it")
         self.world.promise(self.folder, result.id)
         return result.id
@@ -302,7 +302,7 @@ class Owner:
         before = [one for one in self.writes if one.outcome == "acknowledged"]
         self.database.close()
         for write in before:
-            self.line.check_acknowledged(write)
+            self.history.check_acknowledged(write)
 
 
 class Follower:
@@ -320,11 +320,11 @@ class Follower:
         self.world = world
         self.folder = folder
         self.name = name
-        self.line = world.known(folder).line
+        self.history = world.known(folder).history
         self.checkpoint = checkpoint
         self.is_mixed = follow_latest
         self._index = None if checkpoint is None else world.monitor.index_of(folder, checkpoint)
-        self._floor = len(self.line.events)
+        self._floor = len(self.history.events)
         self.reader = DatabaseReader.open(
             world.place(folder), checkpoint=checkpoint, options=reader_options(follow_latest=follow_latest)
         )
@@ -333,7 +333,7 @@ class Follower:
 
     def poll(self) -> None:
         """Look for news: what was durable before must be seen from now on."""
-        floor = len(self.line.events)
+        floor = len(self.history.events)
         now_ms = self.world.now_ms()
         self.reader.poll_once()
         self._seen_ms = now_ms
@@ -347,7 +347,7 @@ class Follower:
         if self._index is not None:
             self._check_fixed({key: value}, now_ms, is_whole=False)
             return
-        self.line.check_read(
+        self.history.check_read(
             key, value, floor=floor, now_ms=now_ms, until_ms=self.world.now_ms(), what=f"get by reader {self.name}"
         )
         self.world.counts["reader gets"] += 1
@@ -377,11 +377,11 @@ class Follower:
             content=content,
             is_durable=True,
         )
-        self.line.observations.append(observation)
+        self.history.observations.append(observation)
 
     def _check_fixed(self, content: dict[bytes, Any], now_ms: int, *, is_whole: bool) -> None:
         assert self._index is not None
-        state = self.line.states[self._index]
+        state = self.history.states[self._index]
         seen = {key: value for key, value in content.items() if value is not None}
         for when_ms in {now_ms, self.world.now_ms()}:
             expected = visible(state, when_ms)
@@ -417,7 +417,7 @@ def slowly(
 
 def ask_checkpoint(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
     """Ask from outside for a checkpoint: of the latest, or of another one's version."""
-    floor, now_ms = len(world.known(folder).line.events), world.now_ms()
+    floor, now_ms = len(world.known(folder).history.events), world.now_ms()
     live = [one for one in world.promises.values() if one.folder == folder]
     lifetime = timedelta(milliseconds=rng.choice((30, 200))) if rng.random() < 0.4 else None
     if live and rng.random() < 0.4:

@@ -1,7 +1,7 @@
 """What a database must hold, as a dictionary: the model that simulations and property tests compare databases with.
 
-Owns: `Line`, one database's history (every write in the order in which it became durable, and the dictionary after
-each), `Write`, what somebody asked for and was told, and the judgement of everything that is read.
+Owns: `DatabaseHistory` (every write of one database in the order in which it became durable, and the dictionary after
+each), `Write`, what a caller asked for and was told, and the judgement of everything that is read.
 
 Invariants: the model knows no file, no manifest and no lock. Every value it is told is unique and begins with the
 number of its write, so what is read tells which writes it rests on. A write is one event: the dictionary between two
@@ -21,17 +21,17 @@ from worlds.promise import PromiseBroken
 
 __all__ = [
     "Change",
+    "DatabaseHistory",
     "Event",
-    "Line",
     "Observation",
-    "State",
+    "Rows",
     "Write",
     "apply_change",
     "value_of",
     "visible",
 ]
 
-State = dict[bytes, tuple[bytes, int | None]]
+Rows = dict[bytes, tuple[bytes, int | None]]
 """key -> (value, when it expires in Unix ms or None), expired ones included."""
 
 
@@ -68,7 +68,7 @@ class Write:
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """One step of a line: a write that became durable, a fence, or other contents put in place by a restore."""
+    """One step of a history: a write that became durable, a fence, or other contents put in place by a restore."""
 
     tick: int
     write: Write | None
@@ -107,7 +107,7 @@ def writes_in(value: bytes) -> list[int]:
     return [int(token.partition(b".")[0]) for token in value.split(b";") if token]
 
 
-def apply_change(state: State, change: Change, now_ms: int) -> None:
+def apply_change(state: Rows, change: Change, now_ms: int) -> None:
     """Change the dictionary in place; operands append."""
     if change.kind is Kind.PUT:
         state[change.key] = (change.value, change.expires_at_ms)
@@ -119,12 +119,12 @@ def apply_change(state: State, change: Change, now_ms: int) -> None:
         state[change.key] = ((before[0] if before and alive else b"") + change.value, change.expires_at_ms)
 
 
-def visible(state: State, now_ms: int) -> dict[bytes, bytes]:
+def visible(state: Rows, now_ms: int) -> dict[bytes, bytes]:
     """What can be read at a time."""
     return {key: value for key, (value, ends) in state.items() if ends is None or now_ms < ends}
 
 
-class Line:
+class DatabaseHistory:
     """One database's history.
 
     Attributes:
@@ -138,7 +138,7 @@ class Line:
     def __init__(self, url: str) -> None:
         self.url = url
         self.events: list[Event] = []
-        self.states: list[State] = [{}]
+        self.states: list[Rows] = [{}]
         self.ends: list[tuple[int, int]] = [(0, 0)]
         self.landed: dict[int, int] = {}
         self.keeps_all = True
@@ -148,11 +148,11 @@ class Line:
     # ---- learning
 
     @property
-    def state(self) -> State:
+    def state(self) -> Rows:
         """The dictionary now."""
         return self.states[-1]
 
-    def add(self, event: Event, *, now_ms: int, content: State | None = None) -> None:
+    def add(self, event: Event, *, now_ms: int, content: Rows | None = None) -> None:
         """Append an event; `content` replaces everything."""
         state = dict(self.state) if content is None else dict(content)
         for change in event.changes:
@@ -306,7 +306,7 @@ class Line:
             f"{[visible(state, seen.now_ms) for state in self._states_seen(seen, floor)]}"
         )
 
-    def _states_seen(self, seen: Observation, floor: int) -> list[State]:
+    def _states_seen(self, seen: Observation, floor: int) -> list[Rows]:
         """The dictionaries of the moments that may have been seen."""
         last = floor
         for index in range(floor, len(self.events)):
@@ -339,7 +339,7 @@ def lone_tombstones(writes: Sequence[Write], by: str) -> set[bytes]:
     }
 
 
-def matches(state: State, seen: Observation, doubtful: Set[bytes] = frozenset()) -> bool:
+def matches(state: Rows, seen: Observation, doubtful: Set[bytes] = frozenset()) -> bool:
     """Whether an observation may have been made of a dictionary; what expired meanwhile may be there or not.
 
     Args:

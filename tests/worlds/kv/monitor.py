@@ -1,8 +1,9 @@
 """A store that sees every object come and go, and knows after each whether some database has lost anything.
 
-Owns: what is promised by objects. It reads manifests, logs and files as they are created, keeps a `Line` for each
-database, and finds at once: a version whose files do not hold what the log holds up to it; an append behind a fence;
-sequences that go back; a version, checkpoint or clone whose objects are deleted; a destroyed database that comes back.
+Owns: what is promised by objects. It reads manifests, logs and files as they are created, keeps a `DatabaseHistory`
+for each database, and finds at once: a version whose files do not hold what the log holds up to it; an append behind a
+fence; sequences that go back; a version, checkpoint or clone whose objects are deleted; a destroyed database that comes
+back.
 
 Invariants: it stands below all actors, so what it sees has happened; it never raises into the code under test, but
 keeps what it found in `violations`.
@@ -23,7 +24,7 @@ from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.kv.files import LoggedRow, read_file, read_log_record
-from worlds.kv.model import Change, Event, Line, State, Write, apply_change, visible, writes_in
+from worlds.kv.model import Change, DatabaseHistory, Event, Rows, Write, apply_change, visible, writes_in
 from worlds.promise import PromiseBroken
 
 __all__ = ["ObservedDatabase", "StoreMonitor"]
@@ -37,7 +38,7 @@ _NAMED: Final = re.compile(r"(?P<folder>.+)/(?P<kind>manifest|wal|sst)/(?P<id>[0
 class ObservedDatabase:
     """What is known of one database."""
 
-    line: Line
+    history: DatabaseHistory
     folder: str
     newest_id: int = 0
     ready_id: int = 1
@@ -96,7 +97,7 @@ class StoreMonitor(StoreWrapper):
         self.databases: dict[str, ObservedDatabase] = {}
         self.paths: set[str] = set()
         self.violations: list[PromiseBroken] = []
-        self.restoring: list[tuple[str, State]] = []
+        self.restoring: list[tuple[str, Rows]] = []
         """Restores under way: folder and the content that is to come."""
         self.rows_of: dict[str, list[LoggedRow]] = {}
         """Files do not change: rows by path."""
@@ -121,7 +122,7 @@ class StoreMonitor(StoreWrapper):
     def database(self, folder: str) -> ObservedDatabase:
         """What is known of a database; begins with nothing."""
         if folder not in self.databases:
-            self.databases[folder] = ObservedDatabase(Line(folder), folder)
+            self.databases[folder] = ObservedDatabase(DatabaseHistory(folder), folder)
         return self.databases[folder]
 
     # ---- what comes
@@ -150,22 +151,22 @@ class StoreMonitor(StoreWrapper):
             raise PromiseBroken(f"{path} of epoch {record.epoch} follows a record of epoch {database.epoch}")
         database.epoch = record.epoch
         if not record.rows:
-            database.line.add(Event(self.tick(), None, (), log_id), now_ms=self.now_ms())
+            database.history.add(Event(self.tick(), None, (), log_id), now_ms=self.now_ms())
             return
         self._rows(database, record.rows, log_id)
 
     def _rows(self, database: ObservedDatabase, rows: list[LoggedRow], log_id: int) -> None:
         """Rows that became durable together, as events: what bears one number belongs to one write."""
         for row in rows:
-            if row.sequence <= database.line.last_sequence:
+            if row.sequence <= database.history.last_sequence:
                 raise PromiseBroken(
                     f"{database.folder}: sequence {row.sequence} in object {log_id} follows "
-                    f"{database.line.last_sequence}"
+                    f"{database.history.last_sequence}"
                 )
-            database.line.last_sequence = row.sequence
+            database.history.last_sequence = row.sequence
         for number, changes in grouped(rows):
             write = None if number is None else self.writes.get(number)
-            database.line.add(Event(self.tick(), write, changes, log_id), now_ms=self.now_ms())
+            database.history.add(Event(self.tick(), write, changes, log_id), now_ms=self.now_ms())
 
     def _manifest(self, database: ObservedDatabase, manifest_id: int, path: str) -> None:
         if manifest_id <= database.newest_id:
@@ -174,7 +175,7 @@ class StoreMonitor(StoreWrapper):
         before, database.manifest = database.manifest, manifest
         if before is not None and not before.initialized:
             # A clone that is not ready may still begin from another version, when its pins have died.
-            database.line, before = Line(database.folder), None
+            database.history, before = DatabaseHistory(database.folder), None
         database.newest_id = manifest_id
         database.manifests[manifest_id] = manifest
         if before is not None:
@@ -182,18 +183,18 @@ class StoreMonitor(StoreWrapper):
         if manifest.destroyed_at_ms is not None:
             database.is_destroyed = True
         changed = before is None or before.file_set != manifest.file_set
-        database.line.keeps_all = manifest.wal_enabled
+        database.history.keeps_all = manifest.wal_enabled
         changed = changed or before.replay_after_wal_id != manifest.replay_after_wal_id  # type: ignore[union-attr]
         if changed and manifest.initialized:  # else its files may still be on their way
             self._holds(database, manifest, before)
         if manifest.initialized and database.initial is None:
             for log_id in sorted(database.copied):
                 self._log(database, log_id, database.path("wal", f"{log_id:020d}"))
-            database.initial = len(database.line.events)
+            database.initial = len(database.history.events)
             database.ready_id = manifest_id
         seen = max(manifest.wal_id_last_seen, manifest.replay_after_wal_id)
         database.contents[manifest_id] = (
-            len(database.line.events) if database.is_logless else database.line.index_at(seen)
+            len(database.history.events) if database.is_logless else database.history.index_at(seen)
         )
         known = {one.id for one in before.checkpoints} if before is not None else set()
         fresh = [one for one in manifest.checkpoints if one.id not in known and one.is_live(self.now_ms())]
@@ -216,8 +217,8 @@ class StoreMonitor(StoreWrapper):
             # Numbers go on; what was written late to the destroyed database is below.
             log_id = max([manifest.replay_after_wal_id, *database.log])
             database.log[log_id] = None
-            database.line.last_sequence = manifest.last_sequence
-            database.line.add(Event(self.tick(), None, (), log_id), now_ms=self.now_ms(), content={})
+            database.history.last_sequence = manifest.last_sequence
+            database.history.add(Event(self.tick(), None, (), log_id), now_ms=self.now_ms(), content={})
             return
         old = {one.id: one for one in before.checkpoints}
         for checkpoint in manifest.checkpoints:
@@ -233,26 +234,26 @@ class StoreMonitor(StoreWrapper):
         if database.is_logless:
             self._learn_from_files(database, manifest)
         found = resolved(rows, self.now_ms())
-        line = database.line
-        index = len(line.events) if database.is_logless else line.index_at(manifest.replay_after_wal_id)
+        history = database.history
+        index = len(history.events) if database.is_logless else history.index_at(manifest.replay_after_wal_id)
         if before is None and (found or manifest.external_databases):
-            line.add(
+            history.add(
                 Event(self.tick(), None, (), manifest.replay_after_wal_id),
                 now_ms=self.now_ms(),
                 content=state_of(rows, self.now_ms()),
             )
-            line.last_sequence = manifest.last_sequence
+            history.last_sequence = manifest.last_sequence
             database.log[manifest.replay_after_wal_id] = None
             return
-        expected = visible(line.states[index], self.now_ms())
+        expected = visible(history.states[index], self.now_ms())
         if found == expected:
             return
         for folder, content in self.restoring:
             if folder == database.folder and found == visible(content, self.now_ms()):
-                if index != len(line.events):
+                if index != len(history.events):
                     raise PromiseBroken(f"{folder}: a restore was published although the log had gone on")
                 event = Event(self.tick(), None, (), manifest.replay_after_wal_id)
-                line.add(event, now_ms=self.now_ms(), content=state_of(rows, self.now_ms()))
+                history.add(event, now_ms=self.now_ms(), content=state_of(rows, self.now_ms()))
                 return
         raise PromiseBroken(
             f"{database.folder}: manifest {manifest.manifest_id} replays from {manifest.replay_after_wal_id} on, and "
@@ -266,7 +267,7 @@ class StoreMonitor(StoreWrapper):
                 continue
             database.known_l0.add(file.id)
             rows = sorted(self._file_rows(database, manifest, file), key=lambda row: row.sequence)
-            if rows and rows[0].sequence > database.line.last_sequence:
+            if rows and rows[0].sequence > database.history.last_sequence:
                 self._rows(database, rows, 0)
 
     def _file_rows(self, database: ObservedDatabase, manifest: Manifest, file: FileMeta) -> list[LoggedRow]:
@@ -371,9 +372,9 @@ def grouped(rows: list[LoggedRow]) -> Iterator[tuple[int | None, tuple[Change, .
         position = end
 
 
-def state_of(rows: list[LoggedRow], now_ms: int) -> State:
+def state_of(rows: list[LoggedRow], now_ms: int) -> Rows:
     """The dictionary that rows of all versions add up to."""
-    state: State = {}
+    state: Rows = {}
     for row in sorted(rows, key=lambda row: row.sequence):
         apply_change(state, Change(row.key, row.kind, row.value, row.expires_at_ms), now_ms)
     return state

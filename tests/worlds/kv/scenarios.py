@@ -250,7 +250,7 @@ def generations(world: DatabaseWorld) -> None:
     """Three generations made in peace; then everybody compacts, is collected, or is destroyed."""
     begin(world, "a")
     for parent, target in (("a", "b"), ("b", "c")):
-        world.clones[target, None] = CloneAsked(parent, len(world.known(parent).line.events), None, is_made=True)
+        world.clones[target, None] = CloneAsked(parent, len(world.known(parent).history.events), None, is_made=True)
         world.admin(target).create_clone(world.url(parent))
         if world.rng.random() < 0.5:
             checkpoint = world.admin(target).create_checkpoint()

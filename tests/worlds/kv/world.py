@@ -181,7 +181,7 @@ class DatabaseWorld(World):
     def check_at_rest(self) -> None:
         """Everything promised can be read, nothing more than that is left after a collection."""
         for folder in list(self.monitor.databases):
-            self.known(folder).line.check_all(list(self.writes.values()))
+            self.known(folder).history.check_all(list(self.writes.values()))
         for promise in list(self.promises.values()):
             self._check_promise(promise)
         self._check_pins()
@@ -204,7 +204,7 @@ class DatabaseWorld(World):
         if known.is_destroyed or checkpoint.manifest_id in known.corrupted:
             return
         content = self.read_fixed(promise.folder, promise.id)
-        expected = visible(known.line.states[promise.index], now_ms)
+        expected = visible(known.history.states[promise.index], now_ms)
         if content != expected:
             raise PromiseBroken(f"checkpoint {promise.id} of {promise.folder} holds {content} instead of {expected}")
         self.counts["promised checkpoints read"] += 1
@@ -221,14 +221,14 @@ class DatabaseWorld(World):
             return
         settings = options(wal_enabled=known.manifest.wal_enabled, merge_operator=known.manifest.merge_operator)
         with Database.open(self.place(folder), options=settings, create=False, take_over=True) as database:
-            content, expected = dict(database.scan()), visible(known.line.state, self.now_ms())
+            content, expected = dict(database.scan()), visible(known.history.state, self.now_ms())
             if content != expected:
                 raise PromiseBroken(f"{folder} opened anew holds {content} instead of {expected}")
             for key in {change.key for write in self.writes.values() for change in write.changes}:
                 if database.get(key) != expected.get(key):
                     raise PromiseBroken(f"{folder} opened anew has {database.get(key)!r} under {key!r}")
             database.compact(full=True)
-            if dict(database.scan(reverse=True)) != visible(known.line.state, self.now_ms()):
+            if dict(database.scan(reverse=True)) != visible(known.history.state, self.now_ms()):
                 raise PromiseBroken(f"{folder} was changed by its compaction")
         self.counts["databases reopened"] += 1
 
@@ -237,10 +237,10 @@ class DatabaseWorld(World):
             known = self.known(folder)
             if not asked.is_made or known.initial is None:
                 continue
-            parent = self.known(asked.parent).line
+            parent = self.known(asked.parent).history
             states = parent.states[asked.floor :] if asked.index is None else [parent.states[asked.index]]
-            if known.line.states[known.initial] not in states:
-                began = known.line.states[known.initial]
+            if known.history.states[known.initial] not in states:
+                began = known.history.states[known.initial]
                 raise PromiseBroken(
                     f"clone {folder} of {source or 'the latest'} began as {began}, not as {asked.parent} was"
                 )

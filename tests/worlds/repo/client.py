@@ -39,10 +39,10 @@ __all__ = [
     "EAGER",
     "EVERYTHING",
     "QUIET",
+    "Expected",
     "LibraryClient",
     "Refused",
     "RepositoryClient",
-    "State",
     "Unclear",
     "body_of",
     "check_sound",
@@ -50,7 +50,7 @@ __all__ = [
     "told",
 ]
 
-State = dict[str, dict[str, str]]
+Expected = dict[str, dict[str, str]]
 """What a workload must see: path to checksum, by the reference it is seen at."""
 
 EAGER: Final = RepositoryOptions(

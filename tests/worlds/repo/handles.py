@@ -34,7 +34,7 @@ from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_ab
 from lakebed.repo.tags import create_tag, delete_tag
 from worlds.promise import PromiseBroken
 from worlds.repo.head_verbs import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
-from worlds.repo.model import Line, alike, difference, identified, listing, same
+from worlds.repo.model import ListedLine, alike, difference, identified, listing, same
 from worlds.repo.monitor import MonitoredKeyValue
 from worlds.repo.operations import (
     cherry_pick,
@@ -57,9 +57,9 @@ from worlds.repo.verbs import (
     BranchReturn,
     Delete,
     DeletePrefix,
+    JudgedVerb,
     Put,
     Tagging,
-    Verb,
 )
 from worlds.repo.world import RepositoryWorld, check_body
 
@@ -89,7 +89,7 @@ class Process:
 
     # ---- the one way to call a verb
 
-    def perform(self, verb: Verb, call: Callable[[RepositoryContext], R], *, goes_on: bool = False) -> R | None:
+    def perform(self, verb: JudgedVerb, call: Callable[[RepositoryContext], R], *, goes_on: bool = False) -> R | None:
         """Announce a verb, call it, and judge what it says. None: it was refused, or its outcome is unknown.
 
         Args:
@@ -117,7 +117,7 @@ class Process:
         verb.told = "done"
         return result
 
-    def _check_refusal(self, verb: Verb, error: LakebedError) -> None:
+    def _check_refusal(self, verb: JudgedVerb, error: LakebedError) -> None:
         monitor = self.world.monitor
         if error.kind not in REFUSALS.get(type(error), ()):
             # Whoever still reads what a collection without any minimal age takes is told so.
@@ -129,8 +129,8 @@ class Process:
         verb.refused(error, monitor.known)
         verb.told = f"{error.kind}"
 
-    def _verb(self, name: str, branch: str = "main") -> Verb:
-        return Verb(name=name, branch=branch, by=self.name)
+    def _verb(self, name: str, branch: str = "main") -> JudgedVerb:
+        return JudgedVerb(name=name, branch=branch, by=self.name)
 
     # ---- what it draws
 
@@ -258,7 +258,7 @@ class Process:
         amount = rng.choice((None, None, 2))
         verb = self._verb("list", branch)
 
-        def read(home: RepositoryContext) -> list[Line]:
+        def read(home: RepositoryContext) -> list[ListedLine]:
             with open_view(home, resolve(home, branch)) as view:
                 lines = view.list(prefix, after=after, delimiter=delimiter, amount=amount)
                 return [

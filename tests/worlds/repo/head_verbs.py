@@ -1,7 +1,7 @@
 """The verbs of a repository that move heads, judged: seal, work on what is sealed, publish.
 
-Owns: `Move`, and one class for each kind of them. A move rests on one moment of its branch, that of its seal; what was
-written since stays on top of what it comes to. Invariants: as of `worlds.repo.verbs`; what a new head holds is
+Owns: `JudgedMove`, and one class for each kind of them. A move rests on one moment of its branch, that of its seal;
+what was written since stays on top of what it comes to. Invariants: as of `worlds.repo.verbs`; what a new head holds is
 what the dictionary model says, for one moment at which the branch was as the verb needs it. Does not know: how a verb
 is made.
 """
@@ -16,9 +16,9 @@ from lakebed.errors import LakebedError
 from lakebed.repo.committed.merge import Strategy
 from worlds.promise import PromiseBroken
 from worlds.repo.model import History, Moment, State, alike, applied, below, chosen, merged, same
-from worlds.repo.verbs import Change, Known, Verb
+from worlds.repo.verbs import Change, JudgedVerb, Known
 
-__all__ = ["Commitment", "HardReset", "Importing", "Merging", "Move", "Picking", "Rebasing", "Reset"]
+__all__ = ["Commitment", "HardReset", "Importing", "JudgedMove", "Merging", "Picking", "Rebasing", "Reset"]
 
 MERGE_SOURCE_KEY: Final = ".lakebed.merge.source"
 """Where a commit of a merge with one parent says what was merged."""
@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class Move(Verb):
+class JudgedMove(JudgedVerb):
     """A verb that seals, works on what is sealed, and publishes."""
 
     def targets(self, moment: Moment, after: Moment, known: Known) -> Iterator[Target]:
@@ -124,7 +124,7 @@ def _lands(target: State, moment: Moment, before: Moment, after: Moment, history
 
 
 @dataclass(eq=False, kw_only=True)
-class Commitment(Move):
+class Commitment(JudgedMove):
     """A commit: of everything, or of chosen paths."""
 
     prefixes: tuple[bytes, ...] = ()
@@ -152,7 +152,7 @@ class Commitment(Move):
 
 
 @dataclass(eq=False, kw_only=True)
-class Reset(Move):
+class Reset(JudgedMove):
     """What is uncommitted is given up, all of it or below a prefix."""
 
     prefix: bytes | None = None
@@ -178,7 +178,7 @@ class Reset(Move):
 
 
 @dataclass(eq=False, kw_only=True)
-class HardReset(Move):
+class HardReset(JudgedMove):
     """A branch goes to another commit."""
 
     ref: str
@@ -203,7 +203,7 @@ class HardReset(Move):
 
 
 @dataclass(eq=False, kw_only=True)
-class Merging(Move):
+class Merging(JudgedMove):
     """A merge of a reference."""
 
     source: str
@@ -259,7 +259,7 @@ class Merging(Move):
 
 
 @dataclass(eq=False, kw_only=True)
-class Picking(Move):
+class Picking(JudgedMove):
     """A commit's changes, made again or undone."""
 
     commit: str
@@ -292,7 +292,7 @@ class Picking(Move):
 
 
 @dataclass(eq=False, kw_only=True)
-class Rebasing(Move):
+class Rebasing(JudgedMove):
     """The branch's own commits, made again upon another reference."""
 
     onto: str
@@ -339,7 +339,7 @@ class Rebasing(Move):
 
 
 @dataclass(eq=False, kw_only=True)
-class Importing(Move):
+class Importing(JudgedMove):
     """Objects of another place become entries, in one commit."""
 
     id: str

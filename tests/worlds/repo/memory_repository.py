@@ -3,7 +3,7 @@
 Owns: `memory_home`, the small words in which tests write and read paths, and `Trap`, which counts the calls of a home's
 key-value store and object store and makes exactly one of them fail. Invariants: after a crash every later call of that
 home fails too and has no effect, so that nothing cleans up for it; what was stored stays for the next home of the same
-`Place`.
+`MemoryRepository`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from lakebed.testing.faulty import Crashed
 from lakebed.testing.wrapper import Call, StoreWrapper
 
 __all__ = [
+    "MemoryRepository",
     "Pause",
-    "Place",
     "Trap",
     "TrapMode",
     "TrappedKeyValue",
@@ -55,7 +55,7 @@ __all__ = [
     "entry_of",
     "head_of",
     "make_branch",
-    "open_home",
+    "open_context",
     "put",
     "put_many",
     "remove",
@@ -241,7 +241,7 @@ class TrappedKeyValue:
 
 
 @dataclass
-class Place:
+class MemoryRepository:
     """Where a repository is: rows, objects, a clock. Every home of one place is a process of its own."""
 
     environment: Environment = field(default_factory=Environment)
@@ -256,7 +256,7 @@ class Place:
         self.record = RepositoryRecord("01", "here", "main", self.environment.clock.now_ms())
         self.space = MemorySpace(environment=self.environment)
         self.url = f"memory://repository-home-{next(_numbers)}"  # not by the seed: two tests may have the same
-        with open_home(self) as home:
+        with open_context(self) as home:
             first = new_commit(
                 home, parents=(), metarange=EMPTY_METARANGE, message="begin", metadata=None, committer="ada"
             )
@@ -264,7 +264,7 @@ class Place:
             make_branch(home, "main", first.id)
 
 
-def copy_of(place: Place) -> Place:
+def copy_of(place: MemoryRepository) -> MemoryRepository:
     """The same repository with records of its own, over the same objects, which nobody changes."""
     made = copy.copy(place)
     made.space = MemorySpace(environment=place.environment)
@@ -274,8 +274,8 @@ def copy_of(place: Place) -> Place:
 
 
 @contextmanager
-def open_home(
-    place: Place, *, trap: Trap | None = None, key_value: KeyValue | None = None
+def open_context(
+    place: MemoryRepository, *, trap: Trap | None = None, key_value: KeyValue | None = None
 ) -> Iterator[RepositoryContext]:
     """A home of a place, as a process of its own; `key_value` instead of the place's."""
     store: Any = open_store(place.url, environment=place.environment)

@@ -21,7 +21,7 @@ from lakebed.repo.model import Commit, DiffKind
 __all__ = [
     "History",
     "Ledger",
-    "Line",
+    "ListedLine",
     "Moment",
     "State",
     "alike",
@@ -41,7 +41,7 @@ __all__ = [
 State = Mapping[bytes, bytes]
 """path -> encoded entry."""
 
-Line = tuple[str, bytes | None]
+ListedLine = tuple[str, bytes | None]
 """One line of a listing: a path with its identity, or a common prefix with None."""
 
 
@@ -132,7 +132,7 @@ def merged(
     return applied({}, after), conflicts
 
 
-def listing(state: State, *, prefix: bytes = b"", after: str = "", delimiter: str = "") -> list[Line]:
+def listing(state: State, *, prefix: bytes = b"", after: str = "", delimiter: str = "") -> list[ListedLine]:
     """What a listing of a state says, line by line."""
     lines: dict[str, bytes | None] = {}
     for path, value in sorted(state.items()):

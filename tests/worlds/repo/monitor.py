@@ -31,7 +31,7 @@ from lakebed.repo.records import decode_record
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.promise import PromiseBroken
 from worlds.repo.model import History, Ledger, Moment, State, alike, shown
-from worlds.repo.verbs import Change, DeletePrefix, Known, Tagging, Verb
+from worlds.repo.verbs import Change, DeletePrefix, JudgedVerb, Known, Tagging
 
 __all__ = ["MonitoredKeyValue", "MonitoredStore", "RepositoryMonitor"]
 
@@ -142,7 +142,7 @@ class RepositoryMonitor:
 
     # ---- changes of records
 
-    def changed(self, verb: Verb | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def changed(self, verb: JudgedVerb | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         """A change has happened. `verb`: whose; None: of whoever sets the scene."""
         try:
             self._changed(verb, puts, deletes)
@@ -152,7 +152,7 @@ class RepositoryMonitor:
             found = f"{verb} left what cannot be read: {type(error).__name__} {error}"
             self.violations.append(PromiseBroken(found))
 
-    def _changed(self, verb: Verb | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
+    def _changed(self, verb: JudgedVerb | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
         touched: set[str] = set()
         named: set[str] = set()
         changes: list[tuple[bytes, bytes | None]] = [*puts.items(), *((key, None) for key in deletes)]
@@ -168,7 +168,7 @@ class RepositoryMonitor:
         self._check_there(named, touched, puts)
 
     def _mirror(
-        self, key: bytes, value: bytes | None, verb: Verb | None, *, touched: set[str], named: set[str]
+        self, key: bytes, value: bytes | None, verb: JudgedVerb | None, *, touched: set[str], named: set[str]
     ) -> None:
         """Take one row over; note which tokens it touches and which branches it names."""
         keys = self.keys
@@ -204,7 +204,7 @@ class RepositoryMonitor:
         elif key == keys.boundary and value is not None:
             self.boundary = value
 
-    def _commit(self, id: str, value: bytes | None, verb: Verb | None) -> None:
+    def _commit(self, id: str, value: bytes | None, verb: JudgedVerb | None) -> None:
         if value is None:
             if id in self._reached():
                 raise PromiseBroken(f"{verb} deleted the record of {id}, which something descends from")
@@ -215,7 +215,7 @@ class RepositoryMonitor:
             raise PromiseBroken(f"{verb} changed what the commit {id} holds")
         self.ledger.commits[id] = commit
 
-    def _tag(self, name: str, value: bytes | None, verb: Verb | None) -> None:
+    def _tag(self, name: str, value: bytes | None, verb: JudgedVerb | None) -> None:
         before = self.live_tags.pop(name, None)
         if value is not None:
             self.live_tags[name] = decode_record(value, Tag, key=self.keys.tag(name))
@@ -230,7 +230,7 @@ class RepositoryMonitor:
             raise PromiseBroken(f"{verb} made the tag {name} name {id}")
         self._count_effect(verb)
 
-    def _judge(self, name: str, verb: Verb | None) -> None:
+    def _judge(self, name: str, verb: JudgedVerb | None) -> None:
         """Ask the verb that made a change whether it explains what became of a branch."""
         history, record = self.history(name), self.branches.get(name)
         before = history.now
@@ -254,7 +254,7 @@ class RepositoryMonitor:
                 )
         history.moments.append(after)
 
-    def _count_effect(self, verb: Verb) -> None:
+    def _count_effect(self, verb: JudgedVerb) -> None:
         verb.effect_count += 1
         if verb.told is not None:
             raise PromiseBroken(f"{verb} was told: {verb.told}; and has had an effect since")
@@ -392,13 +392,13 @@ class MonitoredKeyValue:
 
     is_local = True
 
-    def __init__(self, monitor: RepositoryMonitor, verb: Verb | None = None) -> None:
+    def __init__(self, monitor: RepositoryMonitor, verb: JudgedVerb | None = None) -> None:
         self.monitor = monitor
         self._verb = verb
         self._memory = MemoryKeyValue(monitor.space)
         self.get, self.peek, self.snapshot = self._memory.get, self._memory.peek, self._memory.snapshot
 
-    def of(self, verb: Verb) -> MonitoredKeyValue:
+    def of(self, verb: JudgedVerb) -> MonitoredKeyValue:
         """The handle of one verb."""
         return MonitoredKeyValue(self.monitor, verb)
 

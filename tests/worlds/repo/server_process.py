@@ -23,7 +23,7 @@ import urllib3
 
 from lakebed.clock import SystemClock
 from worlds.promise import PromiseBroken
-from worlds.repo.client import Refused, RepositoryClient, State, Unclear, checksum_of
+from worlds.repo.client import Expected, Refused, RepositoryClient, Unclear, checksum_of
 from worlds.repo.workload import Step, Workload
 from worlds.waiting import pause
 
@@ -302,7 +302,7 @@ class ImportWorkload(Workload):
             if error.args[0] != "branch_exists":
                 raise
 
-    def observe(self) -> State:
+    def observe(self) -> Expected:
         """Paths alone: what is imported has its store's checksum."""
         return {"imports": dict.fromkeys(self.client.show("imports", self.prefix), "")}
 

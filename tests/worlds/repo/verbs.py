@@ -1,10 +1,10 @@
 """What each verb of a repository may do, and what its caller may be told: judged in states, moments and commits.
 
-Owns: `Verb` and one class for each kind of them. A verb that is under way explains a change of its branch or does not;
-what its caller is told in the end is true of some moment of its time, or not. Invariants: a verb has its effect at most
-once; after a refusal never; when it is acknowledged, it had it (or nothing had to be done at some moment of its time).
-A verb whose caller was told nothing, because it crashed or the outcome is unknown, may have its effect at any later
-time. Does not know: how a verb is made, nor any layer of a branch.
+Owns: `JudgedVerb` and one class for each kind of them. A verb that is under way explains a change of its branch or does
+not; what its caller is told in the end is true of some moment of its time, or not. Invariants: a verb has its effect at
+most once; after a refusal never; when it is acknowledged, it had it (or nothing had to be done at some moment of its
+time). A verb whose caller was told nothing, because it crashed or the outcome is unknown, may have its effect at any
+later time. Does not know: how a verb is made, nor any layer of a branch.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
     "Change",
     "Delete",
     "DeletePrefix",
+    "JudgedVerb",
     "Known",
     "Put",
     "Tagging",
-    "Verb",
 ]
 
 
@@ -80,7 +80,7 @@ class Change:
 
 
 @dataclass(eq=False, kw_only=True)
-class Verb:
+class JudgedVerb:
     """One call of a verb: what was asked, when it began, what came of it. Alone it is one that changes nothing.
 
     Attributes:
@@ -139,7 +139,7 @@ class Verb:
 
 
 @dataclass(eq=False, kw_only=True)
-class Put(Verb):
+class Put(JudgedVerb):
     """Entries for paths, in one change; perhaps only where nothing is."""
 
     entries: Mapping[bytes, bytes]
@@ -175,7 +175,7 @@ def _address(value: bytes) -> str:
 
 
 @dataclass(eq=False, kw_only=True)
-class Delete(Verb):
+class Delete(JudgedVerb):
     """A path is taken away."""
 
     path: bytes
@@ -200,7 +200,7 @@ class Delete(Verb):
 
 
 @dataclass(eq=False, kw_only=True)
-class DeletePrefix(Verb):
+class DeletePrefix(JudgedVerb):
     """Everything below a prefix is taken away."""
 
     prefix: bytes
@@ -226,7 +226,7 @@ class DeletePrefix(Verb):
 
 
 @dataclass(eq=False, kw_only=True)
-class BranchCreation(Verb):
+class BranchCreation(JudgedVerb):
     """A new branch at a reference."""
 
     source: str
@@ -250,7 +250,7 @@ class BranchCreation(Verb):
 
 
 @dataclass(eq=False, kw_only=True)
-class BranchDeletion(Verb):
+class BranchDeletion(JudgedVerb):
     """A branch goes, with what is staged on it."""
 
     def explains(self, change: Change) -> bool:
@@ -291,7 +291,7 @@ class BranchReturn(BranchCreation):
 
 
 @dataclass(eq=False, kw_only=True)
-class Tagging(Verb):
+class Tagging(JudgedVerb):
     """A tag is made, or with no commit deleted."""
 
     tag: str

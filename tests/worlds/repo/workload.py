@@ -30,10 +30,10 @@ from worlds.promise import PromiseBroken
 from worlds.repo.client import (
     EAGER,
     EVERYTHING,
+    Expected,
     LibraryClient,
     Refused,
     RepositoryClient,
-    State,
     Unclear,
     body_of,
     checksum_of,
@@ -63,7 +63,7 @@ class Step(NamedTuple):
     """What a step is called, the state after it, how it is made, and which refusals are allowed."""
 
     name: str
-    after: State
+    after: Expected
     make: Callable[[], None]
     refusals: set[str]
 
@@ -87,11 +87,11 @@ class Workload:
         self.prefix = f"{name}/"
         self.rng = random.Random(f"{name} {seed}")
         self._file = said / f"workload.{name}"
-        self.state: State = {one: {} for one in self.references}
+        self.state: Expected = {one: {} for one in self.references}
         self.number = 0
         self.counts: dict[str, int] = {}
         self.patience_s = _PATIENCE_S
-        self._open: tuple[str, State] | None = None
+        self._open: tuple[str, Expected] | None = None
         self._load()
 
     def _load(self) -> None:
@@ -117,7 +117,7 @@ class Workload:
     def prepare(self) -> None:
         """Create what the workload needs, if it is not there."""
 
-    def observe(self) -> State:
+    def observe(self) -> Expected:
         """What is there."""
         return {one: self.client.show(one, self.prefix) for one in self.references}
 
@@ -156,7 +156,7 @@ class Workload:
             raise PromiseBroken(f"{self.name}: after an unclear {name}: {difference(seen, self.state, after)}")
         self._settled(f"{name} unclear", after if seen == after else self.state)
 
-    def _settled(self, what: str, state: State) -> None:
+    def _settled(self, what: str, state: Expected) -> None:
         self.state = state
         self._open = None
         self._say(**{"is": state})
@@ -225,7 +225,7 @@ def refused(call: Callable[[], None]) -> None:
     raise PromiseBroken("a conditional put replaced what was there")
 
 
-def difference(seen: State, *wanted: State) -> str:
+def difference(seen: Expected, *wanted: Expected) -> str:
     """What differs, in a line."""
     words = []
     for want in wanted:
@@ -321,7 +321,7 @@ class NamesWorkload(Workload):
 
     references = ("tag", "branch")
 
-    def observe(self) -> State:
+    def observe(self) -> Expected:
         """Commits by name."""
         return {kind: self.client.names(kind, f"{self.name}-") for kind in self.references}
 
