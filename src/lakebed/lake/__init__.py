@@ -1,1 +1,1 @@
-"""One URL with stores in it: open a lake, see what it holds, what pins it, and clean it. Starts in `lake.py`."""
+"""A lake: one URL with stores in it. Open it, list its stores and their pins, clean it. Start reading at `lake.py`."""

@@ -1,10 +1,10 @@
-"""Dropping a table: everything in its folder goes, in an order that a crash cannot leave half visible.
+"""Dropping a table: deletes everything in its folder, in an order in which a crash leaves no half-visible table.
 
-Owns: the mark ``lakebed/dropped`` inside the table's folder, which is there from before the first deletion to the last.
-Invariants: the mark is durable before the schemas go (a table without a schema is invisible to every client); the
-mark itself goes last. So remains are recognised and finished by dropping again or by `Lake.clean`, and a folder
-that lacks the mark is never taken for remains. The mark names the table's own files outside its folder, which go with
-it, each by its URL; nothing else outside is deleted. Does not know: pins; `Lake.drop_table` asks about them first.
+Owns: the mark ``lakebed/dropped`` inside the table's folder, which exists from before the first deletion to the last.
+Invariants: the mark is durable before the schemas are deleted (a table without a schema is invisible to every client);
+the mark itself is deleted last. So remains are recognised, and dropping again or `Lake.clean` finishes the drop; a
+folder without the mark is never taken for remains. The mark lists the URLs of the table's own files outside its folder,
+which are deleted too; nothing else outside is. Does not know: pins; `Lake.drop_table` checks them first.
 
 Format of the mark: empty, or ``{"external": {<url>: <size in bytes>, ...}}``.
 """
@@ -36,7 +36,7 @@ _SCHEMA_FOLDER: Final = "schema/"
 
 
 def is_dropped(store: ObjectStore, name: TableName) -> bool:
-    """Whether a folder holds the remains of a table whose drop did not finish. Cost: 1 HEAD."""
+    """Return whether a folder contains the remains of a table whose drop did not finish. Cost: 1 HEAD."""
     try:
         store.head(f"{name.folder}/{_MARK}")
     except NotFound:
@@ -45,17 +45,17 @@ def is_dropped(store: ObjectStore, name: TableName) -> bool:
 
 
 def leftover(name: TableName, *, url: str) -> AlreadyExists:
-    """The error for a folder that is in the way of a new table."""
+    """Return the error for a folder that prevents a new table."""
     return AlreadyExists(
-        f"{url}/{name.folder} holds files but no table (perhaps one whose drop did not finish): drop the table {name} "
-        "again, or move the files away.",
+        f"{url}/{name.folder} contains files but no table (perhaps one whose drop did not finish): drop the table "
+        f"{name} again, or move the files away.",
         kind="folder_not_empty",
         table=str(name),
     )
 
 
 def plan_drop(store: ObjectStore, name: TableName, *, external: dict[str, int]) -> ReclaimPlan:
-    """What dropping would delete, the mark excepted; schemas are hidden first.
+    """Plan the deletions of a drop, except the mark; schemas are hidden first.
 
     Args:
         external: URLs of the table's own files outside its folder, with their sizes.
@@ -90,7 +90,7 @@ def drop_table(
     folder = store.sub(name.folder)
     marked = _marked(folder)
     external, warnings = _external_files(folder, name, environment)
-    external = {**(marked or {}), **external}  # schemas may be gone since the mark was made
+    external = {**(marked or {}), **external}  # schemas may have been deleted since the mark was written
     if not dry_run and external != marked:
         folder.put(_MARK, msgspec.json.encode({"external": external}) if external else b"")
     plan = plan_drop(store, name, external=external)
@@ -107,7 +107,7 @@ def drop_table(
 def _external_files(
     folder: ObjectStore, name: TableName, environment: Environment
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The files outside that go with a table, and a warning when they are not known."""
+    """Return the files outside that belong to a table, and a warning when they are unknown."""
     try:
         if not roots_of(folder).every:
             return {}, ()
@@ -118,7 +118,7 @@ def _external_files(
 
 
 def _marked(folder: ObjectStore) -> dict[str, int] | None:
-    """The files outside that the mark of an earlier try names; None without a mark. Cost: 1 GET."""
+    """Return the files outside that the mark of an earlier attempt lists; None without a mark. Cost: 1 GET."""
     try:
         body = bytes(folder.get(_MARK))
     except NotFound:

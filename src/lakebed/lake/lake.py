@@ -1,17 +1,17 @@
 """A lake: one URL, its marker, its tables, databases and repositories.
 
-Owns: opening and making a lake, making and dropping its tables. Finding stores by name is in `stores.py`, the questions
-asked of a whole lake (`ls`, `pins`, `why`, `clean`) are in `questions.py`. A lake is a warehouse folder of Paimon's,
+Owns: opening and creating a lake, creating and dropping its tables. Finding stores by name is in `stores.py`,
+operations on a whole lake (`ls`, `pins`, `why`, `clean`) are in `questions.py`. A lake is a warehouse folder of Paimon,
 ``<db>.db/<table>``, with a marker ``lakebed.json``; a database is a folder ``<name>.kv`` in it, a repository
 ``<name>.repo``.
 
 Invariants:
-- Opening writes nothing, but for the marker of a lake that `create` makes in an empty folder.
-- A warehouse of another client is opened as it is; the first table made in it by lakebed adds the marker.
+- Opening writes nothing, except the marker of a lake that `create` creates in an empty folder.
+- A warehouse of another client is opened unchanged; the first table that lakebed creates in it adds the marker.
 - The store is probed before the first marker, at the lake's root: one that ignores create-only puts is refused.
-- A table is created by one create-only put, of its first schema; it decides between racing creators.
+- One create-only put, of its first schema, creates a table and decides races.
 
-Does not know: how any store keeps its versions; it asks them through the `Versioned` contract.
+Does not know: how a store keeps its versions.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ def open_lake(
     storage_options: Mapping[str, str] | None = None,
     environment: Environment | None = None,
 ) -> Lake:
-    """Open the lake at a URL, or make one there.
+    """Open the lake at a URL, or create one there.
 
     Args:
         url: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``memory://name``, ``file:///path`` or a plain path.
-        create: make a lake where there is nothing yet; False: `NotFound` instead.
-        storage_options: settings and credentials of the object store, beside its usual environment variables.
+        create: create a lake in an empty folder; False: raise `NotFound` instead.
+        storage_options: settings and credentials of the object store, in addition to its environment variables.
         environment: clock, randomness and concurrency.
 
     Raises:
-        InvalidRequest: the folder holds something else, or the store ignores create-only puts.
-        NotFound: nothing there and not `create`.
+        InvalidRequest: the folder contains something else, or the store ignores create-only puts.
+        NotFound: the folder is empty or missing, and not `create`.
         UnsupportedFormat: the lake needs a newer lakebed.
         Unavailable: the store does not answer, or the folder may not be written.
 
-    Cost: 1 GET (1 LIST more without a marker; the probe and 1 PUT to make one).
+    Cost: 1 GET (1 LIST more without a marker; the probe and 1 PUT to create one).
     """
     environment = environment or Environment()
     store = open_store(url, storage_options=storage_options, environment=environment, create=create)
@@ -70,12 +70,12 @@ def open_lake(
 
 
 class Lake(Stores):
-    """One lake. Thread-safe; holds no state but its store.
+    """One lake. Thread-safe; its only state is its store.
 
     Attributes:
         store: the lake's root.
-        environment: clock, randomness and concurrency, handed on to every store.
-        storage_options: what the store was opened with, for databases of other lakes that clones share files with.
+        environment: clock, randomness and concurrency, for every store.
+        storage_options: of the store, also for databases of other lakes that share files with clones.
     """
 
     @classmethod
@@ -87,13 +87,13 @@ class Lake(Stores):
         environment: Environment | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Lake:
-        """As `open_lake`, over a store that is already there."""
+        """As `open_lake`, over an open store."""
         lake = cls(store, environment=environment or Environment(), storage_options=storage_options)
         if lake._is_marked():
             return lake
         top = store.list_with_delimiter("")
         objects = [meta.path for meta in top.objects if not is_probe(meta.path)]
-        if MARKER_PATH in objects and lake._is_marked():  # another process has made the lake since we looked
+        if MARKER_PATH in objects and lake._is_marked():  # another process has created the lake since
             return lake
         if METADATA_FOLDER in top.folders or any(
             folder.endswith((WAREHOUSE_SUFFIX, DATABASE_SUFFIX)) for folder in top.folders
@@ -115,9 +115,9 @@ class Lake(Stores):
         if names:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise InvalidRequest(
-                f"{store.root_url} is no lake: it holds {shown}, but neither {MARKER_PATH} nor a folder "
+                f"{store.root_url} is not a lake: it contains {shown}, but neither {MARKER_PATH} nor a folder "
                 f"'<database>.db', '<name>.kv' or '{METADATA_FOLDER}'. Name the folder of a lake, or an empty one to "
-                "make a lake in.",
+                "create a lake in.",
                 kind="not_a_lake",
                 url=store.root_url,
             )
@@ -146,27 +146,27 @@ class Lake(Stores):
         comment: str = "",
         if_not_exists: bool = False,
     ) -> Table:
-        """Make a table.
+        """Create a table.
 
         Args:
             name: ``flights`` or ``db.flights``.
             schema: columns, as Arrow fields or as `DataField`.
-            primary_keys: one column or several; a table with a primary key holds each key once and is upserted; one
+            primary_keys: one column or several; a table with a primary key has each key once and is upserted; one
                 without is appended to.
             partition_keys: columns whose values become folders; part of the primary key, when there is one.
             options: table options by their Paimon names, such as ``{"bucket": "4"}``.
-            comment: for people.
-            if_not_exists: open the table that is there instead of raising.
+            comment: a description.
+            if_not_exists: open an existing table instead of raising.
 
         Raises:
-            AlreadyExists: the table is there and not `if_not_exists`, or the remains of one whose drop did not finish.
-            InvalidRequest: a name, type, key or option that cannot be.
+            AlreadyExists: the table exists and not `if_not_exists`, or the remains of one whose drop did not finish.
+            InvalidRequest: an invalid name, type, key or option.
         Cost: 2 LIST + 1 GET + 1 PUT; the probe and 1 PUT more for the first table in another client's warehouse.
         """
         wanted = parse_table_name(name)
         folder = self.store.sub(wanted.folder)
         there = folder.list_with_delimiter("")
-        # A listing is no snapshot of a folder: a rival's first rows may be in it and the schema before them not.
+        # A listing is not atomic: it may contain another creator's first rows, and not the schema written before them.
         if there.folders or any(not is_probe(meta.path) for meta in there.objects):
             if not self.has_table(name):
                 raise leftover(wanted, url=self.url)
@@ -199,7 +199,7 @@ class Lake(Stores):
 
         Args:
             force: also when tags or branches pin versions of it.
-            dry_run: only say what would go.
+            dry_run: report what would be deleted; delete nothing.
             progress: called after each batch of deletes.
 
         Raises:
@@ -224,22 +224,25 @@ class Lake(Stores):
                 )
         return drop_table(self.store, wanted, environment=self.environment, dry_run=dry_run, progress=progress)
 
-    # ---- questions to the whole lake
+    # ---- the whole lake
 
     def ls(self, *, disk: bool = True) -> list[StoreSummary]:
-        """Every store with its newest version, rows, bytes and pins. As `questions.ls`."""
+        """List every store with its newest version, rows, bytes and pins. As `questions.ls`."""
         return questions.ls(self, disk=disk)
 
     def history(self, name: str) -> list[Version]:
-        """Readable versions of a store, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a version."""
+        """Return the readable versions of a store, oldest first, pinned ones included.
+
+        Cost: 2 LIST + 1 GET a version.
+        """
         return questions.history(self, name)
 
     def pins(self, name: str | None = None) -> list[Pin]:
-        """Everything that keeps a version alive, in one store or in all. As `questions.pins`."""
+        """Return everything that keeps a version alive, in one store or in all. As `questions.pins`."""
         return questions.pins(self, name)
 
     def why(self, where: str) -> Explanation:
-        """Who needs an object (its URL, or its path in the lake), or when it may go. As `questions.why`."""
+        """Explain an object (its URL, or its path in the lake): which pins need it, or when it may be deleted."""
         return questions.why(self, where)
 
     def clean(
@@ -249,12 +252,12 @@ class Lake(Stores):
         orphans_older_than_ms: int | None = None,
         progress: Callable[[Any], None] | None = None,
     ) -> list[ReclaimReport]:
-        """Delete what nobody needs any more, by each store's own retention settings.
+        """Delete what is no longer needed, by each store's own retention settings.
 
         Args:
-            dry_run: only say what would go.
-            orphans_older_than_ms: files of tables that nobody names go when last changed before this Unix time (ms,
-                UTC); None is a day ago, so that a running writer keeps the files that it is about to commit.
+            dry_run: report what would be deleted; delete nothing.
+            orphans_older_than_ms: unreferenced files of tables are deleted when last changed before this Unix time
+                (ms, UTC); None is a day ago, so that a running writer keeps the files that it is about to commit.
             progress: called after each batch of deletes.
 
         Returns:
@@ -265,7 +268,7 @@ class Lake(Stores):
     # ---- inside
 
     def _existing(self, name: TableName, *, if_not_exists: bool) -> Table:
-        """What creating a table that is there gives: the table, or `AlreadyExists`."""
+        """Return an existing table, or raise `AlreadyExists`."""
         if if_not_exists:
             return self.table(str(name))
         raise AlreadyExists(
@@ -288,6 +291,6 @@ class Lake(Stores):
         try:
             self.store.put(MARKER_PATH, encode_marker(), create_only=True)
         except AlreadyExists:
-            self._is_marked()  # another process made the lake meanwhile; its marker must suit us too
+            self._is_marked()  # another process created the lake meanwhile; check its marker
         self.is_probed = True
         keep_reserve(self.store)

@@ -1,4 +1,4 @@
-"""The error for an object of a lake that is not there: which ones have names like it.
+"""The error for a missing object of a lake, with similar names.
 
 Invariants: nothing is written. Cost: 1 LIST for each folder of the path, at most.
 """
@@ -18,11 +18,11 @@ __all__ = ["no_such_object"]
 
 _NEAREST_MAX: Final = 3
 _COMPARED_MAX: Final = 1000
-"""Names of a folder that are compared with the one that was asked for: those that sort around it."""
+"""Names of a folder that are compared with the requested one: those that sort around it."""
 
 
 def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | None) -> NotFound:
-    """The error for a path where no object is; an `explanation` with pins says who needs it all the same."""
+    """Return the error for a missing object; an `explanation` with pins names the versions that need it."""
     at = f"There is no object {path} in {store.root_url}"
     if explanation is not None and explanation.pins:
         holders = ", ".join(f"{pin.kind} {pin.name}" for pin in explanation.pins[:_NEAREST_MAX])
@@ -54,7 +54,7 @@ def no_such_object(store: ObjectStore, path: str, *, explanation: Explanation | 
 
 
 def _deepest(store: ObjectStore, path: str) -> tuple[str, Sequence[str]]:
-    """The last folder on the way to a path that is there, and the sorted paths of what is in it."""
+    """Return the deepest existing folder of a path, and its sorted contents."""
     parts = path.split("/")
     for count in range(len(parts), -1, -1):
         folder = "/".join(parts[:count])

@@ -1,8 +1,8 @@
-"""Names of stores and where they lie. Pure.
+"""Names of stores and their folders. Pure.
 
 Tables: ``flights`` is ``default.db/flights``, ``db.flights`` is ``db.db/flights``. Databases: ``serving`` is
 ``serving.kv``. Repositories: ``analytics`` is ``analytics.repo``, and the records of all of them are a database in
-``_repositories``. Where a name may be of several kinds, ``database:serving`` or ``table:serving`` says which.
+``_repositories``. Where a name may have several kinds, ``database:serving`` or ``table:serving`` selects one.
 
 Invariants: a name never leaves its lake (no separators, no ``..``) and never reads as a system table (no ``$``).
 """
@@ -39,7 +39,7 @@ DATABASE_SUFFIX: Final = ".kv"
 """Ends the folder of a database (key-value); other clients of a warehouse look at ``.db`` folders only."""
 StoreKind = Literal["table", "database", "repository"]
 KINDS: Final[tuple[StoreKind, ...]] = ("table", "database", "repository")
-"""In the order in which a name without a kind is looked for."""
+"""In the order in which a name without a kind is searched."""
 _FORBIDDEN: Final = frozenset('$#?%*:"<>|@')
 _PART_BYTES_MAX: Final = 200
 
@@ -53,7 +53,7 @@ class TableName:
 
     @property
     def folder(self) -> str:
-        """Where the table lies, relative to the lake's root."""
+        """The table's folder, relative to the lake's root."""
         return f"{self.database}{WAREHOUSE_SUFFIX}/{self.table}"
 
     def __str__(self) -> str:
@@ -99,12 +99,13 @@ def parse_store_name(text: str) -> tuple[StoreKind | None, str]:
             return known, name
     shown = [f"{known}:{name}" for known in KINDS]
     raise InvalidRequest(
-        f"{text!r} names no kind of store: write {', '.join(shown[:-1])} or {shown[-1]}.", kind="invalid_store_name"
+        f"{text!r} does not name a kind of store: write {', '.join(shown[:-1])} or {shown[-1]}.",
+        kind="invalid_store_name",
     )
 
 
 def database_folder(name: str) -> str:
-    """Where a database lies, relative to the lake's root. Raises `InvalidRequest` for what is no database's name."""
+    """Return a database's folder, relative to the lake's root. Raises `InvalidRequest` for an invalid name."""
     problem = "reads as a path" if any(mark in name for mark in ("/", "\\", "..")) else _problem(name)
     if problem is None and "." in name:
         problem = "has a dot"
@@ -118,7 +119,7 @@ def database_folder(name: str) -> str:
 
 
 def split_path(path: str) -> tuple[TableName, str] | None:
-    """``(table, path inside it)`` of a path inside a lake; None when it lies in no table's folder."""
+    """Return ``(table, path inside it)`` of a path inside a lake; None when it is in no table's folder."""
     database, _, rest = path.partition("/")
     table, _, inside = rest.partition("/")
     if not database.endswith(WAREHOUSE_SUFFIX) or database == WAREHOUSE_SUFFIX or not table:
@@ -127,7 +128,7 @@ def split_path(path: str) -> tuple[TableName, str] | None:
 
 
 def split_top(path: str, suffix: str) -> tuple[str, str] | None:
-    """``(name, path inside it)`` of a path inside a folder ``<name><suffix>`` of a lake; None when it lies in none."""
+    """Return ``(name, path inside it)`` of a path inside a folder ``<name><suffix>`` of a lake; None when in none."""
     top, _, inside = path.partition("/")
     if not top.endswith(suffix) or top == suffix or not inside:
         return None
@@ -135,20 +136,20 @@ def split_top(path: str, suffix: str) -> tuple[str, str] | None:
 
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:
-    """At most three of `names` that look most like `name`, best first."""
+    """Return at most three of `names` that are most similar to `name`, best first."""
     return difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
 
 
 def _problem(part: str) -> str | None:
     if not part.strip():
-        return "is empty, or empty beside its dot"
+        return "is empty, or has an empty part"
     if part != part.strip():
         return "begins or ends with a space"
     forbidden = sorted(_FORBIDDEN.intersection(part))
     if forbidden:
-        return f"holds {' '.join(forbidden)}"
+        return f"contains {' '.join(forbidden)}"
     if any(ord(char) < 0x20 or ord(char) == 0x7F for char in part):
-        return "holds a control character"
+        return "contains a control character"
     if len(part.encode("utf-8", "surrogatepass")) > _PART_BYTES_MAX:
         return f"is longer than {_PART_BYTES_MAX} bytes"
     return None

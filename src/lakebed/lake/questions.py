@@ -1,7 +1,7 @@
-"""What is asked of a whole lake: ls, history, pins, why, clean. One loop over stores of every kind.
+"""Operations on a whole lake: ls, history, pins, why, clean. One loop over stores of every kind.
 
-Invariants: a store that cannot be read does not keep the others from being listed; nothing is deleted but by `clean`.
-Does not know: any kind of store; how each answers is in `lakebed.lake.adapters`.
+Invariants: an unreadable store does not keep the others from being listed; only `clean` deletes. Does not know: any
+kind of store; each has an adapter in `lakebed.lake.adapters`.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ _ADAPTERS: Final[dict[str, StoreAdapter]] = {
 
 
 def ls(lake: Stores, *, disk: bool = True) -> list[StoreSummary]:
-    """Every store with its newest version, rows, bytes and pins, by kind, sorted by name.
+    """List every store with its newest version, rows, bytes and pins, by kind, sorted by name.
 
-    A store that cannot be read is listed with its `problem`.
+    An unreadable store is listed with its `problem`.
 
     Args:
         disk: also add up the bytes of all objects of each store.
 
-    Cost: of each store, what its kind's `summary` says; with `disk` also 1 LIST a thousand objects.
+    Cost: of each store, that of its adapter's `summary`; with `disk` also 1 LIST a thousand objects.
     """
     found = lake.each(lambda store: _summary(lake, store, disk=disk), lake.stores())
     return Listing(summary for summary in found if summary is not None)
 
 
 def _summary(lake: Stores, store: StoreName, *, disk: bool) -> StoreSummary | None:
-    answers = _ADAPTERS[store.kind]
+    adapter = _ADAPTERS[store.kind]
     try:
-        found = answers.summary(lake, store.name)
+        found = adapter.summary(lake, store.name)
         if found is None or not disk:
             return found
-        return replace(found, disk_bytes=answers.disk_bytes(lake, store.name))
+        return replace(found, disk_bytes=adapter.disk_bytes(lake, store.name))
     except LakebedError as problem:
         return StoreSummary(store.kind, store.name, None, None, None, 0, 0, problem=problem.message)
 
 
 def history(lake: Stores, name: str) -> list[Version]:
-    """Versions of a store that can be read, oldest first, pinned ones included. Raises `NotFound`."""
+    """Return the readable versions of a store, oldest first, pinned ones included. Raises `NotFound`."""
     store = lake.find(name)
     return Listing(_ADAPTERS[store.kind].versions(lake, store.name))
 
 
 def pins(lake: Stores, name: str | None = None) -> list[Pin]:
-    """Everything that keeps a version alive, in one store or in all, with the bytes that each one alone holds.
+    """Return everything that keeps a version alive, in one store or in all, with the bytes that each one alone holds.
 
     Cost: as `ls`, and the file lists of every pinned version.
     """
@@ -76,20 +76,20 @@ def pins(lake: Stores, name: str | None = None) -> list[Pin]:
 
 
 def why(lake: Stores, where: str) -> Explanation:
-    """Who needs an object, or when it may go.
+    """Explain which pins need an object, or when it may be deleted.
 
     Args:
         where: the object's URL, or its path relative to the lake's root.
 
     Raises:
         InvalidRequest: the URL lies outside this lake.
-        NotFound: kind ``object_not_found``: there is no such object; with the nearest names.
+        NotFound: kind ``object_not_found``: there is no such object; with similar names.
     """
     path = lake.path_of(where)
     if not _is_there(lake, path):
         raise no_such_object(lake.store, path, explanation=_explain_missing(lake, path))
     return _explain(lake, path) or Explanation(
-        path, (), "This lies in no store of the lake, so lakebed neither needs nor deletes it."
+        path, (), "No store of the lake contains this object, so lakebed neither needs nor deletes it."
     )
 
 
@@ -102,7 +102,7 @@ def _is_there(lake: Stores, path: str) -> bool:
 
 
 def _explain_missing(lake: Stores, path: str) -> Explanation | None:
-    """Who needs an object that is not there; None when its store says no more than that it is missing."""
+    """Explain which pins need a missing object; None when its store does not know."""
     try:
         return _explain(lake, path)
     except NotFound:
@@ -116,18 +116,18 @@ def _explain(lake: Stores, path: str) -> Explanation | None:
         return Explanation(
             path, (), "This is disk space held back for deletions: a deletion on a full disk gives it up."
         )
-    found = (answers.why(lake, path) for answers in _ADAPTERS.values())
+    found = (adapter.why(lake, path) for adapter in _ADAPTERS.values())
     return next((one for one in found if one is not None), None)
 
 
 def clean(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-    """Delete what nobody needs any more, by each store's own retention settings.
+    """Delete what is no longer needed, by each store's own retention settings.
 
     Returns:
-        One report a deleting step: stores by kind, in order of their names; last, where there are any, what creations
-        that died left behind.
+        One report a deleting step: stores by kind, in order of their names; last, if any, the probes of processes that
+        died while creating a store.
     """
-    reports = [report for answers in _ADAPTERS.values() for report in answers.clean(lake, cleaning)]
+    reports = [report for adapter in _ADAPTERS.values() for report in adapter.clean(lake, cleaning)]
     reports += _clean_probes(lake, cleaning)
     if not cleaning.dry_run:
         keep_reserve(lake.store)

@@ -1,6 +1,6 @@
-"""Where the stores of a lake are: finding tables, databases and repositories by name, and each of them.
+"""The stores of a lake: finding tables, databases and repositories by name.
 
-Invariants: nothing is written. Does not know: how any store keeps its versions, or how a lake is made.
+Invariants: nothing is written. Does not know: how a store keeps its versions, or how a lake is created.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _CONCURRENT_STORES_MAX = 8
 
 
 class Stores:
-    """The stores of one lake. Thread-safe; holds no state but the lake's own store.
+    """The stores of one lake. Thread-safe; its only state is the lake's store.
 
     Attributes:
         store: the lake's root.
-        environment: clock, randomness and concurrency, handed on to every store.
-        storage_options: what the store was opened with, for databases of other lakes that clones share files with.
-        is_probed: the lake's marker was seen; the store was probed before that was written.
+        environment: clock, randomness and concurrency, for every store.
+        storage_options: of the store, also for databases of other lakes that share files with clones.
+        is_probed: the lake's marker was seen, before which the store was probed.
     """
 
     is_probed = False
@@ -64,7 +64,7 @@ class Stores:
         self.storage_options = storage_options
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As the address that another process opens; a lake in this process's memory is refused by its store."""
+        """Pickle the address, which another process opens; a store in this process's memory refuses."""
         return _reopened, (type(self), self.store, self.storage_options, self.is_probed)
 
     @property
@@ -73,13 +73,18 @@ class Stores:
         return self.store.root_url
 
     def path_of(self, where: str) -> str:
-        """The path inside this lake of a URL or a relative path. Raises `InvalidRequest` for a URL outside of it."""
+        """Return the path inside this lake of a URL or a relative path.
+
+        Raises `InvalidRequest` for a URL outside of it.
+        """
         if "://" not in where and not where.startswith("/"):
             return where.strip("/")
         url = where if "://" in where else f"file://{where}"
         inside = url.removeprefix(self.url + "/")
         if inside == url:
-            raise InvalidRequest(f"{where} does not lie in the lake {self.url}.", kind="outside_lake", url=where)
+            raise InvalidRequest(
+                f"{where} is not in the lake {self.url}: name an object of this lake.", kind="outside_lake", url=where
+            )
         return inside.strip("/")
 
     # ---- tables
@@ -107,35 +112,41 @@ class Stores:
             raise self._absent(str(wanted)) from missing
 
     def has_table(self, name: str) -> bool:
-        """Whether there is such a table. Cost: 1 LIST."""
+        """Return whether there is such a table. Cost: 1 LIST."""
         folder = parse_table_name(name).folder
         return bool(self.store.list_with_delimiter(f"{folder}/schema").objects)
 
     def tables(self) -> list[str]:
-        """Names of all tables, sorted. Cost: 1 LIST + 1 LIST a database + 1 LIST a table, the last ones at once."""
+        """Return the names of all tables, sorted.
+
+        Cost: 1 LIST + 1 LIST a database + 1 LIST a table, the last ones at once.
+        """
         names = [name for name in self.table_folders() if self.has_table(str(name))]
         return sorted(str(name) for name in names)
 
     def dropped(self) -> list[str]:
-        """Names of tables whose drop did not finish; `clean` finishes it. Cost: as `tables`, and 1 HEAD each."""
+        """Return the names of tables whose drop did not finish; `clean` finishes it.
+
+        Cost: as `tables`, and 1 HEAD each.
+        """
         return [str(name) for name in self.dropped_tables()]
 
     def folder_of(self, name: str) -> str:
-        """Where a table lies, relative to the lake's root. Raises `InvalidRequest` for what is no table's name."""
+        """Return a table's folder, relative to the lake's root. Raises `InvalidRequest` for an invalid name."""
         return parse_table_name(name).folder
 
     # ---- databases
 
     def database(self, name: str) -> DatabaseAdmin:
-        """A database by name, without opening it: `DatabaseAdmin.open` makes it when it is not there yet.
+        """Return a database by name, without opening it; `DatabaseAdmin.open` creates a missing one.
 
-        Raises `InvalidRequest` for what is no database's name. Cost: no request.
+        Raises `InvalidRequest` for an invalid name. Cost: no request.
         """
         found: DatabaseAdmin = module_of("database").admin(self.root, database_folder(name), name=name)
         return found
 
     def databases(self) -> list[str]:
-        """Names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
+        """Return the names of all databases, sorted; those being destroyed included. Cost: 1 LIST."""
         return sorted(
             folder.removesuffix(DATABASE_SUFFIX)
             for folder in self.store.list_with_delimiter("").folders
@@ -144,7 +155,7 @@ class Stores:
 
     @property
     def root(self) -> LakeRoot:
-        """The lake, as what opens its databases and repositories takes it."""
+        """The lake, as the modules of `on_demand` take it."""
         options = None if self.storage_options is None else dict(self.storage_options)
         return LakeRoot(self.store, self.environment, options, self.is_probed)
 
@@ -152,7 +163,7 @@ class Stores:
 
     @contextmanager
     def reading_repositories(self) -> Iterator[Repositories | None]:
-        """All repositories, to read: nothing is owned, so it works beside whoever is. None: the lake has none.
+        """Open all repositories to read, without owning them, so while another process owns them. None: there are none.
 
         Raises as `lakebed.kv.open_reader`. Cost: 1 LIST; and of the records 2 LIST + 1 GET, 1 GET a log object.
         """
@@ -167,12 +178,15 @@ class Stores:
         return any(True for _ in self.store.list(METADATA_FOLDER))
 
     def repositories(self) -> list[str]:
-        """Names of all repositories whose records are in the lake, sorted. Cost: as `reading_repositories`."""
+        """Return the names of all repositories whose records are in the lake, sorted.
+
+        Cost: as `reading_repositories`.
+        """
         with self.reading_repositories() as opened:
             return [] if opened is None else [one.name for one in opened.list()]
 
     def open_repositories(self, *, create: bool = True, options: RepositoryOptions | None = None) -> Repositories:
-        """All repositories, to change them: as `lakebed.repo.open_all`. Close it."""
+        """Open all repositories to change them, as `lakebed.repo.open_all`. Close it."""
         opened: Repositories = module_of("repository").open_all(self.root, create=create, options=options)
         return opened
 
@@ -180,12 +194,12 @@ class Stores:
         """Open a repository, as the owner of the lake's repositories. Close it, or use it in a ``with``.
 
         Args:
-            create: make it when it is not there.
+            create: create a missing one.
             options: settings.
 
         Raises:
             NotFound: no such repository, and not `create`; with the nearest names.
-            Conflict: kind ``owned``: another process owns them, and where it serves them.
+            Conflict: kind ``owned``: another process owns them; names its endpoint.
         Cost: as `lakebed.kv.open`, and 1 read.
         """
         try:
@@ -198,19 +212,22 @@ class Stores:
     # ---- stores of every kind
 
     def stores(self) -> list[StoreName]:
-        """Every store: tables, databases, repositories, each sorted by name. Cost: as the three together."""
+        """Return every store: tables, databases, repositories, each sorted by name.
+
+        Cost: that of the three together.
+        """
         return [StoreName(kind, name) for kind in KINDS for name in self._names(kind)]
 
     def find(self, name: str) -> StoreName:
-        """The store that a name means: ``flights`` (a table, else a database, else a repository), ``database:serving``.
+        """Find a store by name: ``flights`` (a table, else a database, else a repository), ``database:serving``.
 
         Raises:
             InvalidRequest: not a store's name.
-            NotFound: there is none; with the nearest names.
+            NotFound: there is none; with similar names.
         """
         kind, plain = parse_store_name(name)
         if kind == "database":
-            database_folder(plain)  # what cannot be a name is refused, not missed
+            database_folder(plain)  # an invalid name is refused, not reported as missing
         for one in KINDS if kind is None else (kind,):
             if one == "table":
                 if self.has_table(plain):
@@ -225,7 +242,7 @@ class Stores:
         return self.databases() if kind == "database" else self.repositories()
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Call a function for each item, some at once; results in order."""
+        """Call a function for each item, concurrently; results in order."""
         pool = self.environment.runtime.pool(_CONCURRENT_STORES_MAX)
         try:
             return list(pool.map(function, items))
@@ -235,7 +252,7 @@ class Stores:
     # ---- inside
 
     def table_folders(self) -> list[TableName]:
-        """Every folder where a table may lie. Cost: 1 LIST + 1 LIST a database."""
+        """Return every folder where a table may be. Cost: 1 LIST + 1 LIST a database."""
         names = []
         for database in self.store.list_with_delimiter("").folders:
             if database.endswith(WAREHOUSE_SUFFIX) and database != WAREHOUSE_SUFFIX:
@@ -250,7 +267,7 @@ class Stores:
         return [name for name in self.table_folders() if not self.has_table(str(name)) and is_dropped(self.store, name)]
 
     def _absent(self, name: str, kind: StoreKind | None = "table") -> NotFound:
-        """The error for a store that is not there; `kind` says what was looked for, None: any."""
+        """Return the error for a missing store of a kind; None: any kind."""
         there = {one: self._names(one) for one in KINDS}
         names = [one for some in there.values() for one in some] if kind is None else there[kind]
         what = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}" if kind is None else kind
@@ -275,7 +292,7 @@ class Stores:
 def _reopened(
     kind: type[Stores], store: ObjectStore, storage_options: Mapping[str, str] | None, is_probed: bool
 ) -> Stores:
-    """A lake that came by pickle. Cost: no request."""
+    """Unpickle a lake. Cost: no request."""
     lake = kind(store, environment=Environment(), storage_options=storage_options)
     lake.is_probed = is_probed
     return lake

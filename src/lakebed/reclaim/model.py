@@ -15,17 +15,17 @@ __all__ = ["HTML_ROWS_MAX", "Deletable", "Explanation", "Listing", "Pin", "Recla
 
 
 HTML_ROWS_MAX: Final = 100
-"""Rows of each kind that a notebook shows."""
+"""Rows of each kind shown in a notebook."""
 
 
 T = TypeVar("T")
 
 
 class Listing(list[T]):
-    """A list of dataclasses that a notebook shows as a table."""
+    """A list of dataclasses, shown as a table in notebooks."""
 
     def _repr_html_(self) -> str:
-        """For a notebook: one row an item."""
+        """Return HTML for a notebook: one row an item."""
         rows = [[getattr(one, part.name) for part in fields(cast(Any, one))] for one in self[:HTML_ROWS_MAX]]
         names = [part.name for part in fields(cast(Any, self[0]))] if self else []
         return html_table(names, rows, title="" if len(rows) == len(self) else f"{len(rows)} of {len(self):,}")
@@ -33,7 +33,7 @@ class Listing(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One state of a store that can be read: a snapshot, a manifest, a commit."""
+    """One readable state of a store: a snapshot, a manifest, a commit."""
 
     store: str
     id: str
@@ -45,7 +45,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Something that keeps one version alive, whatever its kind (tag, checkpoint, branch, consumer, retention)."""
+    """Keeps one version alive: a tag, a checkpoint, a branch, a consumer, retention."""
 
     store: str
     kind: str
@@ -62,17 +62,17 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Deletable:
-    """One object a plan would delete."""
+    """One object that a plan would delete."""
 
     path: str
     size_bytes: int
     why: str
-    """One phrase: what made it dead, such as ``replaced by snapshot 7, no tag in [3, 7)``."""
+    """One phrase: why it is unneeded, such as ``replaced by snapshot 7, no tag in [3, 7)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReclaimPlan:
-    """What would be deleted and why; making one deletes nothing.
+    """The objects that would be deleted, and why. Creating a plan deletes nothing.
 
     Order of execution: every path of `hide` first (versions become invisible), then, after the pins were read
     again, every object of `doomed`.
@@ -84,9 +84,9 @@ class ReclaimPlan:
     kept: dict[str, int] = field(default_factory=dict)
     """Count of candidates kept, by reason."""
     warnings: tuple[str, ...] = ()
-    """Such as an unreadable manifest, with what was therefore kept."""
+    """Such as an unreadable manifest, with the objects that were therefore kept."""
     notes: tuple[str, ...] = ()
-    """What else whoever asked should know, though nothing is wrong: such as when the bytes come back."""
+    """Further information, such as when the bytes become free."""
 
     @property
     def bytes_freed(self) -> int:
@@ -100,7 +100,7 @@ class ReclaimPlan:
         )
 
     def _repr_html_(self) -> str:
-        """For a notebook: every version and file that would go, and why."""
+        """Return HTML for a notebook: every version and file that would be deleted, and why."""
         rows: list[tuple[object, ...]] = [(path, None, "a version or tag") for path in self.hide[:HTML_ROWS_MAX]]
         rows += [(one.path, one.size_bytes, one.why) for one in self.doomed[:HTML_ROWS_MAX]]
         return html_table(("path", "bytes", "why"), rows, title=repr(self))
@@ -108,7 +108,7 @@ class ReclaimPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReclaimReport:
-    """What a sweep did, or in a dry run would do: then the numbers are those of its plan."""
+    """The result of a sweep; of a dry run, the numbers of its plan."""
 
     store: str
     hidden_count: int
@@ -121,13 +121,13 @@ class ReclaimReport:
     notes: tuple[str, ...] = ()
     """As the plan's."""
     problem: str | None = None
-    """Why the store was not collected, or not to the end; None: it was."""
+    """Why the store was not collected, or only in part; None: it was."""
     problem_kind: str | None = None
     """The kind of the error, such as ``owned`` or ``corruption``."""
 
     @classmethod
     def not_collected(cls, store: str, error: LakebedError, *, dry_run: bool) -> ReclaimReport:
-        """The report of a store that could not be collected: nothing was deleted, and why."""
+        """Return the report of a store that could not be collected: nothing was deleted, and why."""
         return cls(store, 0, 0, 0, {}, (), dry_run, problem=error.message, problem_kind=error.kind)
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class ReclaimReport:
         )
 
     def _repr_html_(self) -> str:
-        """For a notebook: what went, or would go."""
+        """Return HTML for a notebook: what was, or would be, deleted."""
         facts = [
             ("versions and tags", self.hidden_count),
             ("files", self.deleted_count),
@@ -158,6 +158,6 @@ class Explanation:
 
     path: str
     pins: tuple[Pin, ...]
-    """Pins and live versions that need it; empty when nothing does."""
+    """Pins and live versions that need the object; empty when none do."""
     sentence: str
-    """One sentence for a person: who needs it, or when it may go."""
+    """One sentence: what needs the object, or when it may be deleted."""

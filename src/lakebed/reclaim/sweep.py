@@ -1,13 +1,13 @@
 """The sweeper: the one place that deletes data. Owns batches, progress, dry runs and the report.
 
 Invariants:
-- Only paths of a `ReclaimPlan` are deleted, in the plan's order: every batch holds `BATCH_COUNT_MAX` objects at most.
+- Only paths of a `ReclaimPlan` are deleted, in the plan's order, in batches of at most `BATCH_COUNT_MAX` objects.
 - It deletes inside its store only: a path that would leave it (absolute, a URL, with ``..``) is refused before anything
-  is deleted. A sweeper that `reaches_outside` deletes exactly the objects that URLs name, too.
-- A missing object counts as deleted. An error in one batch is reported and the other batches go on; then the sweep is
-  not `complete`, and whoever asked keeps its plan.
+  is deleted. A sweeper that `reaches_outside` also deletes the objects that URLs name.
+- A missing object counts as deleted. An error in one batch is reported and the other batches continue; then the sweep
+  is not `complete`, and the caller keeps its plan.
 
-Does not know: why an object is dead, or what a version is.
+Does not know: why an object is unneeded, or what a version is.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = ["BATCH_COUNT_MAX", "Progress", "Sweep", "Sweeper", "notes_on"]
 _LOG: Final = logger("reclaim")
 
 BATCH_COUNT_MAX = 1000
-"""Objects in one request: what the large stores take."""
+"""Objects in one request: the limit of the large stores."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a sweep is."""
+    """How far a sweep has got."""
 
     done_count: int
     total_count: int
@@ -46,7 +46,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Sweep:
-    """What one sweep did, while it runs and after."""
+    """The counts of one sweep, during it and after."""
 
     deleted_count: int = 0
     deleted_bytes: int = 0
@@ -59,13 +59,13 @@ class Sweep:
 
 
 class Sweeper:
-    """Deletes what a plan names.
+    """Deletes the objects of a plan.
 
     Args:
-        store: the folder that every path of a plan is relative to.
-        environment: taken for the sake of one construction everywhere; a sweep waits for nothing.
+        store: the folder to which every path of a plan is relative.
+        environment: unused by a sweep, which never waits; taken as by every other component.
         progress: called after each batch.
-        reaches_outside: a path may be the URL of an object outside the store; the caller has proven that it is its own.
+        reaches_outside: a path may be the URL of an object outside the store, which the caller has proven to own.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Sweeper:
         self._progress = progress
 
     def sweep(self, plan: ReclaimPlan, *, dry_run: bool = False) -> ReclaimReport:
-        """Delete what `plan` dooms (its `hide` first), or with `dry_run` only say so.
+        """Delete the objects of `plan` (its `hide` first), or with `dry_run` only report them.
 
         Cost: 1 DELETE a thousand objects.
         """
@@ -99,7 +99,7 @@ class Sweeper:
         return report_of(plan, sweep, hidden_count=hidden_count, dry_run=False)
 
     def delete_all(self, doomed: Iterable[Deletable], *, into: Sweep | None = None) -> Sweep:
-        """Delete objects in order, in batches; errors are collected, the rest goes on."""
+        """Delete objects in order, in batches; collect errors and continue."""
         every = list(doomed)
         for one in every:
             _check_path(one.path, may_be_url=self._reaches_outside)
@@ -122,7 +122,7 @@ class Sweeper:
         return sweep
 
     def _by_store(self, batch: Sequence[Deletable]) -> Iterator[tuple[ObjectStore, list[str], list[Deletable]]]:
-        """The objects of a batch by the store that has them; what is outside comes first, before what may name it."""
+        """Group a batch by store; objects outside come first, before the objects that may name them."""
         inside: list[Deletable] = []
         outside: dict[str, tuple[ObjectStore, list[str], list[Deletable]]] = {}
         for one in batch:
@@ -139,7 +139,7 @@ class Sweeper:
 
 
 def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bool) -> ReclaimReport:
-    """The report of a sweep that carried out `plan`, or with `dry_run` would carry it out."""
+    """Return the report of a sweep that executed `plan`, or with `dry_run` would."""
     return ReclaimReport(
         store=plan.store,
         hidden_count=len(plan.hide) if dry_run else hidden_count,
@@ -154,17 +154,17 @@ def report_of(plan: ReclaimPlan, sweep: Sweep, *, hidden_count: int, dry_run: bo
 
 
 def notes_on(store: ObjectStore, doomed: Sequence[Deletable]) -> tuple[str, ...]:
-    """What a plan's owner should know about deletions in `store`; nothing when there are none, or they are final."""
+    """Return notes about deletions in `store`; none when there are no deletions, or they are final."""
     if not doomed or not store.is_versioned:
         return ()
     return (
-        f"{store.root_url} is a branch of a repository: what is deleted there lives on in its commits, and the bytes "
-        "come back only by the repository's collection.",
+        f"{store.root_url} is a branch of a repository: deleted files are kept in its commits, and only the "
+        "repository's collection frees their bytes.",
     )
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
-    """Consecutive lists of at most `size` items."""
+    """Yield consecutive lists of at most `size` items."""
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch

@@ -1,4 +1,4 @@
-"""The contract that every store of a lake answers: `Versioned`. One suite holds all stores to it."""
+"""The contract of every store of a lake: `Versioned`. One test suite runs over all stores."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Versioned(Protocol):
         ...
 
     def versions(self) -> Iterator[Version]:
-        """Readable versions, oldest first, pinned ones included."""
+        """Return readable versions, oldest first, pinned ones included."""
         ...
 
     def at(self, version: str) -> Any:
-        """A read-only view of one version (an id or a pin's name). Raises `NotFound`."""
+        """Return a read-only view of one version (an id or a pin's name). Raises `NotFound`."""
         ...
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
@@ -32,7 +32,7 @@ class Versioned(Protocol):
         ...
 
     def pins(self) -> list[Pin]:
-        """Everything that keeps a version alive now."""
+        """Return everything that keeps a version alive now."""
         ...
 
     def unpin(self, name: str) -> None:
@@ -40,7 +40,7 @@ class Versioned(Protocol):
         ...
 
     def fork(self, name: str, *, version: str | None = None) -> Any:
-        """A new, writable line of versions that starts from one of ours and shares its objects."""
+        """Create a writable branch of versions that starts from one of ours and shares its objects."""
         ...
 
     def restore(self, version: str) -> Version:
@@ -48,9 +48,9 @@ class Versioned(Protocol):
         ...
 
     def plan_reclaim(self) -> ReclaimPlan:
-        """What cleaning would delete now, by the store's own retention settings. Deletes nothing."""
+        """Plan what cleaning would delete now, by the store's own retention settings. Delete nothing."""
         ...
 
     def why(self, path: str) -> Explanation:
-        """Who needs this object, or when it may go. ``path`` is relative to the store's root."""
+        """Explain what needs an object, or when it may be deleted. ``path`` is relative to the store's root."""
         ...

@@ -259,7 +259,7 @@ def test_why_looks_through_the_whole_lake() -> None:
     assert "no store" in lake.why("stranger/x").sentence
     with pytest.raises(NotFound, match=r"There is no object stranger/y .* Did you mean stranger/x\?"):
         lake.why("stranger/y")
-    with pytest.raises(InvalidRequest, match="does not lie in"):
+    with pytest.raises(InvalidRequest, match="is not in the lake"):
         lake.why("s3://elsewhere/x")
 
 

@@ -1,1 +1,1 @@
-"""How each kind of store answers what is asked of a whole lake."""
+"""One adapter for each kind of store: the operations of a whole lake on it."""

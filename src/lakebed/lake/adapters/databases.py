@@ -1,4 +1,4 @@
-"""What databases answer: their newest manifest, checkpoints of people and clones, what the collector finds."""
+"""The adapter of databases: newest manifest, checkpoints of users and clones; cleaning by the collector."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""`StoreAdapter`: what a lake asks of every kind of store, and the types of the answers.
+"""`StoreAdapter`: what a lake needs from every kind of store, and the result types.
 
 Owns: the contract that makes `lakebed.lake.questions` one loop over kinds. Knows no store.
+
+To add a kind of store: name it in `names.KINDS`, implement `StoreAdapter` in a module of this package and enter it in
+`questions._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake.on_demand`.
 """
 
 from __future__ import annotations
@@ -27,56 +30,56 @@ class StoreSummary:
     changed_ms: int | None
     """When that version was made, Unix ms, UTC."""
     row_count: int | None
-    """Rows that a read gives, or objects of a repository; None where counting would mean reading everything."""
+    """Rows that a read returns, or objects of a repository; None where counting would read everything."""
     size_bytes: int
-    """Of the files that the newest version needs, those of other stores included."""
+    """Of the files that the newest version needs, including files in other stores."""
     pin_count: int
-    """Pins that somebody made: tags; branches of a repository; checkpoints of people and of clones."""
+    """Explicit pins: tags; branches of a repository; checkpoints of users and of clones."""
     problem: str | None = None
     """Why the store could not be read, in one sentence; the numbers are then zero."""
     row_count_is_exact: bool = True
-    """False: at most so many rows; some may replace others, and telling would mean reading large files."""
+    """False: an upper bound; some rows may replace others, and counting would read large files."""
     shared_bytes: int = 0
-    """Of `size_bytes`, what lies in other stores: files that a clone shares with its parent."""
+    """The part of `size_bytes` in other stores: files that a clone shares with its parent."""
     disk_bytes: int | None = None
-    """Of every object in the store's folder: all versions, and what no version needs any more. None: not counted."""
+    """Of every object in the store's folder: all versions, and unneeded objects. None: not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """How a lake is to be cleaned."""
+    """The options of a cleaning."""
 
     dry_run: bool = False
-    """Only say what would go."""
+    """Report what would be deleted; delete nothing."""
     orphans_older_than_ms: int | None = None
-    """Files of tables that nobody names go when last changed before this Unix time (ms, UTC); None: a day ago."""
+    """Unreferenced files of tables are deleted when last changed before this Unix time (ms, UTC); None: a day ago."""
     progress: Callable[[Any], None] | None = None
     """Called after each batch of deletes."""
 
 
 class StoreAdapter(Protocol):
-    """One kind of store. Without state; every call is told the lake."""
+    """One kind of store. Stateless; every call takes the lake."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
-        """A store's line in the list of all; None for one that is gone but for a mark that it was there."""
+        """Return a store's line in the list of all; None for a store of which only a tombstone is left."""
         ...
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """Bytes of all objects in a store's folder. Cost: 1 LIST a thousand objects."""
+        """Return the bytes of all objects in a store's folder. Cost: 1 LIST a thousand objects."""
         ...
 
     def versions(self, lake: Stores, name: str) -> list[Version]:
-        """A store's versions that can be read, oldest first."""
+        """Return a store's readable versions, oldest first."""
         ...
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
-        """What keeps versions of a store alive, with the bytes that each pin alone holds where that is known."""
+        """Return what keeps versions of a store alive, with the bytes that each pin alone holds, where known."""
         ...
 
     def why(self, lake: Stores, path: str) -> Explanation | None:
-        """Who needs an object, by its path in the lake; None when it lies in no store of the kind."""
+        """Explain an object, by its path in the lake; None when it is in no store of the kind."""
         ...
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-        """Delete what nobody needs any more in all stores of the kind: one report a deleting step."""
+        """Delete what is no longer needed in all stores of the kind. Return one report a deleting step."""
         ...

@@ -1,7 +1,7 @@
-"""What repositories answer: the default branch's head, tags and branches, what a collection finds.
+"""The adapter of repositories: the default branch's head, tags and branches; cleaning by a collection.
 
-Invariants: questions and dry runs own nothing, so they are answered while a server owns the repositories; cleaning
-becomes the owner, and where another process is the owner, the report says that they were not collected.
+Invariants: reading and dry runs own nothing, so they work while a server owns the repositories; cleaning becomes the
+owner, and where another process is the owner, the report says that nothing was collected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tables answer: newest snapshot, tags, and what expiry, the orphan search and dropped tables leave to clean."""
+"""The adapter of tables: newest snapshot, tags; cleaning by expiry, the orphan search and finishing drops."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["TableAdapter"]
 
 
 _NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
-"""Kinds of `InvalidRequest` for a table whose options do not tell where its files are."""
+"""Kinds of `InvalidRequest` for a table whose options do not determine where its files are."""
 
 _COUNTED_BYTES_MAX = 16 * 1024 * 1024
 """Files of a table that have to be merged to count its rows are read up to this size together."""
 
 
 def _rows_of(table: Table) -> tuple[int | None, bool]:
-    """How many rows the newest version has, and whether that is exact; None: this version cannot read the table."""
+    """Return the number of rows of the newest version, and whether it is exact; None: this version cannot be read."""
     try:
         splits = table.scan().splits()
     except UnsupportedFormat:
@@ -89,7 +89,7 @@ class TableAdapter:
         return None
 
     def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-        """Of each table: tags whose lifetime is over, snapshots, orphans. Then the remains of dropped ones."""
+        """Delete expired tags, snapshots and orphans of each table, then the remains of dropped tables."""
         dry_run, progress = cleaning.dry_run, cleaning.progress
         reports: list[ReclaimReport] = []
         for name in lake.tables():
