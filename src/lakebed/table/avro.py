@@ -1,16 +1,16 @@
-"""Avro container files as flat Arrow columns, both ways, without a Python loop over records. Pure.
+"""Avro container files to and from flat Arrow columns, without a Python loop over records. Pure.
 
-Owns: reading and writing record files of the kinds manifests use. A column is named by its path through nested
-records, such as ``_FILE._KEY_STATS._MIN_VALUES``.
+Owns: reading and writing record files with the kinds of fields that manifests have. A column is named by its path
+through nested records, such as ``_FILE._KEY_STATS._MIN_VALUES``.
 
-How it is fast: once it is known where each record begins, all records are decoded in step, one field at a time, each
-step a few numpy calls over the positions of all records. lakebed's own files say where (header entry
-`LENGTHS_KEY`: the length of every record, base64 of zstandard over uint32; other readers ignore it); for files of other
-clients fastavro skips from record to record.
+Method: given the start of each record, all records are decoded together, field by field, with a few numpy calls over
+the positions of all records for each field. lakebed's files state the length of every record in the header entry
+`LENGTHS_KEY` (base64 of zstandard over uint32; other readers ignore it). In files of other clients fastavro skips from
+record to record.
 
-Invariants: whatever is wrong with the bytes is `Corruption` with the path of the file, never another error and never a
-silently shorter answer: every record must end where the next begins, every block carries the sync marker, lakebed's
-blocks carry zstandard's checksum, and its sync marker is the digest of its header.
+Invariants: damaged bytes always raise `Corruption` with the path of the file and never yield fewer records. Every
+record must end where the next begins, every block has the sync marker, lakebed's blocks have zstandard's checksum, and
+the sync marker of lakebed's files is the digest of their header.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ __all__ = ["LENGTHS_KEY", "SMALL_COUNT_MAX", "RecordSchema", "decode_columns", "
 
 BLOCK_BYTES_TARGET: Final = 1 << 20
 SMALL_COUNT_MAX: Final = 64
-"""Records up to which a file is coded record by record."""
+"""Up to so many records a file is encoded and decoded record by record."""
 _FIXED_WIDTH: Final = {"boolean": (1, "u1"), "float": (4, "<f4"), "double": (8, "<f8")}
 
 
 def _record_starts(header: Header, counts: list[int], blocks: list[bytes], schema: dict[str, Any]) -> I64:
-    """Where each record begins in the joined blocks, and at the end where the last one ends."""
+    """The start of each record in the joined blocks, and the end of the last one."""
     total = sum(counts)
     starts = np.zeros(total + 1, dtype=np.int64)
     packed = header.entries.get(LENGTHS_KEY)
     if packed is not None:
         lengths = unpacked_lengths(packed)
         if len(lengths) != total:
-            raise DamageError(f"it holds {total} records and says {len(lengths)}")
+            raise DamageError(f"it has {total} records and states {len(lengths)}")
         np.cumsum(lengths, out=starts[1:])
     else:
         parsed = fastavro.parse_schema(schema, _force=True)
-        # Read as a record without fields: everything is skipped, nothing is built.
+        # Read as a record without fields: all fields are skipped.
         nothing = {"type": "record", "name": parsed["name"], "fields": []} if isinstance(parsed, dict) else None
         skip = fastavro.schemaless_reader
         index = offset = 0
@@ -95,7 +95,7 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
         Corruption: anything wrong with the bytes; names the path.
         UnsupportedFormat: a codec or a kind of field lakebed does not read.
 
-    Cost: about 3 us a record of lakebed's own files, 8 us of others', one field at a time in memory beside the result.
+    Cost: about 3 us a record in files of lakebed, 8 us in others. Memory: the result and one field.
     """
     try:
         reader = Cursor(bytes(body))
@@ -140,14 +140,14 @@ _UNREADABLE: Final = (
     fastavro.schema.UnknownType,
     fastavro.read.SchemaResolutionError,
 )
-"""What damaged bytes make the parsers underneath raise (pa.ArrowInvalid is a ValueError)."""
+"""Errors of the underlying parsers for damaged bytes (pa.ArrowInvalid is a ValueError)."""
 
 
 # Decoding -------------------------------------------------------------------------------------------------------------
 
 
 class _Decoder:
-    """Decodes one field of all records at once. Every method takes positions and returns where the field ends."""
+    """Decodes one field of all records at once. Every method takes positions and returns the ends of the field."""
 
     def __init__(self, data: Bytes, end: int) -> None:
         self.data = data
@@ -250,7 +250,7 @@ class _Decoder:
         return pa.ListArray.from_arrays(pa.array(offsets), values), ends
 
     def record(self, kind: Any, at: I64, prefix: str, columns: dict[str, pa.Array]) -> I64:
-        """Every field of a record into `columns`; returns where the records end."""
+        """Decode every field of a record into `columns`; return the ends of the records."""
         if isinstance(kind, list):
             present, rows, ends = self.branch(kind, at)
             inner: dict[str, pa.Array] = {}
@@ -332,9 +332,9 @@ def encode_columns(schema: RecordSchema, columns: Mapping[str, pa.Array], count:
 
 
 def encode_values(schema: RecordSchema, values: Mapping[str, Sequence[Any]], count: int) -> bytes:
-    """The same file from Python values by path.
+    """`encode_columns` from Python values by path.
 
-    For few records: up to `SMALL_COUNT_MAX` the fixed cost of whole columns outweighs a loop.
+    For few records: up to `SMALL_COUNT_MAX` a loop is faster than whole columns.
     """
     rows = [bytearray() for _ in range(count)]
     for path, encode in schema.leaves:
@@ -426,7 +426,7 @@ def _large_binary(blob: Bytes, lengths: I64) -> pa.Array:
 
 
 def _encode(kind: Any, array: pa.Array) -> tuple[Bytes, I64]:
-    """One field of every record: their bytes one after the other, and how many each has."""
+    """One field of every record: the concatenated bytes, and the number of bytes of each."""
     if isinstance(kind, list):
         return _encode_optional(kind, array)
     if isinstance(kind, dict) and kind["type"] == "array":

@@ -1,9 +1,9 @@
 """The container of Avro record files: header, blocks, codecs, sync markers; and a cursor over bytes. Pure.
 
-Owns: reading what encloses the records, and `DamageError`, which says what is wrong before the path is known.
+Owns: reading of everything around the records, and `DamageError`, an error without the path.
 
-Invariants: every block carries the sync marker of its file, and a file of lakebed's own has the digest of its header
-for one. Does not know: fields, columns.
+Invariants: every block has the sync marker of its file; in files of lakebed it is the digest of the header.
+Does not know: fields, columns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VARINT_BYTES_MAX: Final = 10
 
 
 class DamageError(Exception):
-    """What is wrong, before the path is known."""
+    """Damage of a file; the caller adds the path."""
 
 
 # Container ------------------------------------------------------------------------------------------------------------
@@ -49,7 +49,7 @@ class DamageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands before the first block."""
+    """Everything before the first block."""
 
     entries: dict[bytes, bytes]
     sync: bytes
@@ -65,7 +65,7 @@ class Cursor:
         self.position = 0
 
     def long(self) -> int:
-        """The next number, zigzag and of variable length. Raises `DamageError`."""
+        """The next number, in zigzag encoding of variable length. Raises `DamageError`."""
         if self.position < len(self.data) and (only := self.data[self.position]) < 0x80:
             self.position += 1
             return (only >> 1) ^ -(only & 1)
@@ -109,12 +109,12 @@ def read_header(reader: Cursor) -> Header:
 
 
 def digest(header: bytes) -> bytes:
-    """The sync marker of a file of lakebed's own: 16 bytes over everything before it."""
+    """The sync marker of lakebed's files: a digest of 16 bytes over everything before it."""
     return hashlib.blake2b(header, digest_size=SYNC_BYTES).digest()
 
 
 def decompressed(codec: bytes, block: bytes) -> bytes:
-    """A block's records. Raises `UnsupportedFormat` for a codec that is not read, else what the codec raises."""
+    """The records of a block. Raises `UnsupportedFormat` for an unknown codec, and the errors of the codec."""
     if codec == b"null":
         return block
     if codec == b"deflate":

@@ -1,9 +1,9 @@
 """Avro files of few records, decoded record by record. Pure.
 
-Owns: `leaves_of` and `decode_few`. The fixed cost of decoding whole columns is that of some hundred records; most
-manifests of a table with frequent commits, and most lists, hold fewer.
+Owns: `leaves_of` and `decode_few`. Decoding whole columns has the fixed cost of some hundred records; most manifests of
+a table with frequent commits, and most lists, have fewer.
 
-Invariants: the same columns, and the same damage found, as whole columns give.
+Invariants: the results and the errors are those of `avro.decode_columns`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Leaf", "decode_few", "leaves_of"]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A field that is not a record, of records that are always there."""
+    """A field that is not a record and not inside an optional record."""
 
     path: str
     read: Callable[[Cursor], Any]
@@ -33,7 +33,7 @@ class Leaf:
 
 @lru_cache(maxsize=64)
 def leaves_of(schema_json: bytes) -> tuple[Leaf, ...] | None:
-    """The fields of a file's records in order; None for a schema with kinds that only whole columns are decoded of."""
+    """The fields of a file's records in order; None for a schema that `decode_few` does not support."""
     found: list[Leaf] = []
 
     def is_plain(record: Any, prefix: str) -> bool:
@@ -55,7 +55,7 @@ def leaves_of(schema_json: bytes) -> tuple[Leaf, ...] | None:
 
 
 def _read_of(kind: Any) -> Callable[[Cursor], Any] | None:
-    """What reads one value of a kind from a cursor."""
+    """A function that reads one value of a kind from a cursor."""
     if kind in ("int", "long"):
         return Cursor.long
     if kind == "bytes":
@@ -98,7 +98,7 @@ def _several(items: Callable[[Cursor], Any]) -> Callable[[Cursor], list[Any]]:
 def decode_few(
     leaves: tuple[Leaf, ...], header: Header, counts: list[int], blocks: list[bytes]
 ) -> tuple[int, dict[str, pa.Array]]:
-    """The same columns for few records: the fixed cost of decoding whole columns outweighs a loop over them."""
+    """The columns of a file with few records, by a loop over the records."""
     reads = [leaf.read for leaf in leaves]
     rows: list[list[Any]] = []
     lengths: list[int] = []

@@ -1,4 +1,4 @@
-"""BinaryRow: the byte form of partitions, keys and statistics in a manifest. Vectorised both ways. Pure.
+"""BinaryRow: the encoding of partitions, keys and statistics in manifests, vectorised. Pure.
 
 Layout (DO NOT CHANGE: on disk, shared with other clients)::
 
@@ -10,11 +10,11 @@ Layout (DO NOT CHANGE: on disk, shared with other clients)::
 A slot holds the value itself (booleans and integers sign-cut to their width, floats, DATE as days, TIME as
 milliseconds, DECIMAL of at most 18 digits as unscaled int64, TIMESTAMP of precision <= 3 as milliseconds), or at most 7
 bytes of a string with ``0x80 | length`` in the last byte, or ``offset << 32 | length`` of a longer one, or
-``offset << 32 | nanoseconds of the millisecond`` of a finer timestamp whose milliseconds lie at the offset. Offsets
-count from the header's first byte. A DECIMAL above 18 digits lies as big-endian two's complement in 16 bytes.
+``offset << 32 | nanoseconds of the millisecond`` of a finer timestamp whose milliseconds are at the offset. Offsets
+count from the header's first byte. A DECIMAL above 18 digits is stored as big-endian two's complement in 16 bytes.
 
-Invariants: a null's slot is zero and it has no variable part. Nested types are encoded as null only: they never occur
-in keys and have no statistics. Does not know: which columns a row is made of; the caller gives their types.
+Invariants: the slot of a null is zero, without a variable part. Nested types are encoded as null only: they are never
+keys and have no statistics. Does not know: the columns of a row; the caller passes their types.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def header_bytes(arity: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """One column in BinaryRow form, before rows are put together. All arrays have one element a row."""
+    """One encoded column, before rows are assembled. All arrays have one element a row."""
 
     words: U64
     """The slot, without the offset of a variable part."""
@@ -80,10 +80,10 @@ class Slots:
     tail_lengths: I64 | None = None
     """Bytes of the variable part, multiples of 8, 0 where inline or null; None: never any."""
     tail_buffer: Bytes | None = None
-    """Padded buffer in which the variable parts' bytes lie."""
+    """Padded buffer with the bytes of the variable parts."""
     tail_starts: I64 | None = None
     tail_bytes: I64 | None = None
-    """Bytes that count; the rest of the variable part is zero."""
+    """Bytes used; the rest of the variable part is zero."""
 
     def tail_words(self, rows: I64, word_index: int) -> U64:
         """Word number `word_index` of the variable parts of some rows."""
@@ -136,7 +136,7 @@ def slots_of(column: pa.Array | pa.ChunkedArray, type_text: str) -> Slots:
 
 
 def _numbers(array: pa.Array, dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
-    """The value buffer of a fixed-width array; what lies under nulls is arbitrary."""
+    """The value buffer of a fixed-width array; values of nulls are arbitrary."""
     width = np.dtype(dtype).itemsize
     if len(array) == 0:
         return np.empty(0, dtype)
@@ -233,7 +233,7 @@ def encode_rows(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[s
 
 
 def _with_tails(fixed: Bytes, parts: list[Slots], lengths: I64, offsets_in_row: list[I64]) -> Bytes:
-    """Rows of different lengths, put together; every piece is a whole number of 4-byte words."""
+    """Assemble rows of different lengths; every piece is a whole number of 4-byte words."""
     starts = np.cumsum(lengths) - lengths
     out = np.zeros(int(lengths.sum()) // 4, dtype="<u4")
     fixed_words = np.ascontiguousarray(fixed).view("<u4")

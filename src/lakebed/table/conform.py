@@ -1,9 +1,9 @@
-"""Rows as the caller has them -> rows as the table stores them. Pure.
+"""Conversion of a caller's rows to the columns and types of a table. Pure.
 
-Owns: which Arrow types a column accepts, and every sentence a writer hears about rows that do not fit.
+Owns: the Arrow types that a column accepts, and the messages about rows that do not fit.
 
-Invariants: a conversion never loses: numbers keep their value or the write is refused, text never becomes a number or
-the reverse. The result has exactly the table's columns, in order, with the table's Arrow types and no null in a key.
+Invariants: a conversion keeps every value or the write is refused; text is never converted to a number or the reverse.
+The result has exactly the table's columns, in order, with the table's Arrow types and no null in a key.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["boolean_mask", "conform", "conform_keys", "may_become"]
 def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     """Rows with the table's columns, order and types.
 
-    A column the rows lack is filled with nulls in an append table when it is nullable; in a primary-key table it is
-    refused, because an upsert would silently erase what is stored.
+    A missing column is filled with nulls in an append table if it is nullable. In a primary-key table it is refused,
+    because an upsert would silently erase stored values.
 
     Raises:
-        InvalidRequest: an unknown or missing column, a type that does not fit, a value that would change, a null where
-            none is allowed.
+        InvalidRequest: an unknown or missing column, an incompatible type, a value that the conversion would change, or
+            a null that is not allowed.
     """
     _refuse_unknown(rows.column_names, schema)
     may_fill = not schema.primary_keys
@@ -52,10 +52,10 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
 
 
 def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
-    """Rows that only name keys (to delete them), with nulls in every other column that they do not bring.
+    """Rows with the keys to delete, and nulls in every other column that is missing.
 
-    Raises: as `conform`, but only key columns (partition columns included) must be there and not null, and the columns
-        of the option ``sequence.field`` must be there.
+    Raises: as `conform`, but only key columns (partition columns included) must be present and not null, and the
+        columns of the option ``sequence.field`` must be present.
     """
     _refuse_unknown(rows.column_names, schema)
     _require_sequence(rows.column_names, schema)
@@ -81,7 +81,7 @@ def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
 
 
 def _require_sequence(names: Sequence[str], schema: TableSchema) -> None:
-    """A delete without its place in the order of a key's rows would be older than every row: it would do nothing."""
+    """Refuse a delete without these columns: it would be older than every row of its key, without effect."""
     order = sequence_order(schema)
     for name in order.columns if order is not None else ():
         if name not in names:
@@ -157,7 +157,7 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
 
 
 def may_become(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a value-checked cast between two types can be meant (the cast itself then checks every value)."""
+    """Whether a cast between two types is allowed; the cast checks every value."""
     types = pa.types
     if types.is_null(source):
         return True

@@ -1,8 +1,8 @@
-"""Data files that were written and that nothing will ever reference: deleted again.
+"""Deletion of data files that were written and will never be referenced.
 
-Best effort: what cannot be deleted stays as an orphan, which `remove_orphan_files` finds. Callers are certain that no
-snapshot references the files: their write failed before a commit was tried, or the commit is known to be lost. After
-an unclear answer (`Unavailable`, `OutcomeUnknown`) nothing may be discarded.
+Best effort: a file that cannot be deleted stays as an orphan for `remove_orphan_files`. Callers must be certain that no
+snapshot references the files: the write failed before the commit, or the commit is known to have failed. After an
+unclear outcome (`Unavailable`, `OutcomeUnknown`) nothing may be discarded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The options ``data-file.external-paths*``: where a table's new data files go. Pure.
+"""The options ``data-file.external-paths*``: the locations of a table's new data files. Pure.
 
-Owns: `ExternalPaths`. URLs are printed as the format's Java implementation prints them (DO NOT CHANGE: manifest entries
-hold them, and a file is recognised by the text of its URL). Does not know: stores, files that are there.
+Owns: `ExternalPaths`. URLs are printed as in the format's Java implementation (DO NOT CHANGE: they are in manifest
+entries, and a file is identified by the text of its URL). Does not know: stores, existing files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPECIFIC: Final = "specific-fs"
 
 @dataclass(frozen=True, slots=True)
 class ExternalPaths:
-    """Where a table's options put new data files."""
+    """The locations of new data files, by a table's options."""
 
     roots: tuple[str, ...] = ()
     """URLs such as ``file:/folder`` and ``s3://bucket/folder``, without final slash; empty: the table's own folder."""
@@ -40,11 +40,11 @@ class ExternalPaths:
 
     @classmethod
     def of(cls, values: Mapping[str, str]) -> ExternalPaths:
-        """The places that a table's options name.
+        """The locations by a table's options.
 
         Raises:
-            InvalidRequest: an option that cannot be read, a root that is not a URL or is of a kind of storage that
-                lakebed does not know, or options that contradict each other.
+            InvalidRequest: an invalid value, a root that is not a URL or is of an unknown kind of storage, or options
+                that contradict each other.
         """
         options = TableOptions(values)
         strategy, listed = options.get(EXTERNAL_PATHS_STRATEGY), options.get(EXTERNAL_PATHS)
@@ -89,4 +89,4 @@ def _root(url: str) -> str:
 
 
 def _invalid(option: str, sentence: str) -> InvalidRequest:
-    return InvalidRequest(f"Option {option!r} cannot be used: {sentence}", kind="invalid_option", option=option)
+    return InvalidRequest(f"Option {option!r} is invalid: {sentence}", kind="invalid_option", option=option)

@@ -1,16 +1,15 @@
-"""How the columns of a data file are encoded in Parquet, so that the Java implementation reads and filters them. Pure.
+"""The Parquet encoding of data files, such that the Java implementation reads and filters them correctly. Pure.
 
 Owns: the choice of dictionaries, the physical type of decimals and timestamps, and the footer of files that mix
 nanosecond timestamps with coarser ones.
 
-Java compares a filter's literal with the file's statistics and dictionaries by physical type, so each must be what Java
-writes itself:
+Java compares a filter's literal with statistics and dictionaries by physical type, so each must be as Java writes it:
 - DECIMAL up to 9 digits is INT32, up to 18 INT64, above FIXED_LEN_BYTE_ARRAY.
-- A DECIMAL of more than 18 digits has no dictionary: Java looks its literal up in another length and finds nothing.
-- TIMESTAMP of more than 6 fraction digits is INT96 without statistics, a coarser one INT64. Arrow's writer takes INT96
-  for all timestamps of a file or for none, so the coarser ones are written as plain INT64 and `Sink.finish` gives them
-  their logical type in the footer.
-- FLOAT and DOUBLE have no dictionary where a zero occurs: Java looks a zero up by its sign, and 0.0 = -0.0 in SQL.
+- A DECIMAL of more than 18 digits has no dictionary: Java looks up a literal of another length and finds nothing.
+- TIMESTAMP of more than 6 fraction digits is INT96 without statistics, a coarser one INT64. Arrow's writer uses INT96
+  for all timestamps of a file or for none, so the coarser ones are written as plain INT64 and `ParquetSink.finish` adds
+  their logical type to the footer.
+- FLOAT and DOUBLE have no dictionary in a file with a zero: Java distinguishes zeros by sign, and 0.0 = -0.0 in SQL.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ __all__ = ["ParquetSink"]
 
 DICTIONARY_SAMPLE_ROWS = 4096
 DICTIONARY_DISTINCT_MAX = 0.5
-"""A column is dictionary-encoded when a sample repeats itself this much: for distinct values a dictionary costs twice
-the time and a little more space (measured in the design note)."""
+"""Highest share of distinct values in the sample of a dictionary-encoded column. For distinct values a dictionary costs
+twice the time and a little more space (measured in the design note)."""
 
 DECIMAL_DIGITS_OF_INT64 = 18
 
@@ -70,7 +69,7 @@ class ParquetSink:
         return int(self._sink.tell())
 
     def takes(self, group: pa.Table) -> bool:
-        """Whether this file's dictionaries suit the next row group; when not, it belongs to a new file."""
+        """Whether this file's dictionaries suit the next row group; if not, it needs a new file."""
         return not any(_has_zero(group.column(name)) for name in self._without_zero)
 
     def write(self, group: pa.Table) -> None:
@@ -100,7 +99,7 @@ def _ordered_columns(columns: pa.Schema) -> list[str]:
 
 
 def _dictionary_columns(columns: pa.Table, without: frozenset[str]) -> list[str]:
-    """Columns whose values repeat, judged by a sample spread over the first row group."""
+    """Columns whose values repeat, by a sample spread over the first row group."""
     chosen = []
     stride = max(1, columns.num_rows // DICTIONARY_SAMPLE_ROWS)
     positions = pa.array(np.arange(0, columns.num_rows, stride, dtype=np.int64))
@@ -123,7 +122,7 @@ def _has_zero(column: pa.ChunkedArray) -> bool:
 
 
 def _leaves(kind: pa.DataType) -> Iterator[pa.DataType]:
-    """The types of the Parquet columns that a column becomes, in the file's order."""
+    """The types of the Parquet columns of a column, in the file's order."""
     if pa.types.is_map(kind):
         yield from _leaves(kind.key_type)
         yield from _leaves(kind.item_type)

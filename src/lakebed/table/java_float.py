@@ -1,8 +1,8 @@
 """``Double.toString`` and ``Float.toString`` of both generations of Java. Pure.
 
-Owns: `older_text`, what Java up to version 18 prints, and `newer_text`, what Java 19 and later print (DO NOT CHANGE:
-folders of partitions are named by them). Java up to 18 prints a digit too many, or another last digit, for many values
-of FLOAT and some of DOUBLE: 8.5899346E9 and 8.589935E9 are the same FLOAT. Every value reads back from both texts.
+Owns: `older_text`, the text in Java up to version 18, and `newer_text`, the text in Java 19 and later (DO NOT CHANGE:
+folders of partitions have these names). Java up to 18 prints one digit too many, or another last digit, for many values
+of FLOAT and some of DOUBLE: 8.5899346E9 and 8.589935E9 are the same FLOAT. Both texts parse to the same value.
 
 Sources: the documentation of ``Double.toString`` of Java 19; for the older generation the algorithm of Steele and White
 with that implementation's own estimates and stopping rules, checked against Java 17 (``tests/golden/java``).
@@ -26,7 +26,7 @@ _LONG_POWERS: Final = 27
 
 
 def older_text(value: float, *, is_single: bool) -> str:
-    """What Java up to version 18 prints.
+    """The text in Java up to version 18.
 
     Args:
         value: of a FLOAT, its exact value as a double.
@@ -36,7 +36,7 @@ def older_text(value: float, *, is_single: bool) -> str:
 
 
 def newer_text(value: float, *, is_single: bool) -> str:
-    """What Java 19 and later print: of the shortest texts that read back as the value, the nearest.
+    """The text in Java 19 and later: of the shortest texts that parse to the value, the nearest.
 
     Args: as `older_text`.
     """
@@ -147,7 +147,7 @@ def _five_bits(power: int) -> int:
 
 @dataclass(slots=True)
 class _Division:
-    """A long division in decimal that knows when it may stop."""
+    """A long division in decimal, with the rules for its end."""
 
     rest: int
     divisor: int

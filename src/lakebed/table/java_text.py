@@ -1,8 +1,8 @@
-"""How the format's Java implementation prints values into folder names. Pure.
+"""Texts of values in folder names, as the format's Java implementation prints them. Pure.
 
-Owns: the texts of dates, times and timestamps, for both values of the option ``partition.legacy-name`` (DO NOT CHANGE:
-other clients find files by them), and what Java calls blank. Golden values of the real client are in
-``tests/golden/java``. Does not know: tables, options, paths; floating-point numbers (`java_float`).
+Owns: the texts of dates, times and timestamps for both values of the option ``partition.legacy-name`` (DO NOT CHANGE:
+other clients find files by them), and Java's definition of blank. Golden values of the Java client are in
+``tests/golden/java``. Does not know: tables, options, paths, floating-point numbers (`java_float`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["date_text", "is_blank", "iso_timestamp_text", "padded_timestamp_text
 
 _DAY_NS: Final = 86_400_000_000_000
 _NOT_BLANK: Final = frozenset("\u0085\u00a0\u2007\u202f")
-"""Characters that Python counts as white space and Java does not."""
+"""Characters that are white space in Python and not in Java."""
 
 
 def is_blank(text: str) -> bool:
-    """Whether Java calls a text empty or white space only."""
+    """Whether a text is empty or white space only, as in Java."""
     return not text or (text.isspace() and not _NOT_BLANK.intersection(text))
 
 
