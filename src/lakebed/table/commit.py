@@ -75,16 +75,16 @@ TRIES_MAX = 1_000
 """Races that one commit may lose before it gives up."""
 
 _STUCK_TRIES_MAX = 16
-"""Races in a row that a commit may lose for one id while the newest snapshot stays the same: nobody can win it."""
+"""Races in a row that a commit may lose for one id while the newest snapshot stays the same: no commit can win it."""
 
 _MERGE_POSTPONED_FACTOR = 4
-"""After a lost race a merge waits for a calmer commit, until the list is this many times as long as the option says."""
+"""After a lost race a merge is postponed, until the list is this many times as long as the option says."""
 
 _WAIT_DOUBLINGS_MAX = 4
-"""The wait after a lost race stops growing here, so that who lost often is not left behind."""
+"""The wait after a lost race stops growing here, so that a commit that lost often is not starved."""
 
 _DELTAS_MAX = 64
-"""After a lost race, so many deltas are looked at; beyond, the live files are."""
+"""Deltas that are compared after a lost race; with more, the live files are compared."""
 
 _ENTRY_BYTES = 300
 """About what one entry takes in a manifest, to split large changes by ``manifest.target-file-size``."""
@@ -101,17 +101,17 @@ class StagedChange:
     keeps: Snapshot | None = None
     """Whose index manifest and statistics hold for the result; None: those of `base`."""
     restored: bool = False
-    """Whether it brings old files back; carried on for ever."""
+    """Whether it restores old files; every later snapshot inherits this."""
     live: pa.Table | None = None
-    """The live entries of `base`, described anew (`commit_snapshot` resolved): written as the new base, in place of its
-    manifests. None: the base stays as it is."""
+    """The live entries of `base` with `commit_snapshot` resolved: written as the new base in place of its manifests.
+    None: the base stays as it is."""
     changes: Sequence[BucketChange] = ()
     """What `entries` add: with dynamic buckets their key hashes go to the index."""
     drops: Callable[[Sequence[bytes]], Sequence[bool]] | None = None
     """Whether each of some partitions is replaced, and its index with it; None: none is."""
     fold_base: bool = False
-    """Write the base anew as one list of live files: for entries that add a file again whose DELETE the base still
-    holds. Clients that read manifests as sets, whatever their order, would drop it."""
+    """Rewrite the base as one list of live files: for entries that add a file again whose DELETE is still in the base.
+    Clients that read manifests as sets, whatever their order, would drop the file."""
 
 
 Derive = Callable[[Snapshot | None], StagedChange]
@@ -120,7 +120,7 @@ Derive = Callable[[Snapshot | None], StagedChange]
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What was read to make a change."""
+    """The version that was read to make a change."""
 
     snapshot: Snapshot | None
     """None: the table had no snapshot."""
@@ -154,7 +154,7 @@ class CommitRequest:
     properties: Mapping[str, str] = field(default_factory=dict)
     watermark: int | None = None
     basis: Basis | None = None
-    """The version whose rows the changes were made from; None: they rest on no rows. A commit on a newer version in
+    """The version whose rows the changes were made from; None: they depend on no rows. A commit on a newer version in
     which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
 
 
@@ -242,11 +242,11 @@ class _Commit:
     """Races lost so far."""
     try_started_s: float = 0.0
     entries: pa.Table | None = None
-    """Of a change that does not depend on the state: made once."""
+    """Of a change that does not depend on the state: computed once."""
     delta: tuple[ManifestMeta, ...] | None = None
     """The manifests of `entries`, written once."""
     merged: dict[tuple[str, ...], tuple[ManifestMeta, ...]] = field(default_factory=dict)
-    """Merges done so far, by the names that went in: still good after a lost race, while those are in the list."""
+    """Merges done so far, by the names of their inputs: valid after a lost race while these are in the list."""
     stuck: int = 0
     """Races lost in a row for the same id."""
     lost_id: int | None = None
@@ -337,7 +337,7 @@ class _Commit:
             commit_user=self.commit_user,
             commit_identifier=self.request.commit_identifier,
             commit_kind=self.request.kind,
-            # A clock that runs behind the last writer's must not make time run backwards: travel bisects on it.
+            # Commit times must not decrease, also with a clock behind the last writer's: `travel` bisects them.
             time_ms=now_ms if head is None else max(now_ms, head.time_ms),
             total_record_count=(staged.base.total_record_count if staged.base else 0) + delta_rows,
             delta_record_count=delta_rows,
@@ -405,7 +405,7 @@ class _Commit:
         if head is None:
             raise Conflict(
                 "This change replaces files, but the table has no snapshot: it was made for another table or the table "
-                "was created anew. Read again and redo the change.",
+                "was created again. Read again and redo the change.",
                 kind="file_gone",
             )
         deltas = None if self.checked is None else self._deltas_between(self.checked, head)
@@ -419,8 +419,8 @@ class _Commit:
     def _deltas_between(self, before: Snapshot, head: Snapshot) -> list[tuple[Snapshot, pa.Table]] | None:
         """The snapshots after `before` up to `head` with their delta entries; None when they cannot tell what changed.
 
-        That is when one of them is gone, or when `before` is: another client may have rolled back below it and used
-        its id again.
+        That is when one of them, or `before`, has been deleted or replaced: another client may have rolled back below
+        it and used its id again.
         """
         if head.id - before.id > _DELTAS_MAX or self.branch.snapshots.find(before.id) != before:
             return None
@@ -518,14 +518,14 @@ class _Commit:
                 kind="commit_contention",
                 tries=self.tries,
             ) from lost
-        # A try that takes long is one that others overtake: what it took is the unit in which to make room for them.
+        # Other writers overtake a try that takes long, so the time it took is the unit of the wait.
         took_ms = (environment.clock.monotonic_s() - self.try_started_s) * 1000
         unit_ms = max(self.options.get(COMMIT_MIN_RETRY_WAIT), took_ms)
         longest_ms = min(self.options.get(COMMIT_MAX_RETRY_WAIT), unit_ms * (1 << min(self.tries, _WAIT_DOUBLINGS_MAX)))
         environment.clock.sleep(environment.rng.random() * longest_ms / 1000)
 
     def _remember(self, snapshot: Snapshot) -> None:
-        """Put what won into the reader's cache: the next commit of this process then reads the snapshot only."""
+        """Put what was committed into the reader's cache: the next commit of this process reads only the snapshot."""
         for name, metas in self.lists.items():
             if name not in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
                 continue

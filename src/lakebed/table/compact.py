@@ -11,7 +11,8 @@ Invariants:
 - Deletes are dropped only in the highest level, below which nothing older can lie, and only where the table's merge
   engine allows it (`MergeEngine.drops_deletes`).
 - A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
-- When another writer replaced a file meanwhile, the plan is made again from the newest snapshot; appends never do that.
+- When another writer replaced a file meanwhile, the compaction is planned again from the newest snapshot. Appends never
+  replace files.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from lakebed.table.write_settings import check_writable, file_settings
 __all__ = ["CompactProgress", "CompactReport", "CompactTask", "compact", "current_tasks", "plan_compaction", "run_task"]
 
 COMPACT_TRIES_MAX = 5
-"""How often a compaction is planned anew because another writer replaced its files."""
+"""How often a compaction is planned again because another writer replaced its files."""
 
 SMALL_FILE_SHARE = 0.7
 """A file below this share of ``target-file-size`` is worth rewriting together with others."""
@@ -83,7 +84,7 @@ class CompactTask:
 
     @property
     def inputs(self) -> tuple[DataFile, ...]:
-        """All files the task takes away."""
+        """All files that the task replaces."""
         return (*self.split.files, *self.moved)
 
     @property
@@ -306,7 +307,7 @@ def run_task(
     Args:
         store: the table's folder.
         task: of `plan_compaction`.
-        plan: schemas by id and the newest schema; its columns and predicate are not looked at.
+        plan: schemas by id and the newest schema; its columns and predicate are not used.
         environment: clock and randomness for new files.
         window_bytes: Arrow bytes that the merge reads ahead over all its runs.
 
@@ -383,7 +384,7 @@ def compact(
     progress: Callable[[CompactProgress], None] | None = None,
     run_tasks: RunTasks | None = None,
 ) -> CompactReport:
-    """Plan, rewrite, commit; again from the newest snapshot while other writers replace the files it took.
+    """Plan, rewrite, commit; repeat from the newest snapshot while other writers replace the chosen files.
 
     Args:
         full: everything, whatever the triggers say.

@@ -1,26 +1,26 @@
-"""Publishing a branch: main takes over its newest version in one commit, when main has not moved since the fork.
+"""Publish a branch: its newest version becomes main's in one commit, when main has not moved since the fork.
 
-Owns: `fast_forward`, when it is allowed, and what keeps the files that both lines have from then on.
+Owns: `fast_forward`, when it is allowed, and what protects the files that both branches share from then on.
 
 Paimon's procedure of this name deletes main's snapshots, schemas and tags after the fork and copies the branch's in
-their place; what was committed to main meanwhile is lost. Here it is refused then, as Git does.
+their place; what was committed to main meanwhile is lost. lakebed refuses that, as Git does.
 
-The order: take over the branch's schemas (create-only), pin the version in the branch, write the mark in main, commit.
-A crash before the commit leaves main's rows as they were, and a repetition goes on.
+The order: copy the branch's schemas (create-only), pin the version in the branch, write the mark in main, commit. A
+crash before the commit leaves main's rows unchanged, and a repetition continues.
 
 Invariants:
 - The commit is one snapshot of main, derived from the newest at each try: a writer that was faster makes it a
   `Conflict`, and nothing is lost.
 - Files that came from the branch are born in main with that commit: their `commit_snapshot` is inherited. Those that
-  main had already, at another level, carry main's. After any rollback a file may have been in main before: it is then
+  main had already, at another level, keep main's. After any rollback a file may have been in main before: it is then
   of unknown birth, and the mark of a restoring snapshot is written before each try.
 - The branch never deletes what main has from it: the hidden tag ``lakebed.pin.given.<id>`` in the branch holds the
   version. Main never deletes what the branch still has: with the mark ``lakebed/published/<branch>/`` main's collectors
-  ask the branch's versions. Both last as long as the branch.
-- The property `FAST_FORWARDED` of the commit says which version of which branch main became: a second publication of
-  the same branch goes on from there, and a repetition after a lost reply finds itself.
+  read the branch's versions. Both last as long as the branch.
+- The property `FAST_FORWARDED` of the commit names the version of the branch that main became: a second publication of
+  the same branch continues from there, and a repetition after a lost reply recognises its own commit.
 
-Does not know: which files may go (`judge`).
+Does not know: which files may be deleted (`reachability`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Forward:
 
     branch: str
     pin: Tag
-    """What holds the branch's origin in main."""
+    """The pin of the fork snapshot in main."""
     head: Snapshot
     """Main's newest snapshot, which the branch started from or was published as."""
     target: Snapshot
@@ -76,7 +76,7 @@ def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
     """Whether main can become what a branch is; nothing is changed.
 
     Raises:
-        NotFound: there is no such branch.
+        NotFound: the branch does not exist.
         InvalidRequest: kind ``foreign_branch``: another client made it, so where it started is unknown.
         Conflict: kind ``not_fast_forward``: main has moved since, or its schema has.
     Cost: about 6 GETs and 3 LISTs, and 1 GET a schema.
@@ -106,7 +106,7 @@ def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
 
 
 def _take_schemas(main: TableBranch, branch: str) -> None:
-    """Give main the schemas that were made in the branch, oldest first; those that are there already are fine.
+    """Copy the schemas that were made in the branch to main, oldest first; existing ones are skipped.
 
     Raises `Conflict`, kind ``not_fast_forward``: main's schema was changed too.
     """
@@ -166,7 +166,7 @@ def _publish(main: TableBranch, forward: Forward) -> Snapshot:
 
 
 def _may_return(main: TableBranch, source: TableBranch, forward: Forward) -> bool:
-    """Whether a file may come into main that an older version of main had: what rollbacks do, also other clients'."""
+    """Whether main may get a file that an older version of main had, as rollbacks (also of other clients) do."""
     if len(read_live_versions(main).restored_ids) or len(read_live_versions(source).restored_ids):
         return True
     published = any(True for _ in main.store.list(f"{PUBLISHED_FOLDER}/{forward.branch}"))
@@ -204,7 +204,7 @@ def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returne
 
 
 def _born_in_main(adds: pa.Table, live: pa.Table, *, returned: bool) -> pa.Table:
-    """Entries as main has to write them: with main's birth where main has the file at another level, else anew."""
+    """Entries as main must write them: with main's birth where main has the file at another level, else a new one."""
     position = adds.schema.get_field_index("commit_snapshot")
     field = adds.schema.field(position)
     at = pc.index_in(adds["file_name"], value_set=live["file_name"].combine_chunks())
@@ -224,7 +224,8 @@ def _pin(source: TableBranch, target: Snapshot) -> None:
             raise
     except NotFound as gone:
         raise Conflict(
-            f"The snapshot {target.id} of the branch went while it was published: try again.", kind="version_went"
+            f"The snapshot {target.id} of the branch was deleted while it was published: try again.",
+            kind="version_went",
         ) from gone
 
 

@@ -61,12 +61,12 @@ class LiveVersions:
         object.__setattr__(self, "ids", np.union1d(self.snapshot_ids, tagged).astype(np.int64))
 
     def is_live(self, snapshot_id: int) -> bool:
-        """Whether the snapshot's own file is there."""
+        """Whether the snapshot's own file exists."""
         at = int(np.searchsorted(self.snapshot_ids, snapshot_id))
         return at < len(self.snapshot_ids) and int(self.snapshot_ids[at]) == snapshot_id
 
     def holds(self, snapshot_id: int) -> bool:
-        """Whether a snapshot or a tag of this id is there."""
+        """Whether a snapshot or a tag of this id exists."""
         at = int(np.searchsorted(self.ids, snapshot_id))
         return at < len(self.ids) and int(self.ids[at]) == snapshot_id
 
@@ -78,7 +78,7 @@ class LiveVersions:
         """The version of an id, from its snapshot or else from a tag of it.
 
         Raises:
-            NotFound: it went since the state was read.
+            NotFound: it was deleted since the state was read.
             Corruption: its file is unreadable.
         Cost: 1 GET.
         """
@@ -91,7 +91,9 @@ class LiveVersions:
                 kept = branch.tags.find(tag.name)
                 if kept is not None and kept.snapshot.id == snapshot_id:
                     return kept.snapshot
-        raise NotFound(f"version {snapshot_id} went while it was looked at.", kind="version_went", snapshot=snapshot_id)
+        raise NotFound(
+            f"version {snapshot_id} was deleted while it was read.", kind="version_went", snapshot=snapshot_id
+        )
 
 
 def read_live_versions(branch: TableBranch) -> LiveVersions:
@@ -134,7 +136,7 @@ def mark_restored(branch: TableBranch, snapshot_id: int) -> None:
 
 
 def expired_below(branch: TableBranch) -> int:
-    """Every snapshot below this has expired; a file of one that is there again was put by a retry that came late.
+    """Every snapshot below this has expired; if a file of one exists again, a late retry has put it.
 
     0 when nothing has expired, or when the note is unreadable: it only helps to clean. Cost: 1 GET.
     """

@@ -1,4 +1,4 @@
-"""What a table's deletions may delete: the judgement. Pure: columns in, columns out; no store, no clock.
+"""Which files a table may delete: candidates and the interval test. Pure: columns in, columns out; no store, no clock.
 
 Owns: the fold of a walk of deltas into *candidates*, and the interval test that judges them.
 
@@ -6,15 +6,15 @@ A file *born* at snapshot c and *dead* from snapshot d on is needed by version t
 pin) iff ``c <= t < d``: two bisections over the sorted ids of all versions, whatever their number and size.
 
 Invariants:
-- A walk covers consecutive deltas of one line of versions; a file is judged at its **last** death in it: a DELETE makes
-  a candidate, a later ADD of the same path takes it back, and an ADD in the same delta outlives the DELETE beside it
-  (an upgrade to another level is both).
+- A walk covers consecutive deltas of one branch; a file is judged at its **last** death in it: a DELETE makes a
+  candidate, a later ADD of the same path withdraws it, and an ADD outlives a DELETE in the same delta (an upgrade to
+  another level is both).
 - ``born`` is the snapshot that first committed the file, through upgrades and restores; `UNKNOWN` when another
-  client wrote the entry: then only the names that versions list can tell.
+  client wrote the entry: then only the files that versions reference decide.
 - Identity is the path: it holds partition, bucket and name.
 
-Does not know: where versions and names come from (`holders`, `judge`), in which order things are hidden and deleted
-(`expire`). Source: table tags proposal, "Expiring Snapshot"; its repairs are in docs/design/0006-expiry.md.
+Does not know: how versions and references are read (`live_versions`, `reachability`), the order of hiding and deleting
+(`deletion`). Source: table tags proposal, "Expiring Snapshot"; its repairs are in docs/design/0006-expiry.md.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ STAGES: tuple[tuple[str, ...], ...] = (
     (Role.MANIFEST, Role.INDEX_MANIFEST, Role.CHANGELOG_MANIFEST),
     (Role.LIST, Role.CHANGELOG_LIST),
 )
-"""The order of deletion: what is named goes before what names it."""
+"""The order of deletion: a file is deleted before the files that reference it."""
 
 ROLES: tuple[str, ...] = tuple(role for stage in STAGES for role in stage)
 
@@ -106,7 +106,7 @@ def candidates_of(
 
 
 def concat(tables: Iterable[pa.Table]) -> pa.Table:
-    """Candidates of several sources as one table (empty, with the right columns, of none)."""
+    """Candidates of several sources as one table; no source yields an empty table with the same columns."""
     return pa.concat_tables([CANDIDATES.empty_table(), *tables]).combine_chunks()
 
 
@@ -116,7 +116,7 @@ def paths_of(
     *,
     own_outside: Callable[[pa.Table], BoolArray] | None = None,
 ) -> pa.Table:
-    """Name every file of manifest entries by its path; sidecar files (`extra_files`) get rows of their own.
+    """The path of every file of manifest entries; sidecar files (`extra_files`) get separate rows.
 
     Args:
         entries: columns of `manifest.ENTRY_SCHEMA`.
@@ -127,7 +127,7 @@ def paths_of(
 
     Returns:
         Columns ``kind``, ``path``, ``size_bytes``, ``born``, ``row`` (position in `entries`). The path of an external
-        file is its URL. External files that are not the table's own are left out: they are not lakebed's to delete.
+        file is its URL. External files that do not belong to the table are left out: lakebed must not delete them.
     """
     rows = pa.array(np.arange(entries.num_rows, dtype=np.int64))
     narrow = entries.select(["kind", "partition", "bucket", "file_name", "file_size", "commit_snapshot", "extra_files"])
@@ -206,10 +206,10 @@ def fold_deltas(deltas: Sequence[tuple[int, pa.Table]]) -> pa.Table:
     """Fold a walk of deltas into candidates: files whose last event in the walk is a death.
 
     Args:
-        deltas: ``(snapshot id, entries as `paths_of` names them)``, ascending by id.
+        deltas: ``(snapshot id, entries as `paths_of` returns them)``, ascending by id.
 
     Returns:
-        `CANDIDATES` of role data; ``dead`` is the snapshot of the last death, ``born`` what its DELETE entry carries.
+        `CANDIDATES` of role data; ``dead`` is the snapshot of the last death, ``born`` the value of its DELETE entry.
     """
     tables = [
         entries.append_column("dead", pa.array(np.full(entries.num_rows, snapshot_id, np.int64)))
@@ -247,8 +247,8 @@ def needed_by_interval(born: IntArray, dead: IntArray, versions: IntArray) -> Bo
 def nearest_earlier(dead: IntArray, versions: IntArray) -> IntArray:
     """The newest version before each death; `UNKNOWN` where there is none.
 
-    A life without holes that reaches any version before its death reaches the nearest of them: so the names which
-    that one version lists answer for all.
+    A life without holes that reaches any version before its death reaches the nearest of them, so the files of that one
+    version decide for all.
     """
     at = np.searchsorted(versions, dead, side="left") - 1
     padded = np.append(versions, UNKNOWN)
@@ -278,9 +278,9 @@ class Retention:
     retain_min: int
     """Newest snapshots that always stay, >= 1."""
     older_than_ms: int
-    """Snapshots committed before this time go (Unix ms, UTC; exclusive); those beyond `retain_max` go anyway."""
+    """Snapshots committed before this time expire (Unix ms, UTC; exclusive); those beyond `retain_max` always do."""
     max_deletes: int
-    """At most so many in one run, >= 1."""
+    """Snapshots that one run expires at most, >= 1."""
 
 
 def plan_expiry(
@@ -291,8 +291,8 @@ def plan_expiry(
     Args:
         ids: live snapshot ids, ascending, gaps allowed.
         retention: the rule.
-        time_ms_of: commit time of a snapshot; asked only of snapshots about to expire and of the first that stays.
-        held_from: no snapshot from this id on may expire (a consumer reads it next); None: nobody holds any.
+        time_ms_of: commit time of a snapshot; called only for snapshots about to expire and for the first that stays.
+        held_from: no snapshot from this id on may expire (a consumer reads it next); None: no limit.
     """
     count_max = min(len(ids) - retention.retain_min, retention.max_deletes)
     if held_from is not None:

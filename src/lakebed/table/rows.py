@@ -454,7 +454,7 @@ def _without_matching(branch: TableBranch, where: Predicate | str) -> list[Bucke
 def without_rows(
     store: ObjectStore, rewrite: Rewrite, *, where: Predicate, plan: ReadPlan, environment: Environment
 ) -> BucketChange | None:
-    """Write a file anew without the rows that match; None when none does.
+    """Rewrite a file without the rows that match; None when none does.
 
     Args:
         store: the table's folder.

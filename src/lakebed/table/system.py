@@ -3,8 +3,8 @@
 Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers``. Invariants: each
 shows the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version
 asked); an empty table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags
-proposal's name of ``snapshot_id`` in ``$tags``, may be asked for as a column. ``$files`` has one column more than
-Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file lies elsewhere. Of a
+proposal's name of ``snapshot_id`` in ``$tags``, may be requested as a column. ``$files`` has one column more than
+Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file is outside. Of a
 bucket with several folders (`placement`) it names the one for new files, although an older file may be in another.
 
 Does not know: how anything is stored.

@@ -1,4 +1,4 @@
-"""The tags of a listing, read with few requests: what was read before is known again by its listing.
+"""The tags of a listing, read with few requests: a tag that was read before is recognised by its listing.
 
 Owns: `load_tags` and the process's cache of decoded tags, within a bound of bytes.
 
@@ -31,7 +31,7 @@ TAG_CACHE: Final = ManifestCache(32 << 20)
 """The decoded tags of this process: about 10,000."""
 
 _TAG_BYTES: Final = 2_000
-"""About what a decoded tag takes in memory beside its file's bytes."""
+"""About the memory of a decoded tag besides its file's bytes."""
 
 _WORKER_COUNT_MAX: Final = 16
 """Concurrent GETs."""

@@ -2,10 +2,10 @@
 
 Owns: ``lakebed/tag-index``. Format: ``LBTAGIX1``, then zstandard of three little-endian int64 columns one after the
 other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1: never). The key is 64 bits of SHA-256 over
-what the listing says of a tag's file (name, size, modification time, etag): a listed tag with a known key is unchanged.
+the listing of a tag's file (name, size, modification time, etag): a listed tag with a known key is unchanged.
 
-Invariants: a hint only. Without the listing it says nothing; entries it lacks are read; anything unreadable is as if it
-were not there. It is written anew when it lacks a tag, or when more than half of its rows are of deleted tags (a plain
+Invariants: a hint only. Without the listing it says nothing; missing entries are read; an unreadable index counts as
+missing. It is rewritten when it lacks a tag, or when more than half of its rows are of deleted tags (a plain
 overwriting put; the last one wins, each is right), but not in a store that is versioned as a whole, where it would be
 one more difference between versions.
 About 10 bytes a tag, so that expiring with a thousand tags reads little more than with none.

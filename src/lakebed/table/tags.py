@@ -3,23 +3,23 @@
 Owns: every verb on the tag files themselves. A tag is a copy of the snapshot's file plus Paimon's two optional fields
 (``tagCreateTime``, ``tagTimeRetained``, written only when a lifetime is given) plus lakebed's marks in ``properties``.
 
-    lakebed.tag-id          random, tells our own create from another's when a reply was lost
-    lakebed.tag-automatic   "true": made by the automatic rules, so that their retention counts it
+    lakebed.tag-id          random; identifies our own create when a reply was lost
+    lakebed.tag-automatic   "true": created by the automatic rules, whose retention counts it
 
 Both names are on disk: DO NOT CHANGE.
 
 Invariants:
 - Creating is create-only: of two creators one wins.
-- After its put the tagger looks whether its source (snapshot or tag) still exists, and withdraws the tag if not. Expiry
+- After its put, `create` checks that its source (snapshot or tag) still exists, and withdraws the tag if not. Expiry
   hides first and reads the tags afterwards, so one of the two always sees the other.
-- A source that is a tag may be one whose own maker has not looked yet, or died before it: then the version may be
-  going, or gone. So the tagger also looks that no deletion of that version is under way, and then that its lists are
-  there: a deletion is written down before it hides anything and until its last file, a list, is gone.
-- Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved; ``lakebed.pin.*`` are
-  hidden pins that lakebed makes for itself (forks, rollbacks): no user verb shows or touches them, every collector
-  honours them.
+- A source that is a tag may be one whose own creator has not checked yet, or died before its check: then the version
+  may be partly deleted. So `create` also checks that no deletion of that version is under way, and then that its lists
+  exist: a deletion is stored before it hides anything and until its last file, a list, is deleted.
+- Names that start with ``snapshot.``, ``tag.``, ``branch.`` or ``lakebed.`` are reserved. ``lakebed.pin.*`` are hidden
+  pins that lakebed creates for itself (forks, rollbacks): no user verb shows or changes them, every deleting verb
+  respects them.
 
-Does not know: which data files a tag holds, or when they may go: deleting a tag's files is `expire`'s.
+Does not know: which data files a tag holds, or when they may be deleted; see `expire`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 HIDDEN_PREFIX = "lakebed.pin."
-"""Tags that lakebed makes for itself start so. DO NOT CHANGE: on disk."""
+"""Prefix of the tags that lakebed creates for itself. DO NOT CHANGE: on disk."""
 
 TAG_ID = "lakebed.tag-id"
 TAG_AUTOMATIC = "lakebed.tag-automatic"
@@ -67,7 +67,7 @@ _NAME_BYTES_MAX = 255 - len("tag-")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a tag is made from: a snapshot's or a tag's file, and where it lies."""
+    """What a tag is created from: the file of a snapshot or a tag, and its path."""
 
     body: bytes
     path: str
@@ -107,7 +107,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_automatic(tag: Tag) -> bool:
-    """Whether the automatic rules made this tag."""
+    """Whether the automatic rules created this tag."""
     return tag.snapshot.properties.get(TAG_AUTOMATIC) == "true"
 
 
@@ -124,7 +124,7 @@ class Tags:
         layout: of the branch.
         snapshots: of the branch.
         environment: clock, randomness and concurrency.
-        default_retained_ms: ``tag.default-time-retained``, asked at each create; None: kept until deleted.
+        default_retained_ms: ``tag.default-time-retained``, called at each create; None: kept until deleted.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Tags:
         return self._layout.tag(name)
 
     def exists(self, name: str) -> bool:
-        """Whether the tag is there. A name that no tag may have is not there. Cost: 1 HEAD."""
+        """Whether the tag exists; False for a name that no tag may have. Cost: 1 HEAD."""
         try:
             check_tag_name(name)
             self._store.head(self.path(name))
@@ -292,12 +292,12 @@ class Tags:
         Args:
             source: from `source(...)`; None is the newest snapshot.
             time_retained_ms: lifetime from now; None is ``tag.default-time-retained``, else until deleted.
-            if_not_exists: return the tag that is there instead of raising.
+            if_not_exists: return the existing tag instead of raising.
             marks: further ``properties``, such as `TAG_AUTOMATIC`.
 
         Raises:
             InvalidRequest: the name breaks a rule, or the lifetime is negative.
-            AlreadyExists: the tag is there.
+            AlreadyExists: the tag exists.
             Conflict: the source expired while it was tagged; the tag was withdrawn.
         Cost, from the newest snapshot: 1 GET + 2 HEADs + 1 LIST + 1 PUT.
         """
@@ -308,7 +308,7 @@ class Tags:
         return self._put_new(name, body, source=chosen, if_not_exists=if_not_exists)
 
     def pin_hidden(self, name: str, *, source: Source) -> Tag:
-        """Pin a snapshot for lakebed itself, under `HIDDEN_PREFIX` + name, by the protocol of `create`; no lifetime.
+        """Pin a snapshot for internal use, under `HIDDEN_PREFIX` + name, by the protocol of `create`; no lifetime.
 
         Raises `AlreadyExists`, `Conflict`. Cost: 1 PUT + 1 HEAD.
         """
@@ -317,7 +317,7 @@ class Tags:
         return self._put_new(full, body, source=source, if_not_exists=False)
 
     def unpin_hidden(self, name: str) -> None:
-        """Remove a hidden pin; missing is fine. Cost: 1 DELETE."""
+        """Remove a hidden pin; removing a missing one is a no-op. Cost: 1 DELETE."""
         self._store.delete([self.path(HIDDEN_PREFIX + name)])
 
     def replace(
@@ -328,9 +328,9 @@ class Tags:
         time_retained_ms: int | None = None,
         marks: Mapping[str, str] | None = None,
     ) -> Tag:
-        """Point a tag that is there at another snapshot, in one put. Raises as `create`, and `NotFound`.
+        """Point an existing tag at another snapshot, in one put. Raises as `create`, and `NotFound`.
 
-        What becomes of files that only the old target used is settled by the caller (`expire`).
+        The caller (`expire`) deletes files that only the old target used.
         Cost: 2 GETs + 1 PUT + 1 HEAD, and 1 probe for the newest snapshot.
         """
         check_tag_name(name)
@@ -346,7 +346,7 @@ class Tags:
         return decode_tag(body, name=name, path=self.path(name))
 
     def rename(self, old: str, new: str) -> Tag:
-        """Give a tag another name: the new one is created, then the old one deleted; a crash leaves both.
+        """Rename a tag: create the new one, then delete the old one; a crash leaves both.
 
         Raises `NotFound`, `AlreadyExists`, `InvalidRequest`. Cost: 1 GET + 1 PUT + 1 HEAD + 1 DELETE.
         """
@@ -362,7 +362,7 @@ class Tags:
         return tag
 
     def remove_files(self, names: NameList) -> None:
-        """Delete tag files only; the caller has settled what becomes of the data files. Missing ones are fine."""
+        """Delete tag files only; the caller handles the data files. Deleting a missing one is a no-op."""
         self._store.delete([self.path(name) for name in names])
 
     # ---- the protocol
@@ -458,7 +458,7 @@ class Tags:
 
     def _source_expired(self, name: str) -> Conflict:
         return Conflict(
-            f"What the tag {name!r} should point at expired while it was being made, so the tag was withdrawn: choose "
+            f"The snapshot for the tag {name!r} expired while the tag was created, so the tag was withdrawn: choose "
             "another snapshot.",
             kind="source_expired",
             tag=name,

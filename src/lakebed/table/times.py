@@ -27,7 +27,7 @@ def committed_ms(snapshot_id: int, time_ms: int, *, written_ms: Mapping[int, int
     """When a snapshot was committed, Unix ms, UTC.
 
     Args:
-        time_ms: what it says itself.
+        time_ms: the commit time in its file.
         written_ms: of `first_written_ms`, by the store's clock.
         now_ms: by this process's clock.
     """

@@ -1,11 +1,11 @@
-"""Deletions on their way: what a deleting verb writes down before it hides anything, so that a crash strands nothing.
+"""Unfinished deletions: what a deleting verb stores before it hides anything, so that a crash leaves no files behind.
 
 Owns: the object ``lakebed/reclaim/<kind>-<uuid>.json``, written and read here.
 
 Invariants:
-- It holds *candidates*, never verdicts: whoever finishes a deletion judges them afresh, after a crash of any length.
+- It holds *candidates*, never decisions: every process that finishes a deletion judges them again.
 - It is durable before the first object is hidden, and removed after the last one is deleted.
-- A body that fails its checksum is `Corruption`; whoever lists skips it with a warning, and nothing of it is deleted.
+- A body that fails its checksum is `Corruption`: a listing skips it with a warning, and nothing of it is deleted.
 
 Format (version 1, DO NOT CHANGE)::
 
@@ -15,7 +15,7 @@ Format (version 1, DO NOT CHANGE)::
         "rollback": {target_id, commit_user, after_id, pin, keeps_history} | null, "candidates": {<column>: [...]},
         "survivor": <base manifest list of the snapshot walk_end> | null }}
 
-The feature ``outside`` says that paths of candidates may be URLs; versions without it would take them for paths inside
+The feature ``outside`` says that paths of candidates may be URLs; versions without it would read them as paths inside
 the table, and forget the deletion without having deleted the files.
 """
 
@@ -55,22 +55,22 @@ DeletionKind = Literal["expire", "delete-tag", "rollback"]
 
 
 class HiddenTag(msgspec.Struct, frozen=True):
-    """A tag that goes, as it was read: one made anew under the same name is another tag and stays."""
+    """A tag to delete, as it was read: a new tag of the same name is another tag and stays."""
 
     name: str
     snapshot_id: int
     digest: str
-    """Of the tag's bytes, which hold a random id: SHA-256, hex."""
+    """SHA-256 of the tag's bytes, which include a random id; hex."""
 
 
 class RollbackIntent(msgspec.Struct, frozen=True):
-    """What a rollback is about to do, written down before its commit."""
+    """What a rollback is about to do, stored before its commit."""
 
     target_id: int
     commit_user: str
-    """Of the one commit that makes the target the newest snapshot: how a later verb recognises it."""
+    """Of the one commit that makes the target the newest snapshot; a later verb recognises the commit by it."""
     after_id: int
-    """Newest snapshot when the rollback began: its commit comes later."""
+    """Newest snapshot when the rollback began; its commit has a greater id."""
     pin: str
     """Hidden tag that holds the target until the commit, without its prefix."""
     keeps_history: bool
@@ -84,7 +84,7 @@ class Deletion:
     kind: DeletionKind
     id: str
     walk_end: int
-    """Last snapshot whose delta the candidates were folded from: it stays, and rollbacks up to it are accounted for."""
+    """Last snapshot whose delta the candidates were folded from. It stays, and rollbacks up to it are accounted for."""
     snapshot_ids: tuple[int, ...] = ()
     """Snapshots that become invisible first, while `survivor` is unchanged: other clients may use ids again."""
     tags: tuple[HiddenTag, ...] = ()
@@ -94,10 +94,10 @@ class Deletion:
     nothing else holds that version."""
     candidates: pa.Table = field(default_factory=CANDIDATES.empty_table)
     rollback: RollbackIntent | None = None
-    """A rollback that has not committed yet, as far as is known: nothing is hidden so far; then `tags` go too."""
+    """A rollback without a known commit: nothing is hidden yet. After its commit `tags` are deleted too."""
     survivor: str | None = None
-    """Base manifest list of the snapshot `walk_end`, which tells it from one that another client made under the same id
-    after a rollback. None: not known, as in what older versions wrote."""
+    """Base manifest list of the snapshot `walk_end`, which distinguishes it from one that another client committed
+    under the same id after a rollback. None: unknown, as in what older versions wrote."""
 
     def hides(self, snapshot_id: int) -> bool:
         """Whether a snapshot or tag of this id becomes invisible with it."""
@@ -182,18 +182,18 @@ def decode_deletion(body: Any, *, path: str) -> Deletion:
 
 
 def path_of(layout: Layout, deletion: Deletion) -> str:
-    """Where a deletion is written down; a rollback's intent and its candidates are two objects."""
+    """The path of a deletion; a rollback's intent and its candidates are two objects."""
     kind = "rollback-intent" if deletion.rollback is not None else deletion.kind
     return f"{layout.reclaim_folder}/{kind}-{deletion.id}.json"
 
 
 def store_deletion(store: ObjectStore, layout: Layout, deletion: Deletion) -> None:
-    """Write a deletion down, durably. Cost: 1 PUT."""
+    """Store a deletion, durably. Cost: 1 PUT."""
     store.put(path_of(layout, deletion), encode_deletion(deletion))
 
 
 def load_deletions(store: ObjectStore, layout: Layout) -> Iterator[Deletion | Corruption | UnsupportedFormat]:
-    """Every unfinished deletion of a branch; an unreadable one as the error it is, so that the rest goes on.
+    """Every unfinished deletion of a branch, and the error of each unreadable one, so that the others can be finished.
 
     Cost: 1 LIST + 1 GET each.
     """
@@ -201,6 +201,6 @@ def load_deletions(store: ObjectStore, layout: Layout) -> Iterator[Deletion | Co
         try:
             yield decode_deletion(store.get(meta.path), path=meta.path)
         except NotFound:
-            continue  # finished by another meanwhile
+            continue  # another process finished it
         except (Corruption, UnsupportedFormat) as error:
             yield error
