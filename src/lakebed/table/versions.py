@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
+from typing_extensions import Unpack
 
 from lakebed.reclaim.model import Pin, Version
 from lakebed.table.consumers import load_consumers
@@ -21,13 +22,15 @@ from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.travel import Resolved, source_of
 from lakebed.texts import whole_number
 
+if TYPE_CHECKING:
+    from lakebed.table.predicate import Predicate
+    from lakebed.table.scan import ReadOptions, Scan
+
 __all__ = ["TableView", "list_pins", "list_versions", "pin_of", "pin_version", "rollback_target", "version_of"]
 
 
 class _Readable(Protocol):
-    def scan(
-        self, *, version: int | str | None, columns: str | Sequence[str] | None, where: Any, limit: int | None
-    ) -> Any: ...
+    def scan(self, **options: Unpack[ReadOptions]) -> Scan: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,22 @@ class TableView:
             return f"branch.{self.resolved.branch}"
         return f"snapshot.{self.snapshot.id}"
 
-    def scan(self, *, columns: str | Sequence[str] | None = None, where: Any = None, limit: int | None = None) -> Any:
+    def scan(
+        self,
+        *,
+        columns: str | Sequence[str] | None = None,
+        where: Predicate | str | None = None,
+        limit: int | None = None,
+    ) -> Scan:
         """As `Table.scan` at this version; the scan has `to_pandas`, `to_polars` and `to_duckdb`."""
         return self.table.scan(version=self.version, columns=columns, where=where, limit=limit)
 
     def read(
-        self, *, columns: str | Sequence[str] | None = None, where: Any = None, limit: int | None = None
+        self,
+        *,
+        columns: str | Sequence[str] | None = None,
+        where: Predicate | str | None = None,
+        limit: int | None = None,
     ) -> pa.Table:
         """As `Table.read` at this version."""
         return self.scan(columns=columns, where=where, limit=limit).to_arrow()
