@@ -474,7 +474,7 @@ def main() -> None:
     finally:
         bench.close()
         shutil.rmtree(folder, ignore_errors=True)
-    versions = harness.versions_of("lakebed", "pyarrow", "fastapi", "uvicorn")
+    versions = harness.versions_of("lakebed", "pyarrow", "starlette", "uvicorn")
     if not chosen.dry:
         print(f"written: {harness.write_results('repo', results, scale=chosen.scale, versions=versions)}")
 

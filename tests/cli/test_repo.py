@@ -351,7 +351,7 @@ def test_commands_load_no_data_frames(tmp_path: Path) -> None:
         )
         loaded = {line.rsplit("|", 1)[-1].strip() for line in done.stderr.splitlines()}
         assert "pyarrow.lib" in loaded
-        heavy = {"pandas.core", "pandas._libs", "pyspark", "fastapi", "uvicorn", "psycopg"}
+        heavy = {"pandas.core", "pandas._libs", "pyspark", "starlette", "uvicorn", "psycopg"}
         assert not heavy & loaded, command
 
 
