@@ -1,8 +1,8 @@
-"""Addresses of objects as columns: what ranges and staged rows name, and which of the listed objects nobody names.
+"""Addresses of objects as columns: what ranges and staged rows name, and which of the listed objects are unreferenced.
 
 Owns: the set algebra of a collection, in columns; Spark runs the same functions on shares of the ranges. Invariants:
-only addresses of ours (``data/<ulid>``) appear; an address that cannot be read is an error, never left out, for what is
-left out would be deleted. Pure, but for `addresses_of_ranges`, which reads.
+only addresses of uploads (``data/<ulid>``) appear; an address that cannot be read is an error, never left out, for what
+is left out would be deleted. Pure, but for `addresses_of_ranges`, which reads.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ LISTED_SCHEMA: Final = pa.schema(
 _START: Final = f"{DATA_FOLDER}/".encode()
 _ADDRESS_BYTES: Final = len(_START) + FILE_ID_CHARACTERS
 _FIXED_STR: Final = 0xA0
-"""MessagePack: a text of up to 31 bytes, whose length stands in the low bits."""
+"""MessagePack: a text of up to 31 bytes, whose length is in the low bits."""
 _HEADER: Final = np.frombuffer(bytes([_FIXED_STR | _ADDRESS_BYTES]) + _START, np.uint8)
 _BEFORE: Final = IDENTITY_BYTES + 1
-"""Bytes before the address's header: the identity, and the byte that says that an entry is an array."""
+"""Bytes before the address's header: the identity, and the byte that marks an entry as an array."""
 
 
 def addresses_of(values: pa.BinaryArray, *, where: str) -> pa.RecordBatch:
-    """The addresses of ours in a column of encoded entries.
+    """The addresses of uploads in a column of encoded entries.
 
     Args:
         values: without nulls; tombstones name nothing.
@@ -54,8 +54,8 @@ def addresses_of(values: pa.BinaryArray, *, where: str) -> pa.RecordBatch:
         A batch of `ADDRESS_SCHEMA`, in the order of the values.
 
     Raises:
-        Corruption: a value is no entry.
-    Cost: 0.1 us an address of ours, 1 us one of another shape, which is decoded.
+        Corruption: a value is not an entry.
+    Cost: 0.1 us an upload's address, 1 us one of another shape, which is decoded.
     """
     count = len(values)
     lengths = np.diff(offsets_of(values)) if count else np.zeros(0, np.int64)

@@ -1,8 +1,8 @@
 """`Branch`: a reference that can be written to.
 
-Owns: the writing half of the facade. Invariants: an object's bytes are durable before its path is staged, and what is
-known to be refused is refused before they are uploaded; what a call acknowledged is visible to every later call until
-it is overwritten, committed or reset. Does not know: how anything is staged, or how a head moves: it delegates.
+Owns: the writing half of the facade. Invariants: an object's bytes are durable before its path is staged, and a write
+that is known to be refused is refused before they are uploaded; what a call acknowledged is visible to every later call
+until it is overwritten, committed or reset. Does not know: how anything is staged, or how a head moves.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Branch(Reference):
 
     Every write raises `NotFound` (``branch_not_found``), `InvalidRequest` (``protected_branch``,
     ``read_only_repository``), `Conflict` (``branch_moved``: it lost too many races; nothing happened) and
-    `OutcomeUnknown` (look before you retry), beside what it says itself.
+    `OutcomeUnknown` (look before you retry), and what its own documentation lists.
 
     Args:
         transport: to the repository.
@@ -121,7 +121,7 @@ class Branch(Reference):
     ) -> Entry:
         """Upload an object's bytes, and stage nothing: `stage_many` makes many of them visible at one moment.
 
-        Until it is staged nobody refers to it, and a collection takes it when it is old enough
+        Until it is staged nothing refers to it, and a collection deletes it when it is old enough
         (`CollectionOptions.min_age`). Arguments and errors as `put`. Cost: 1 PUT.
         """
         return self._transport.upload(self._text, chunks_of(content), content_type=content_type, metadata=metadata)
@@ -151,11 +151,11 @@ class Branch(Reference):
         metadata: Mapping[str, str] | None = None,
         only_if_absent: bool = False,
     ) -> Entry:
-        """Stage an object whose bytes somebody else has put somewhere; what is not ours is never deleted.
+        """Stage an object whose bytes another program has stored; bytes outside of the repository are never deleted.
 
         Args:
-            url: of the bytes; or the address of an upload of ours.
-            checksum: as who put them says; None: what their store calls the etag.
+            url: of the bytes; or the address of an upload.
+            checksum: as the writer gives it; None: the store's etag.
             content_type, metadata, only_if_absent: as `put`.
 
         Raises:
@@ -345,14 +345,14 @@ class Branch(Reference):
     def rebase(
         self, onto: str | Reference, *, committer: str | None = None, strategy: Strategy | None = None
     ) -> CommitWithId:
-        """Make this branch's own commits again upon another reference. As `lakebed.repo.verbs.rebase.Rebase`."""
+        """Make this branch's own commits again on top of another reference. As `lakebed.repo.verbs.rebase.Rebase`."""
         return self._transport.call(Rebase(branch=self._text, onto=str(onto), committer=committer, strategy=strategy))
 
     def reset(self, *, path: str | None = None, prefix: str | None = None) -> CommitWithId:
-        """Give up what is uncommitted: everything, one path, or what is below a prefix.
+        """Discard uncommitted changes: all, those of one path, or those below a prefix.
 
         Returns:
-            The head, which stays where it is.
+            The head, which does not move.
 
         Raises:
             InvalidRequest: both are given; as `lakebed.repo.verbs.reset.Reset`.
@@ -360,7 +360,7 @@ class Branch(Reference):
         return self._transport.call(Reset(branch=self._text, path=path, prefix=prefix))
 
     def hard_reset(self, ref: str | Reference, *, force: bool = False) -> CommitWithId:
-        """Let the branch go to another commit. Arguments and errors as `lakebed.repo.verbs.reset.HardReset`."""
+        """Move the branch to another commit. Arguments and errors as `lakebed.repo.verbs.reset.HardReset`."""
         return self._transport.call(HardReset(branch=self._text, ref=str(ref), force=force))
 
     def import_objects(
@@ -373,7 +373,7 @@ class Branch(Reference):
         replace: bool = False,
         storage_options: Mapping[str, str] | None = None,
     ) -> Import:
-        """Make objects of another place entries of this branch, in one commit, without copying their bytes.
+        """Make objects of another store entries of this branch, in one commit, without copying their bytes.
 
         Returns:
             Its record, completed. Arguments and errors as `lakebed.repo.importing`.

@@ -88,7 +88,7 @@ def create_branch(
     What is staged on a source branch is not in it: the new branch begins with the commit.
 
     Args:
-        source: a reference; ``branch$`` is refused, for there is no commit of what is staged.
+        source: a reference; ``branch$`` is refused, for staged changes have no commit.
         hidden: not listed by default; for branches of a transaction.
         committer: who is named in the reference log.
 

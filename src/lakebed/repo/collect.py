@@ -12,10 +12,10 @@ Owns: the order of its steps, which is what makes it safe:
 5. What the listing has and neither needs is swept, by the shared sweeper; then the marks are made final.
 
 So an object goes only if nothing refers to it at 4, and nothing can begin to: a new upload has a younger name, an old
-one is refused, an old commit is marked, and a copy is a copy of bytes. A mark says which collection made it until it is
-final: of two that run at once, neither takes away what the other relies on.
+one is refused, an old commit is marked, and a copy is a copy of bytes. A mark names the collection that made it until
+it is final: of two that run at once, neither removes a mark that the other relies on.
 
-Invariants: a collector may sleep or die anywhere, and any number may run; what cannot be read protects everything;
+Invariants: a collector may stop at any step, and any number may run; unreadable data protects everything;
 imported objects are never deleted. A clock that is ahead refuses uploads and expires commits early by what it is ahead
 of the store's: of the two clocks the earlier counts. Does not know: how to subtract (`Subtraction`), or to delete.
 """
@@ -143,7 +143,7 @@ def plan_collection(context: RepositoryContext, *, options: CollectionOptions | 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """What lies below the boundary."""
+    """Objects below the boundary."""
 
     objects: pa.Table
     """Of `LISTED_SCHEMA`."""
@@ -181,7 +181,7 @@ class _Collection:
         return self._guarded(lambda: self._judge(listed, now_ms=now_ms))
 
     def finalize_marks(self) -> None:
-        """Make the marks final, and forget commits that nothing can reach; the marks stay, for who still has an id."""
+        """Make the marks final, and delete the records of unreachable commits; the marks stay for old ids."""
         keys, key_value = self._context.keys, self._context.key_value
         for one in self._marked:
             self._change_mark(one, b"")
@@ -189,7 +189,7 @@ class _Collection:
             key_value.write(deletes=[keys.commit(one) for one in self._gone[first : first + _WRITE_COUNT_MAX]])
 
     def _guarded(self, judge: Callable[[], ReclaimPlan]) -> ReclaimPlan:
-        """What cannot be read protects everything."""
+        """Plan with nothing to delete when something is unreadable."""
         try:
             return judge()
         except (Corruption, NotFound, UnsupportedFormat) as problem:
@@ -207,7 +207,7 @@ class _Collection:
         return max(ulid_at(max(0, now_ms - self._min_age_ms)), "" if raw is None else raw.decode())
 
     def _raise_boundary(self, wanted: str) -> str:
-        """Never backwards, whoever else collects."""
+        """Raise the boundary; concurrent collections never lower it."""
         key_value, key = self._context.key_value, self._context.keys.boundary
         for _ in range(_TRIES_MAX):
             raw = key_value.get(key)
@@ -279,7 +279,7 @@ class _Collection:
             key_value.write([(keys.expired(one), self._run_id) for one in some])
 
     def _change_mark(self, commit_id: str, value: bytes | None) -> None:
-        """Take a mark of ours away, or make it final; another collection's is its own concern."""
+        """Remove a mark of this collection, or make it final; leave those of others."""
         with suppress(Conflict):
             self._context.key_value.set_if(self._context.keys.expired(commit_id), value, expected=self._run_id)
 

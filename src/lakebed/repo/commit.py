@@ -66,7 +66,7 @@ def new_commit(
     committer: str | None,
     created_at_ms: int | None = None,
 ) -> CommitWithId:
-    """A commit that says this, stored nowhere yet. Arguments as `commit`; parents in order, with their ids."""
+    """A new commit, not stored yet; parents in order, with their ids. Arguments as `Commit`."""
     now_ms = context.now_ms()
     made = Commit(
         parents=tuple(id for id, _ in parents),
@@ -90,7 +90,7 @@ def _user() -> str:
 
 
 def check_commit_text(message: str, metadata: Mapping[str, str] | None, *, allow_empty_message: bool = False) -> None:
-    """Refuse what no commit can say, before anything is sealed. Raises `InvalidRequest`."""
+    """Refuse an invalid message or metadata, before anything is sealed. Raises `InvalidRequest`."""
     if not isinstance(message, str):
         raise InvalidRequest(f"A message is text, and {type(message).__name__} was given.", kind="wrong_type")
     if not message.strip() and not allow_empty_message:
@@ -141,11 +141,11 @@ def move_by_commits(
     events: tuple[HookEvent, HookEvent] = ("pre-commit", "post-commit"),
     source: str = "",
 ) -> Sequence[CommitWithId]:
-    """Move a branch without uncommitted changes by commits that are planned: hooks may refuse them, and are told.
+    """Move a branch without uncommitted changes by planned commits; hooks before may refuse them.
 
     Args:
         operation, plan: as `lakebed.repo.heads.move_branch`.
-        events: what the hooks before and after are told.
+        events: of the hooks before and after.
         source: of a merge, what is merged.
 
     Returns:
@@ -181,7 +181,7 @@ def no_changes(context: RepositoryContext, branch: str, what: str) -> InvalidReq
 def hook_call(
     context: RepositoryContext, event: HookEvent, branch: str, new: CommitWithId, *, source: str = ""
 ) -> HookCall:
-    """What a hook is told of a commit."""
+    """The call of a hook about a commit."""
     return HookCall(
         event=event,
         repository=context.name,
@@ -197,10 +197,10 @@ def hook_call(
 
 
 def chosen_intervals(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Interval, ...]:
-    """Paths and prefixes as half-open ranges, sorted and disjoint; of nothing none.
+    """Paths and prefixes as half-open ranges, sorted and disjoint.
 
     Raises:
-        InvalidRequest: something cannot be a path, or is one text in place of several.
+        InvalidRequest: a path is invalid, or one text was given in place of several.
     """
     for name, given in (("paths", paths), ("prefixes", prefixes)):
         if isinstance(given, str):

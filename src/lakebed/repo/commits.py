@@ -52,7 +52,7 @@ class Records(Protocol):
 
 
 def commit_id(commit: Commit) -> str:
-    """The id of a commit: SHA-256 over what it says; which objects hold its metarange does not matter.
+    """The id of a commit: SHA-256 over its contents; which objects hold its metarange does not matter.
 
     Raises:
         InvalidRequest: kind ``invalid_text``: its message, committer or metadata is no Unicode.
@@ -140,8 +140,8 @@ def ancestors(
 class Walk(Iterator[tuple[str, Commit]]):
     """Commits and everything they descend from, lazily, each once.
 
-    Order: by falling generation, of one generation the later first, then by id; so a commit stands before its parents.
-    The order does not depend on where a walk began, so a walk from `waiting` goes on exactly where this one stands.
+    Order: by falling generation, of one generation the later first, then by id; so a commit comes before its parents.
+    The order does not depend on where a walk began, so a walk from `waiting` continues exactly where this one is.
 
     Args:
         starts: ids, at least one.

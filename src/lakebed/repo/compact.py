@@ -4,7 +4,7 @@ So reads stay as fast as those of a commit, however much was staged, deleted or 
 (`compact_once`), the step that runs it where the sensor wants it (`run_compactor_once`), and the metrics. Invariants:
 no read changes; exactly the tokens that were applied are dropped; when the branch moved in any other way than by
 gaining tokens, the compactor gives up, and nothing but collectable ranges is left behind; two compactions of a branch
-begin no closer than the cooldown, whoever asks. A compacted metarange that says the same as the head is not kept.
+begin no closer than the cooldown, whichever process asks. A compacted metarange that equals the head is not kept.
 
 Does not know: how a head moves (`lakebed.repo.heads`), who counts (`lakebed.repo.staging.sensor`).
 """
@@ -106,7 +106,7 @@ def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Co
 
 
 def _applied(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
-    """What the sealed tokens make of what lies below them; how many entries and tombstones they hold."""
+    """What the sealed tokens make of the layers below them; how many entries and tombstones they hold."""
     counts = [0, 0]
     with sealed_rows(context, sealed) as snapshot:
         changes = changes_of(context, snapshot, sealed.record.sealed)

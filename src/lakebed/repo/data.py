@@ -1,8 +1,8 @@
-"""The bytes of entries: uploaded once, under a name of their own, and read from wherever an entry says they are.
+"""The bytes of entries: uploaded once, under a name of their own, and read from the address in an entry.
 
 Owns: uploads, downloads, copies and signed URLs. Invariants: an entry is made only of bytes that are durable, so
-whoever stages it never refers to nothing; a name is used once (``data/<ulid>``) and put create-only, so a failed,
-repeated or late upload overwrites nobody; a copy is a copy of the bytes; imported objects are read where they are,
+a staged entry never refers to a missing object; a name is used once (``data/<ulid>``) and put create-only, so a failed,
+repeated or late upload overwrites nothing; a copy is a copy of the bytes; imported objects are read where they are,
 never written. However large an object is, a stream holds a few parts of it. Does not know: paths, branches, staging.
 """
 
@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 CONTENT_TYPE: Final = "application/octet-stream"
-"""What an object is when nobody says."""
+"""The content type of an object without one."""
 
 METADATA_BYTES_MAX: Final = 64 << 10
-"""Of an entry's metadata and content type, in UTF-8: they lie in every range and every listing."""
+"""Of an entry's metadata and content type, in UTF-8: they are in every range and every listing."""
 
 READ_AHEAD_BYTES: Final = 1 << 20
 """What an open file reads at least, and keeps."""
@@ -76,7 +76,7 @@ def upload(
         metadata: the user's own names and values.
 
     Returns:
-        The entry, to be staged: its bytes survive power loss by now. Until it is staged nobody refers to them, and a
+        The entry, to be staged: its bytes survive power loss by now. Until it is staged nothing refers to them, and a
         collection takes them when they are old enough.
 
     Raises:
@@ -299,13 +299,13 @@ def physical_url(context: RepositoryContext, entry: Entry) -> str:
 
 
 def signed_get(context: RepositoryContext, entry: Entry, *, expires_in_s: int) -> str:
-    """A URL that lets whoever has it read the bytes for a while. Raises `InvalidRequest` where the store has none."""
+    """A URL with which anyone may read the bytes for a while. Raises `InvalidRequest` where the store has none."""
     store, path = _locate(context, entry)
     return store.signed_url(path, expires_in_s=expires_in_s)
 
 
 def signed_put(context: RepositoryContext, *, expires_in_s: int) -> tuple[str, str]:
-    """A new address, and a URL that lets whoever has it put the bytes there, which `linked` makes an entry of.
+    """A new address, and a URL with which anyone may put the bytes there; `linked` makes an entry of them.
 
     Until the URL ends its holder may put other bytes there, so the address is never an entry's: `linked` copies.
     Raises `InvalidRequest` where the store has no signed URLs.
@@ -315,7 +315,7 @@ def signed_put(context: RepositoryContext, *, expires_in_s: int) -> tuple[str, s
 
 
 def address_of(context: RepositoryContext, url: str) -> str:
-    """The address of an entry whose bytes are at a URL: of ours the path in the namespace, else the URL itself.
+    """The address of an entry whose bytes are at a URL: inside the namespace its path, else the URL itself.
 
     Raises:
         InvalidRequest: kind ``invalid_address``: the repository keeps other things there; ``invalid_url``,
@@ -328,8 +328,8 @@ def address_of(context: RepositoryContext, url: str) -> str:
         return inside
     if address_ulid(inside) is None and not is_upload(inside):
         raise InvalidRequest(
-            f"{url!r} is no address of an object of repository {context.name}: link what was uploaded to an address "
-            "that it gave, or import from outside of its namespace.",
+            f"{url!r} is not an address of an object of repository {context.name}: link what was uploaded to an "
+            "address that it gave, or import from outside of its namespace.",
             kind="invalid_address",
             address=url,
         )
@@ -344,11 +344,11 @@ def linked(
     content_type: str = CONTENT_TYPE,
     metadata: Mapping[str, str] | None = None,
 ) -> Entry:
-    """An entry of bytes that somebody else has put somewhere: at an address of `signed_put`, or outside.
+    """An entry of bytes that were put by another program: at an address of `signed_put`, or outside.
 
     Args:
         url: an address, or a URL.
-        checksum: of the bytes, as who put them says; None: what the store calls their etag.
+        checksum: of the bytes, as the writer gives it; None: the store's etag.
 
     Returns:
         The entry, with the size that the store has.
@@ -373,7 +373,7 @@ def linked(
 
 
 def _taken_over(context: RepositoryContext, upload: str) -> str:
-    """A copy of what was put to a signed URL, at an address that nobody else may put to; the first is garbage then."""
+    """A copy of an object put to a signed URL, at an address that has no signed URL; the first is garbage then."""
     address = new_address(context.environment)
     with _explained(context, Entry(upload, 0, "", 0)):
         _copy_new(context.store, upload, address)

@@ -92,7 +92,7 @@ def upload_directory(
 
     Raises:
         NotFound: there is no such directory.
-        InvalidRequest: a file's name cannot be a path.
+        InvalidRequest: a file's name is not a valid path.
         Others as `Branch.put` and `Branch.delete_many`.
     Cost: one listing of the prefix; each file is read once to compare it, and once more to be sent.
     """

@@ -43,10 +43,10 @@ __all__ = [
 ]
 
 IDENTITY_BYTES: Final = 16
-"""Of every value that is no tombstone: its first bytes. On disk: DO NOT CHANGE."""
+"""The first bytes of every value but a tombstone. On disk: DO NOT CHANGE."""
 
 SIZE_BYTES_MAX: Final = (1 << 63) - 1
-"""Largest sum of sizes that is told; sizes of imported objects are whatever their owner says."""
+"""Largest reported sum of sizes; sizes of imported objects are given by their owner."""
 
 _ADDRESS_START: Final = f"{DATA_FOLDER}/"
 _UPLOAD_START: Final = f"{UPLOAD_FOLDER}/"
@@ -80,13 +80,13 @@ def encode_entries(entries: Sequence[Entry]) -> list[bytes]:
 
 
 def decode_entry(value: bytes, *, where: str) -> Entry:
-    """The entry of a value that is no tombstone.
+    """The entry of a value that is not a tombstone.
 
     Args:
         where: what the value was read from, for the error: a key, a path, a file.
 
     Raises:
-        Corruption: these bytes are no entry.
+        Corruption: the bytes are not an entry.
     Cost: about 0.4 us.
     """
     try:
@@ -149,7 +149,7 @@ def sizes_of(values: pa.BinaryArray, *, where: str) -> npt.NDArray[np.uint64]:
         where: what the column was read from, for the error.
 
     Raises:
-        Corruption: a value is no entry.
+        Corruption: a value is not an entry.
     Cost: about 30 ns a value: the sizes are read where msgpack has put them, without decoding the rest.
     """
     sizes = np.zeros(len(values), np.uint64)
@@ -180,7 +180,7 @@ def total_size(sizes: npt.NDArray[np.uint64]) -> int:
 def _sizes_behind_addresses(
     values: pa.BinaryArray, starts: npt.NDArray[np.int32], stops: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """The second field of values that lie at these places, and of which it is known: of all with common addresses."""
+    """The second field of values at these positions, and of which it is known: of all with common addresses."""
     content = np.frombuffer(values.buffers()[2], np.uint8)
     begins, last = starts.astype(np.int64) + IDENTITY_BYTES, len(content) - 1
     # Where the address begins and how long it is, then the number behind it: by the first byte of each (MessagePack).
@@ -203,13 +203,13 @@ def new_address(environment: Environment, *, after: str | None = None) -> str:
     """Where the bytes of a new object go: ``data/<ulid>``, of the present time.
 
     Args:
-        after: an address of ours that the new one must exceed, whatever the clock does; None: any will do.
+        after: an upload's address that the new one must exceed, whatever the clock does; None: any.
     """
     return _ADDRESS_START + mint_file_id(None if after is None else address_ulid(after), environment=environment)
 
 
 def address_ulid(address: str) -> str | None:
-    """The ULID of an address that `new_address` made; None: not ours, but imported, so never deleted."""
+    """The ULID of an address that `new_address` made; None: it is imported, so never deleted."""
     if not address.startswith(_ADDRESS_START):
         return None
     ulid = address[len(_ADDRESS_START) :]

@@ -1,7 +1,7 @@
 """Objects outside of a repository's namespace: where imported entries point.
 
 Owns: the stores such addresses are read from. Invariants: an address is a URL, and what is read through it is never
-written or deleted; a server that must not read whatever a client names says which places are allowed
+written or deleted; a server that must not read every URL that a client names lists the allowed locations
 (`lakebed.repo.import_places`), and asks both when an entry is made and when it is read. Does not know: entries.
 """
 
@@ -110,14 +110,14 @@ class ForeignStores:
 
         Args:
             is_limited: for a key that is limited to some repositories: it may name only places that are allowed for
-                this repository. What is in the repository already is read all the same.
+                this repository. What is in the repository already is still read.
         """
         view = copy(self)
         view._repository, view._is_limited = repository, is_limited
         return view
 
     def protecting(self, taken: Callable[[], Iterable[str]]) -> ForeignStores:
-        """A view in which folders of the storage are never allowed: those that `taken` tells at each moment."""
+        """A view in which folders of the storage are never allowed: those that `taken` returns at each moment."""
         view = copy(self)
         if self._places is not None:
             view._places = replace(self._places, taken=taken)

@@ -2,7 +2,7 @@
 
 Owns: `RepositoryFileSystem`. A reference is a branch to write, and to read also a tag or a commit; a tag with a slash
 in its name is written with ``%2F``. Writes go to the branch's staging area when a file is closed; commit them as any
-other change. Directories are prefixes: they are there while an object lies below them.
+other change. Directories are prefixes: they exist while there is an object below them.
 
 Invariants: an object appears whole or not at all; what is written in a ``with`` that fails is dropped. Errors are those
 of Python's own file functions. Does not know: servers; an address that begins with ``http`` is opened by
@@ -254,15 +254,15 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
                 target.branch(branch).put(new, source)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
-        """Nothing: a directory is there while an object lies below it."""
+        """Nothing: a directory exists while there is an object below it."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Nothing, as `mkdir`."""
 
     def rmdir(self, path: str) -> None:
-        """Nothing, as `mkdir`; `OSError` when an object lies below it."""
+        """Nothing, as `mkdir`; `OSError` when there is an object below it."""
         if self.exists(path) and self.ls(path):
-            raise OSError(f"{path} is not empty: delete what lies below it with rm(recursive=True).")
+            raise OSError(f"{path} is not empty: delete the objects below it with rm(recursive=True).")
 
 
 _FSSPEC_OPTIONS: Final = frozenset(
@@ -299,7 +299,7 @@ class _StagedFile(io.BufferedIOBase):
         self.close()
 
     def __del__(self) -> None:
-        if not self.closed:  # nobody closed it: what was written may be a part
+        if not self.closed:  # it was not closed: its contents may be incomplete
             self.discard()
 
     def close(self) -> None:

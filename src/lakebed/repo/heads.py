@@ -1,6 +1,6 @@
 """Moving a branch, the one way: seal, work on what is sealed, publish.
 
-Owns: the order of steps, every retry, what becomes of an unclear outcome, and what is written beside the record:
+Owns: the order of steps, every retry, the resolution of an unclear outcome, and what is written with the record:
 commits, the line of the reference log, the marks of dropped tokens. An operation is a `plan`: from a `SealedBranch`
 it makes a `Move`, writing nothing but collectable ranges; `move_branch` does the rest.
 
@@ -85,7 +85,7 @@ class CommitWithId(NamedTuple):
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Ids of the commits it was made upon; of a merge the branch's head stands first."""
+        """Ids of its parents; of a merge the branch's head is first."""
         return self.commit.parents
 
     @property
@@ -118,7 +118,7 @@ class SealedBranch:
 
     @property
     def base(self) -> MetarangeRef:
-        """What the sealed tokens lie upon."""
+        """The layer below the sealed tokens."""
         return self.record.compacted if self.record.compacted is not None else self.head.metarange
 
     @property
@@ -138,7 +138,7 @@ class Move:
     commits: Sequence[CommitWithId] = ()
     """New ones, written with the record."""
     relies_on: Sequence[str] = ()
-    """Commits that become referenced, or whose entries do, beside the branch's own: their objects must be there."""
+    """Commits that become referenced, or whose entries do, besides the branch's own: their objects must exist."""
     puts: Sequence[tuple[bytes, bytes]] = ()
     """What else is written in the same moment."""
     expected: Mapping[bytes, bytes | None] = field(default_factory=dict)
@@ -173,7 +173,7 @@ def move_branch(
         NotFound: there is no such branch.
         Conflict: ``branch_moved``: others were faster each of ``publish_tries_max`` times.
         InvalidRequest: ``commit_expired``: a commit it relies on has lost its objects.
-    Cost: 1 snapshot and 2 durable writes of the key-value store beside what the plan costs.
+    Cost: 1 snapshot and 2 durable writes of the key-value store besides what the plan costs.
     """
     for _ in range(context.options.publish_tries_max):
         sealed = seal(context, branch, fresh_token=fresh_token, gives_up=gives_up)
@@ -235,7 +235,7 @@ def seal_for_compaction(context: RepositoryContext, branch: str, *, cooldown_ms:
 
 
 def _look(context: RepositoryContext, branch: str) -> tuple[bytes | None, Branch, bytes, bool]:
-    """Boundary, record, its bytes, and whether its staging token says nothing, all of one moment."""
+    """Boundary, record, its bytes, and whether its staging token is empty, all of one moment."""
     with context.key_value.snapshot() as snapshot:
         record, raw = load_branch(context, branch, snapshot=snapshot)
         is_empty = record.staging.clears is None
@@ -251,15 +251,15 @@ def _with_fresh_token(context: RepositoryContext, record: Branch) -> Branch:
 
 
 def _set(context: RepositoryContext, branch: str, raw: bytes, after: Branch) -> bool:
-    """Set the record if it is still `raw`; its fresh token, or its stamp, is nobody else's."""
+    """Set the record if it is still `raw`; its fresh token, or its stamp, is unique."""
     return replace_record(context.key_value, context.keys.branch(branch), encode_record(after), expected=raw)
 
 
 def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, operation: str) -> bool:
     """Make a move, in one atomic write.
 
-    When the record has only gained tokens meanwhile, the move is made upon it: those tokens lie above all that the
-    plan has seen. An unclear outcome is settled by looking: a move of the head has its own line in the reference log.
+    When the record has only gained tokens meanwhile, the move is made on top of it: those tokens are above all that the
+    plan has seen. An unclear outcome is resolved by a read: a move of the head has its own line in the reference log.
 
     Returns:
         False: the branch changed in another way, or a collection began: nothing was moved; begin again.
@@ -290,7 +290,7 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
             record, seen = load_branch(context, sealed.name)
         if unclear is not None and seen == encoded:
             return _published(context, sealed, after)
-        if seen == raw and unclear is None:  # not the record, but something beside it: a collection, or the plan's own
+        if seen == raw and unclear is None:  # not the record, but another key: a collection's, or the plan's own
             for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
                 refuse_expired(context, id)
             return False
@@ -303,7 +303,7 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
 def _beside(
     context: RepositoryContext, sealed: SealedBranch, move: Move, operation: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-    """What is written beside the record, and the key that nobody else writes."""
+    """What is written with the record, and the key that only this move writes."""
     now = str(context.now_ms()).encode()
     puts = [(context.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
     puts += [(context.keys.cleanup(token.id), now) for token in sealed.record.sealed]
@@ -317,7 +317,7 @@ def _beside(
 
 
 def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dict[bytes, bytes | None]:
-    """What must be as it was, beside the record."""
+    """What must be unchanged, besides the record."""
     guards: dict[bytes, bytes | None] = dict(move.expected)
     guards[context.keys.boundary] = sealed.boundary
     for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
@@ -344,7 +344,7 @@ def _published(context: RepositoryContext, sealed: SealedBranch, after: Branch) 
 
 
 class Overtaken(Exception):
-    """Somebody has moved the branch since it was sealed, so that what was sealed may be swept: begin again."""
+    """The branch has moved since it was sealed, so that the sealed tokens may be swept: begin again."""
 
 
 @contextmanager
@@ -367,7 +367,7 @@ def sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterator[Ke
 
 
 def applied_state(context: RepositoryContext, sealed: SealedBranch) -> MetarangeRef:
-    """The metarange of everything a branch shows: its sealed tokens applied to what they lie upon.
+    """The metarange of everything a branch shows: its sealed tokens applied to the layer below.
 
     Raises:
         Overtaken: its tokens have been dropped.
@@ -389,9 +389,9 @@ def same_state(context: RepositoryContext, left: MetarangeRef, right: MetarangeR
 
 
 def equals_head(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> bool:
-    """Whether `applied_state` has come to what the head says.
+    """Whether `applied_state` equals the head.
 
-    Cost: nothing when it stands on the head itself, which is then returned as it is; else as `same_state`.
+    Cost: nothing when it is the head itself, which is then returned as it is; else as `same_state`.
     """
     if sealed.record.compacted is None:
         return state.id == sealed.head.metarange.id

@@ -7,7 +7,7 @@ left may hold a secret, and none shows what a webhook replied. Webhooks reach pu
 that `RepositoryOptions.webhook_hosts` lists (`lakebed.repo.outbound`). Hooks run outside every lock, and before ones
 run again when the operation begins again.
 
-Does not know: branches and commits, but for what a call says of them.
+Does not know: branches and commits, but for their description in a call.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FAILURES: Final = default_registry.counter(
 
 
 class HookCall(msgspec.Struct, frozen=True):
-    """What a hook is told; the JSON that a webhook gets."""
+    """The argument of a hook; a webhook gets it as JSON."""
 
     event: str
     repository: str
@@ -189,7 +189,7 @@ class Hooks:
 
 
 def _raised_by(hook: Hook, call: HookCall) -> Exception | None:
-    """What a hook raised. Its code is not ours, so anything may come, and all of it is handed on."""
+    """What a hook raised. A hook may raise anything, and all of it is passed on."""
     try:
         hook(call)
     except Exception as error:
@@ -218,7 +218,7 @@ def set_webhooks(key_value: KeyValue, *, keys: Keys, hooks: Sequence[Webhook]) -
     """Replace all webhooks of a repository.
 
     Raises:
-        InvalidRequest: kind ``invalid_hook``: a URL, an event or a timeout cannot be, a name is there twice, or there
+        InvalidRequest: kind ``invalid_hook``: a URL, an event or a timeout is invalid, a name occurs twice, or there
             are too many.
     Cost: 1 write of the key-value store.
     """

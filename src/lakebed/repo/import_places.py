@@ -172,7 +172,7 @@ def refused(address: str, reason: str, *, repository: str, is_limited: bool) -> 
         f"the access key is limited to some repositories, so a place must be allowed for {repository} itself "
         f"(--import-from {repository}=URL)"
         if is_limited
-        else "ask whoever runs the server to allow a place (--import-from URL)"
+        else "ask the server's administrator to allow it (--import-from URL)"
     )
     return InvalidRequest(
         f"{address} cannot be imported or read: {reason}; {hint}.", kind="import_not_allowed", address=address

@@ -90,7 +90,7 @@ class Import(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_sources(context: RepositoryContext, sources: Sequence[ImportSource]) -> None:
-    """Refuse what cannot be imported, before the import is recorded.
+    """Refuse invalid sources, before the import is recorded.
 
     Raises `InvalidRequest`: ``no_sources``, ``invalid_url``, ``import_not_allowed``, ``own_objects``, ``invalid_path``.
     """
@@ -132,7 +132,7 @@ def cancel_import(context: RepositoryContext, id: str) -> Import:
     Raises:
         NotFound: ``import_not_found``.
         Conflict: ``import_ended``: it has completed, failed or was cancelled already.
-    Cost: 1 durable write of the key-value store, more while it goes on.
+    Cost: 1 durable write of the key-value store, more while it runs.
     """
     for _ in range(context.options.publish_tries_max):
         record, raw = _load(context, id)
@@ -143,7 +143,7 @@ def cancel_import(context: RepositoryContext, id: str) -> Import:
         cancelled = msgspec.structs.replace(record, state="cancelled", updated_at_ms=context.now_ms())
         if _set(context, raw, cancelled):
             return cancelled
-    raise Conflict(f"Import {id} goes on too fast to be cancelled: try again.", kind="import_busy", id=id)
+    raise Conflict(f"Import {id} changes too fast to be cancelled: try again.", kind="import_busy", id=id)
 
 
 def trim_imports(context: RepositoryContext) -> int:
@@ -166,7 +166,7 @@ def trim_imports(context: RepositoryContext) -> int:
     try:
         context.key_value.write(deletes=old, expected=old)
     except Conflict:
-        return 0  # somebody takes one of them up: the others go with the next step
+        return 0  # another process resumed one of them: the others are removed by the next step
     return len(old)
 
 
@@ -178,7 +178,7 @@ def run_import(context: RepositoryContext, id: str, *, storage_options: Mapping[
             `RepositoryContext.foreign`.
 
     Returns:
-        Its record: completed, or what somebody else made of it meanwhile.
+        Its record: completed, or as another process has ended it meanwhile.
 
     Raises:
         Whatever went wrong, which is also in the record, then failed: `NotFound` (``source_not_found``),
@@ -311,14 +311,14 @@ class _Run:
         """A folder that may be imported from, where it really is."""
         environment = self._context.environment
         if url.scheme in ("file", "memory"):
-            return open_store(str(url), environment=environment, create=False)  # a missing folder is no empty one
+            return open_store(str(url), environment=environment, create=False)  # a missing folder is not an empty one
         if self._storage_options is None:
             return self._context.foreign.store(url)
         return open_store(str(url), storage_options=self._storage_options, environment=environment)
 
 
 def _refuse_own(context: RepositoryContext, url: str) -> None:
-    """Raise when a source has objects of this repository: a collection deletes those, whoever has imported them."""
+    """Raise when a source has objects of this repository: a collection would delete those."""
     given, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
     own = [f"{root}/{folder}/" for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)]
     place = given.removesuffix("/") + "/"

@@ -97,7 +97,7 @@ def check_source(entry: Entry, meta: ObjectMeta) -> None:
     client's instead: it is not compared when it does not look as the etag does, or when the object is older.
 
     Args:
-        meta: what the store says of the object now.
+        meta: of the object now, from the store.
 
     Raises:
         Corruption: kind ``import_changed``.

@@ -2,7 +2,7 @@
 
 Keys (UTF-8 but for the paths in staging, which are any bytes):
 
-    home                                             CatalogRecord: which home this is
+    home                                             CatalogRecord: the identity of this catalog
     repos/<name>                                     RepositoryRecord
     deleted/<uid>                                    DeletedRepository: to be cleaned up
     r/<uid>/branches/<name>                          Branch
@@ -57,7 +57,7 @@ MARKER_PATH: Final = "_repository.json"
 REPOSITORY_PREFIX: Final = b"repos/"
 DELETED_PREFIX: Final = b"deleted/"
 CATALOG_KEY: Final = b"home"
-"""What makes this home different from every other; changes with each repository that is made."""
+"""The identity of this catalog; the record changes with each repository that is made."""
 
 
 def repository_key(name: str) -> bytes:

@@ -1,6 +1,6 @@
 """`LocalObjects`: the objects of a reference of a repository that this process has open, for a `BranchStore`.
 
-Invariants: a branch is read as it is at each call; any other reference as the commit that it meant when this was made.
+Invariants: a branch is read as it is at each call; any other reference as the commit that it resolved to at first.
 """
 
 from __future__ import annotations

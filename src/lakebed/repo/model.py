@@ -4,7 +4,7 @@ Owns: the records of the key-value store. Their field names, and the order of fi
 stored: DO NOT CHANGE them; add fields at the end, with a default.
 
 Invariants: a path is text in the interface and UTF-8 bytes in every key, so paths are ordered by their bytes; a staging
-token never returns; the sealed tokens of a branch stand newest first; committed data is immutable.
+token never returns; the sealed tokens of a branch are ordered newest first; committed data is immutable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ROWS_SCHEMA: Final = pa.schema(
     [pa.field("path", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
 )
-"""Sorted paths, each once, with encoded entries (`lakebed.repo.entry`); `TOMBSTONE` says that the path is gone."""
+"""Sorted paths, each once, with encoded entries (`lakebed.repo.entry`); `TOMBSTONE` marks a deleted path."""
 
 TOMBSTONE: Final = b""
 """The value of a deleted path, in staging tokens and in changes. Committed rows have none."""
@@ -147,7 +147,7 @@ class Tag(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A commit. Its id is the hash of what it says (`lakebed.repo.commits.commit_id`)."""
+    """A commit. Its id is the hash of its contents (`lakebed.repo.commits.commit_id`)."""
 
     parents: tuple[str, ...]
     metarange: MetarangeRef
@@ -159,7 +159,7 @@ class Commit(msgspec.Struct, frozen=True, omit_defaults=True):
     metadata: dict[str, str] = {}
     stored_at_ms: int | None = None
     """When the commit was made, by the clock of the process that made it, and not before its parents: Unix time in
-    milliseconds, UTC. Its age is counted from here; `created_at_ms` is what the client says, and may be any time. Not
+    milliseconds, UTC. Its age is counted from here; `created_at_ms` is given by the client, and may be any time. Not
     part of the id. None: the record is older than this field."""
 
 
@@ -185,12 +185,12 @@ class DeletedRepository(msgspec.Struct, frozen=True):
 
 
 class CatalogRecord(msgspec.Struct, frozen=True):
-    """The record of a home of repositories."""
+    """The record of a catalog of repositories."""
 
     id: str
-    """A ULID: markers in storage name it, so that two homes over one storage never take each other's namespace."""
+    """A ULID: markers in storage name it, so that two catalogs over one storage never take each other's namespace."""
     created_count: int = 0
-    """Repositories made so far: who makes one looks at all others, and this tells whether one came meanwhile."""
+    """Repositories made so far: its change shows a creation that another one was made meanwhile."""
 
 
 class Difference(msgspec.Struct, frozen=True):

@@ -1,10 +1,10 @@
 """What repositories, branches, tags and paths may be called, and how a reference is written. Pure.
 
-Owns: the rules of names, which are those of the clients that speak to a server of ours, and the grammar of references:
+Owns: the rules of names, which are those of the server's clients, and the grammar of references:
 a name, then any number of steps ``~n`` and ``^n``, then at most one of ``@`` and ``$``.
 
 Invariants: no name of a branch or tag can be read as a reference with steps or a mode; a name that was accepted once
-stays acceptable, for it is stored. Does not know what is there.
+stays acceptable, for it is stored. Does not know: which names exist.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ReferenceText:
     steps: tuple[ReferenceStep, ...] = ()
     """In the order in which they are taken."""
     mode: ReferenceMode | None = None
-    """Which state of a branch is meant; None: whatever the operation reads by itself."""
+    """Which state of a branch is read; None: the default of the operation."""
 
 
 def check_repository_name(name: object) -> str:
@@ -96,7 +96,7 @@ def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound
     """The error for a repository that is not there.
 
     Args:
-        names: of those that are, as far as whoever asks may see them.
+        names: of those that exist, as far as the caller may see them.
         url: where it was looked for.
     """
     near = difflib.get_close_matches(name, names, n=3)
@@ -213,7 +213,7 @@ def _path_bytes(path: object, what: str) -> bytes:
 
 
 def check_amount(amount: object) -> None:
-    """Refuse what cannot be the length of a page; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
+    """Refuse an invalid length of a page; None: all. Raises `InvalidRequest` (``invalid_amount``)."""
     if amount is not None and (not isinstance(amount, int) or isinstance(amount, bool) or amount < 0):
         raise InvalidRequest(f"A page has 0 or more lines, and {amount!r} were asked for.", kind="invalid_amount")
 
@@ -227,8 +227,8 @@ def parse_reference(text: object) -> ReferenceText:
     match = _REFERENCE.fullmatch(text) if isinstance(text, str) and _is_text(text) else None
     if match is None or len(match["name"]) > NAME_CHARACTERS_MAX or match["name"].endswith(("@", "$")):
         raise InvalidRequest(
-            f"{_shown(text)} is no reference: one is the name of a branch or tag or the id of a commit, then any "
-            "number of ~n and ^n, then at most one of @ and $.",
+            f"{_shown(text)} is not a valid reference: give the name of a branch or tag or the id of a commit, then "
+            "any number of ~n and ^n, then at most one of @ and $.",
             kind="invalid_reference",
         )
     steps = []
@@ -254,7 +254,7 @@ def _is_text(text: str) -> bool:
 
 
 def _shown(name: object) -> str:
-    """A name as a sentence quotes it: shortened, with escapes instead of what cannot be printed."""
+    """A name as a sentence quotes it: shortened, with escapes for unprintable characters."""
     if not isinstance(name, str):
         return f"a value of type {type(name).__name__}"
     return repr(name) if len(name) <= 80 else repr(name[:77] + "...")

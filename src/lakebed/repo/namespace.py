@@ -2,10 +2,10 @@
 
 Owns: the marker `MARKER_PATH` and `claim_namespace`. Invariants: a namespace is a folder inside the storage, neither
 its root nor inside the folder of records; the marker is put create-only before the repository is recorded, so no two
-homes over one storage take the same folder. A creation that was broken off leaves at most the marker: the next one of
-the same home takes that over, with the same uid, so that of several only one can be recorded.
+catalogs over one storage take the same folder. An interrupted creation leaves at most the marker: the next one of
+the same catalog takes that over, with the same uid, so that of several only one can be recorded.
 
-Does not know: which namespaces the repositories of a home have (`lakebed.repo.repositories`).
+Does not know: which namespaces the repositories of a catalog have (`lakebed.repo.catalog`).
 """
 
 from __future__ import annotations
@@ -142,17 +142,17 @@ def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: st
     """Make an empty folder the namespace of a repository that is about to be recorded.
 
     Args:
-        storage: what all namespaces of the home lie in. It is probed, not the folder, which must hold only the marker.
+        storage: the folder of all namespaces. It is probed, not the folder, which must hold only the marker.
         folder: the namespace, relative to the storage.
         name: of the repository.
-        home_id: of the home that records it.
+        home_id: of the catalog that records it.
 
     Returns:
-        The repository's uid: a new one, or that of a creation by the same home that was broken off before anything
+        The repository's uid: a new one, or that of a creation by the same catalog that was interrupted before anything
         was put here. Whoever records it expects that this uid is neither recorded nor deleted.
 
     Raises:
-        AlreadyExists: kind ``namespace_in_use``: another home's marker, or any other object, is there.
+        AlreadyExists: kind ``namespace_in_use``: another catalog's marker, or any other object, is there.
         InvalidRequest: kind ``create_only_ignored``: the store would let two repositories take one folder.
         Corruption: the marker is damaged.
         OutcomeUnknown: the store gave no clear answer; try again.
@@ -167,14 +167,14 @@ def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: st
         try:
             create_once(store, MARKER_PATH, msgspec.json.encode(marker), environment=environment)
         except AlreadyExists:
-            there = MARKER_PATH  # somebody else was faster
+            there = MARKER_PATH  # another process was faster
         else:
             return uid
     if there != MARKER_PATH:
         raise _in_use(store, f"it holds {there}")
     found = _read_marker(store)
     if found.home != home_id:
-        raise _in_use(store, f"repository {found.name} of another home of repositories has it")
+        raise _in_use(store, f"repository {found.name} of another catalog has it")
     return found.uid
 
 
@@ -191,7 +191,8 @@ def _read_marker(store: ObjectStore) -> _Marker:
         raise _in_use(store, "its marker was taken away at this moment") from error
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise Corruption(
-            f"{store.url(MARKER_PATH)} is no marker of a repository ({error}): restore it, or choose another folder.",
+            f"{store.url(MARKER_PATH)} is not a valid marker of a repository ({error}): restore it, or choose another "
+            "folder.",
             path=MARKER_PATH,
         ) from error
 

@@ -81,7 +81,7 @@ def open_repositories(
         options, create = replace(options, background=False), False
     store = open_store(url, storage_options=storage_options, environment=environment, durable=durable, create=create)
     records = f"{store.root_url}/{METADATA_FOLDER}" if metadata is None else os.fspath(metadata)
-    # Credentials are for the storage: records that are elsewhere are reached by what the environment says.
+    # Credentials are for the storage: records elsewhere are reached with the environment's credentials.
     credentials = storage_options if metadata is None else None
 
     def open_records() -> KeyValue:

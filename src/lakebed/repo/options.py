@@ -1,4 +1,4 @@
-"""Every setting of repositories. Pure data; each says what it costs to change it."""
+"""Every setting of repositories. Pure data; each documents the cost of a change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 __all__ = ["DAY_MS", "Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"]
 
 DAY_MS: Final = 86_400_000
-"""Rules are told in days."""
+"""Rules are in days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RepositoryOptions:
     diff_cache_count: int = 64
     """Differences of two metaranges kept, of the small ones."""
     committer: str = ""
-    """Who commits, when nobody is named; empty: the user that runs the process."""
+    """The default committer; empty: the user that runs the process."""
     webhook_hosts: tuple[str, ...] = ()
     """Hosts that webhooks may reach although their addresses are private, loopback or otherwise not public: names,
     addresses or networks such as ``10.0.0.0/8``; a name or an address may have a port behind a colon. Webhooks are set

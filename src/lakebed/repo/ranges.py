@@ -2,7 +2,7 @@
 
 Owns: `sides_of` and `log_of_range`. Of a log, ``left..right`` is what is behind the right side and not behind the left
 one; of a difference, ``left..right`` compares the two as they are, and ``left...right`` shows what the right side did
-since the two parted. Works on logs only, so it is the same beside a store and through a server.
+since the two parted. Works on logs only, so it is the same in process and through a server.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def sides_of(text: str) -> tuple[str, str, str] | None:
 
 
 def diff_sides(left: str, right: str | None, kind: DiffScope | None) -> tuple[str, str, DiffScope]:
-    """What a difference compares, and how. Two references are compared from where they parted unless `kind` says else.
+    """What a difference compares, and how. Two references are compared from their merge base unless `kind` differs.
 
     Raises:
-        InvalidRequest: kind ``invalid_range``: one reference, or a range beside another argument.
+        InvalidRequest: kind ``invalid_range``: one reference, or a range with another argument.
     """
     found = sides_of(left)
     if found is None and right is not None:

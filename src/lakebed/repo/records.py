@@ -63,7 +63,7 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
         key: where it was found, for the error.
 
     Raises:
-        Corruption: the bytes are no such record.
+        Corruption: the bytes are not such a record.
     """
     try:
         return msgspec.json.decode(raw, type=kind)
@@ -122,7 +122,7 @@ class OrderedIds:
 
 
 def replace_record(key_value: KeyValue, key: bytes, value: bytes, *, expected: bytes) -> bool:
-    """Change a record by comparing it whole; the new one is one that nobody else writes.
+    """Change a record by comparing it whole; the new value must be unique to this call.
 
     Returns:
         False: it was not, or is not any more, what was expected: read it and decide again.
@@ -146,7 +146,7 @@ def write_unique(
     *,
     expected: Mapping[bytes, bytes | None],
 ) -> None:
-    """One atomic write that says by itself whether it happened: its first put is of a value that nobody else writes.
+    """One atomic write that detects by itself whether it happened: its first put has a value unique to this call.
 
     Args:
         puts: the first holds something unique, such as a new token, under a key that only changes by comparison.

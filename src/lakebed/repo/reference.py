@@ -41,7 +41,7 @@ class Reference:
         text: the reference.
 
     Raises:
-        InvalidRequest: kind ``invalid_reference``: it cannot be read.
+        InvalidRequest: kind ``invalid_reference``: it is malformed.
 
     Every call raises `NotFound` (``reference_not_found``) when nothing has that name any more, and `Corruption` when
     what is stored is damaged.
@@ -64,7 +64,7 @@ class Reference:
 
     @property
     def context(self) -> RepositoryContext:
-        """What the functions of `lakebed.repo` stand on, for those that have no method here.
+        """The context of the functions of `lakebed.repo`, for those that have no method here.
 
         Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
         """
@@ -191,7 +191,7 @@ class Reference:
         return ranges_file(read_range, size_bytes=entry.size_bytes)
 
     def signed_url(self, path: str, *, expires_in_s: int = 3600) -> str:
-        """A URL that lets whoever has it read an object for a while.
+        """A URL with which anyone may read an object for a while.
 
         Raises as `stat`, and `InvalidRequest` where the store has no such URLs. Cost: `stat`.
         """
@@ -203,12 +203,12 @@ class Reference:
         """What is here below a prefix, in the order of paths' bytes, lazily, of one moment.
 
         Args:
-            after: only what sorts behind this; the last path of a page, to go on with the next.
+            after: only what sorts behind this; the last path of a page, to continue with the next.
             delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
             amount: at most so many; None: all.
 
         Raises:
-            InvalidRequest: a path or the amount cannot be.
+            InvalidRequest: a path or the amount is invalid.
         Cost: 1 snapshot; about 1 us an entry.
         """
         asked = ListObjects(ref=self._text, prefix=prefix, after=after, delimiter=delimiter)
@@ -239,6 +239,6 @@ class Reference:
 
         Raises:
             NotFound: kind ``reference_not_found``.
-            InvalidRequest: the folder cannot be.
+            InvalidRequest: the folder is invalid.
         """
         return self._transport.store(self._text, prefix, writes=False)

@@ -2,7 +2,7 @@
 
 Owns: `ReflogLine` and its place. Invariants: a line is written in the same atomic change as the branch record it tells
 of; lines of one branch sort by time, and those of one process in the order of its moves, also within a millisecond; a
-head that a line younger than `RepositoryOptions.undelete_days` names is collected by nobody. Does not know: how a
+head that a line younger than `RepositoryOptions.undelete_days` names is never collected. Does not know: how a
 branch is made (`lakebed.repo.branches`).
 """
 
@@ -60,7 +60,7 @@ def reflog(
     Args:
         branch: only of this one; None: of all, also of deleted ones.
         since_ms: only lines that are not older. Unix milliseconds, UTC.
-        snapshot: what to read; None: what is there now.
+        snapshot: what to read; None: the current state.
 
     Raises:
         Corruption: a line is damaged.

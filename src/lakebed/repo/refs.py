@@ -1,4 +1,4 @@
-"""References: from what a person writes to a commit, and to a branch's staging area where that is meant.
+"""References: from a text to a commit, or to a branch with its staging area.
 
 Owns: `resolve`. A name is looked for among branches, then tags, then commits (whole, or the beginning of exactly one).
 Invariants: with one snapshot, one answer. What is written how: `lakebed.repo.names.parse_reference`. Does not know: how
@@ -25,7 +25,7 @@ from lakebed.repo.tags import is_live
 __all__ = ["ABBREVIATION_CHARACTERS_MIN", "ResolvedReference", "no_such_branch", "resolve", "resolve_commit"]
 
 ABBREVIATION_CHARACTERS_MIN: Final = 6
-"""Shortest beginning of a commit id that stands for it."""
+"""Shortest abbreviation of a commit id."""
 
 _SHOWN_MAX: Final = 5
 _NAMES_LOOKED_AT_MAX: Final = 1000
@@ -34,7 +34,7 @@ _NAMES_SHOWN_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ResolvedReference:
-    """What a reference meant at one moment.
+    """What a reference resolved to at one moment.
 
     Attributes:
         text: as it was written.
@@ -42,7 +42,7 @@ class ResolvedReference:
         name: of the branch or tag; of a commit its whole id.
         commit_id: the commit it leads to; of a branch the head.
         commit: its record.
-        branch: the branch's record when what is staged there is meant too, else None: only the commit.
+        branch: the branch's record when its staged changes are included, else None: only the commit.
     """
 
     text: str
@@ -62,10 +62,10 @@ def resolve(context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot
         snapshot: the moment; None: now.
 
     Raises:
-        InvalidRequest: kind ``invalid_reference``: it cannot be read, or has ``$`` behind what is no branch;
+        InvalidRequest: kind ``invalid_reference``: it is malformed, or has ``$`` behind a name that is not a branch's;
             ``ambiguous_reference``: several commits begin so.
-        NotFound: kind ``reference_not_found``: nothing has that name, or there is no such commit before it.
-        Corruption: a record on the way is damaged.
+        NotFound: kind ``reference_not_found``: no branch, tag or commit has that name, or the commit has no such
+        ancestor. Corruption: a record on the way is damaged.
     Cost: 2 to 4 reads of the key-value store, and 1 a step; 1 snapshot when none is given.
     """
     if snapshot is None:

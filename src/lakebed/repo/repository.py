@@ -1,6 +1,6 @@
 """`Repository`: the facade of one repository.
 
-Owns: nothing; each verb is in a room of its own, which it names. Invariants: it holds no state but its context, so any
+Owns: nothing: each method builds a verb (`lakebed.repo.verbs`). Invariants: it holds no state but its transport, so any
 number of them may be open in a process. It answers the contract of versioned stores
 (`lakebed.reclaim.versioned.Versioned`): a version is a commit of the default branch.
 """
@@ -58,7 +58,7 @@ class Repository:
 
     Args:
         transport: to the repository.
-        close: called by `close`; None: whoever gave it closes what is below it.
+        close: called by `close`; None: the caller closes what is below it.
 
     Example:
         >>> import lakebed.repo
@@ -83,7 +83,7 @@ class Repository:
 
     @property
     def context(self) -> RepositoryContext:
-        """What the functions of `lakebed.repo` stand on, for those that have no method here.
+        """The context of the functions of `lakebed.repo`, for those that have no method here.
 
         Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
         """
@@ -91,7 +91,7 @@ class Repository:
 
     @property
     def name(self) -> str:
-        """Its name inside its context."""
+        """Its name."""
         return self._transport.facts.name
 
     @property
@@ -106,7 +106,7 @@ class Repository:
 
     @property
     def namespace(self) -> str:
-        """Where its objects are, as it was said when it was made: a folder relative to the storage, or ``local://``."""
+        """Where its objects are, as given at its creation: a folder relative to the storage, or ``local://``."""
         return self._transport.facts.namespace
 
     @property
@@ -140,7 +140,7 @@ class Repository:
     def ref(self, text: str) -> Reference:
         """Reading at a branch, tag, commit or abbreviation, with ``~n``, ``^n``, ``@`` or ``$`` behind it.
 
-        Raises `InvalidRequest` for what cannot be read as one; whether it is there shows when it is used.
+        Raises `InvalidRequest` for a malformed reference; whether it exists shows when it is used.
         """
         return Reference(self._transport, text)
 
@@ -287,7 +287,7 @@ class Repository:
         return iter(versions)
 
     def at(self, version: str) -> Reference:
-        """Reading at one version: a commit, a pin's name, or any other reference, as it stands now.
+        """Reading at one version: a commit, a pin's name, or any other reference, as it is now.
 
         Raises:
             NotFound: kind ``reference_not_found``.
@@ -336,7 +336,7 @@ class Repository:
     # ---- the end
 
     def close(self) -> None:
-        """Close the context of repositories that `lakebed.repo.open` opened with it; else nothing. Again is fine."""
+        """Close the repositories that `lakebed.repo.open` opened with it; else nothing. Again is a no-op."""
         if self._close is not None:
             self._close()
 

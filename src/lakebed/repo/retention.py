@@ -21,7 +21,7 @@ from lakebed.repo.records import decode_record, encode_record
 __all__ = ["DAYS_MAX", "RetentionRules", "delete_retention", "load_retention", "store_retention"]
 
 DAYS_MAX: Final = 36_500
-"""Longest retention: a hundred years; for ever is no rule at all."""
+"""Longest retention: a hundred years; to keep everything, set no rule."""
 
 _SETTING: Final = "retention"
 
@@ -82,5 +82,5 @@ def store_retention(
 
 
 def delete_retention(context: RepositoryContext) -> None:
-    """Remove the rules: nothing expires any more. Again is fine. Cost: 1 write of the key-value store."""
+    """Remove the rules: nothing expires any more. Again is a no-op. Cost: 1 write of the key-value store."""
     context.key_value.delete(context.keys.setting(_SETTING))

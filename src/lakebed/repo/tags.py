@@ -28,7 +28,7 @@ _COMPARED_MAX: Final = 1000
 
 
 def is_live(tag: Tag, now_ms: int) -> bool:
-    """Whether the tag's lifetime goes on; without one it always does."""
+    """Whether the tag has not expired; without a lifetime it never does."""
     return tag.expires_at_ms is None or now_ms < tag.expires_at_ms
 
 
@@ -61,8 +61,8 @@ def create_tag(
 
     Args:
         commit_id: whole.
-        owner: who wants it; shown with pins.
-        lifetime_ms: after that it is gone by itself; None: never.
+        owner: for whom it was made; shown with pins.
+        lifetime_ms: it expires after that; None: never.
 
     Raises:
         AlreadyExists: kind ``tag_exists`` or ``branch_exists``: the name is taken.
@@ -170,7 +170,7 @@ def refuse_expired(context: RepositoryContext, commit_id: str) -> None:
 
 
 def name_taken(context: RepositoryContext, name: str, what: str) -> AlreadyExists:
-    """The error of a name that a branch or a tag, as `what` says, has already."""
+    """The error of a name that is taken by a branch or a tag; `what` is which."""
     return AlreadyExists(
         f"Repository {context.name} has a {what} {name!r} already: choose another name, or delete that one first.",
         kind=f"{what}_exists",

@@ -70,7 +70,7 @@ class EntryStore(Protocol):
         ...
 
     def inside_url(self) -> str | None:
-        """The URL below which addresses of ours lie, for engines that read objects themselves; None: out of reach."""
+        """The URL below which uploads are, for engines that read objects themselves; None: out of reach."""
         ...
 
 
@@ -186,7 +186,7 @@ class TaskStore:
         return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def head(self, path: str) -> ObjectMeta:
-        """See `ObjectStore.head`. Cost: no request; the entry says it."""
+        """See `ObjectStore.head`. Cost: no request."""
         entry = self._entry(path)
         return ObjectMeta(path, entry.size_bytes, entry.modified_ms, entry.checksum or None)
 
@@ -217,7 +217,7 @@ class TaskStore:
         return entry.size_bytes
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Give up uploads; a collection takes their bytes. Other paths are the branch's, and are refused."""
+        """Drop uploads; a collection deletes their bytes. Other paths are the branch's, and are refused."""
         for path in paths:
             if self._uploads.pop(check_path(path), None) is None:
                 self._refuse(f"delete {path}")

@@ -24,10 +24,10 @@ __all__ = ["Upkeep"]
 
 _COMPACTION_PAUSE_S: Final = 1.0
 _QUIET_LOOK_S: Final = 60.0
-"""How often a repository is looked at that nobody here writes to; another process may."""
+"""How often a repository is checked that this process does not write to; another process may."""
 _CLEANING_PAUSE_S: Final = 60.0
 _ORPHANS_PAUSE_S: Final = 3600.0
-"""Rows that nobody has marked are rare, and looking for them is a seek a token."""
+"""Unmarked rows are rare, and finding them is a seek a token."""
 _MAINTENANCE_PAUSE_S: Final = 3600.0
 _FIRST_MAINTENANCE_S: Final = 300.0
 """So soon after opening: a process that restarts every half hour must give back what it wrote too."""
@@ -66,7 +66,7 @@ class Upkeep:
         )
 
     def start(self, name: str) -> None:
-        """Begin the threads; `name` says whose they are."""
+        """Begin the threads; `name` is part of their names."""
         self._background.start(
             f"lakebed repositories of {name}",
             (lambda now_s: self._compacted_s + _COMPACTION_PAUSE_S, self.compact_changed),
@@ -76,7 +76,7 @@ class Upkeep:
         self._background.start(f"lakebed records of {name}", (lambda now_s: self._maintenance_s, self._maintain))
 
     def stop(self) -> None:
-        """Let every thread end after the part of a step that it is in, and wait for that. Again is fine."""
+        """Stop every thread after the part of a step that it is in, and wait for it. Again is a no-op."""
         self._background.stop()
 
     def step_once(self) -> None:
@@ -89,7 +89,7 @@ class Upkeep:
     def compact_changed(self) -> None:
         """Compact where it is wanted: look at what was written to since the last look, and once a minute at all.
 
-        Raises as `step_once`. Cost: of a repository that nobody writes to nothing, but 1 look a minute; so an idle
+        Raises as `step_once`. Cost: of an idle repository 1 check a minute; so an idle
         server asks its store for next to nothing.
         """
         try:
@@ -116,7 +116,7 @@ class Upkeep:
             self._cleaned_s = self._clock.monotonic_s()
 
     def _clean_one(self, context: RepositoryContext) -> None:
-        """What nobody needs of a repository's records: rows of dropped tokens, old reference log lines and imports."""
+        """Remove unneeded records of a repository: rows of dropped tokens, old reference log lines and imports."""
         while not clean_once(context).is_done:
             self._stop_if_closing()
         trim_reflog(context)
@@ -129,7 +129,7 @@ class Upkeep:
             self._swept_s = self._clock.monotonic_s()
 
     def _sweep_one(self, context: RepositoryContext) -> None:
-        """Rows that nobody names and nobody has marked."""
+        """Remove rows that no branch names and no mark covers."""
         while not clean_orphans_once(context).is_done:
             self._stop_if_closing()
 

@@ -70,7 +70,7 @@ def pin_version(
         lifetime_ms: after that the pin is gone by itself; None: never.
 
     Raises:
-        InvalidRequest: the name is all digits, which other stores of a lake take for a version, or cannot be.
+        InvalidRequest: the name is all digits, which other stores of a lake take for a version, or it is invalid.
         NotFound: there is no such version.
         AlreadyExists: the name is taken.
     Cost: about 5 reads and 1 write of the key-value store.
@@ -109,8 +109,8 @@ def unpin(context: RepositoryContext, name: str) -> None:
     """Remove a tag.
 
     Raises:
-        NotFound: kind ``tag_not_found``.
-        InvalidRequest: kind ``pin_is_a_branch``: deleting a branch loses what is only there, so it has to be said.
+        NotFound: kind ``tag_not_found``. InvalidRequest: kind ``pin_is_a_branch``: deleting a branch loses commits that
+        only it has, so it must be explicit.
     Cost: 2 reads and 1 write of the key-value store.
     """
     if find_tag(context, name) is None and context.key_value.get(context.keys.branch(name)) is not None:

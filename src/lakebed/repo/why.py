@@ -47,7 +47,7 @@ def why(context: RepositoryContext, path: str) -> Explanation:
         path: relative to the repository's storage namespace: ``data/<ulid>``, a range, a metarange, an upload.
 
     Raises:
-        Corruption: a record or a range that would tell is damaged.
+        Corruption: a record or a range that is needed for the answer is damaged.
     Cost: 1 snapshot; for a range every metarange, for an object every range of kept commits.
     """
     if path == MARKER_PATH:

@@ -178,7 +178,7 @@ def test_a_folder_with_something_in_it_is_in_use(storage: Storage, home: Reposit
     refused(AlreadyExists, "namespace_in_use", home.create, "one", namespace="tables/db.db")
     home.create("mine")
     other = storage.open(space=MemorySpace(environment=storage.environment))
-    assert "another home" in refused(AlreadyExists, "namespace_in_use", other.create, "mine")
+    assert "another catalog" in refused(AlreadyExists, "namespace_in_use", other.create, "mine")
     other.create("mine", namespace="mine-too")
     store.put(f"broken.repo/{MARKER_PATH}", b"{")
     refused(Corruption, "corruption", home.create, "broken")

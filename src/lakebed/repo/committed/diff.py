@@ -2,7 +2,7 @@
 
 Owns: which rows differ. Invariants: paths are compared by path and identity, never by address or time; ranges that
 both sides have in common are not read; the difference is made while it is taken, window by window, in bounded memory,
-so whoever wants to know only whether there is one reads one window. Does not know: commits, staging.
+so a caller that needs only the first reads one window. Does not know: commits, staging.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _remembered(
 def _differences(
     committed: Committed, sides: tuple[MetarangeRef, MetarangeRef], *, start: bytes | None, end: bytes | None
 ) -> Iterator[pa.RecordBatch]:
-    """Segment by segment; windows go on growing from one segment to the next."""
+    """Segment by segment; windows keep growing from one segment to the next."""
     metaranges = [committed.open(ref) for ref in sides]
     segments = (
         segment

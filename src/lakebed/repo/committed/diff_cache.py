@@ -20,7 +20,7 @@ DIFF_BYTES_MAX: Final = 1 << 20
 """A difference with more bytes is not kept."""
 
 _BATCH_BYTES: Final = 2_048
-"""What a batch costs beside its columns."""
+"""Bytes of a batch besides its columns."""
 
 
 class DiffCache:
@@ -57,7 +57,7 @@ class DiffCache:
             return found[0]
 
     def put(self, left: str, right: str, batches: tuple[pa.RecordBatch, ...]) -> None:
-        """Keep a complete difference, if it is small; others make room."""
+        """Keep a complete difference, if it is small; older ones are evicted."""
         size_bytes = sum(batch.get_total_buffer_size() + _BATCH_BYTES for batch in batches)
         if size_bytes > min(DIFF_BYTES_MAX, self._bytes_max) or not self._count_max:
             return

@@ -97,7 +97,7 @@ def merge_metaranges(
         conflicts_max: so many conflicts are listed; all are counted.
 
     Raises:
-        InvalidRequest: an unknown strategy; or the prefix lies inside a unit (``kind="prefix_cuts_unit"``, ``root=``).
+        InvalidRequest: an unknown strategy; or the prefix is inside a unit (``kind="prefix_cuts_unit"``, ``root=``).
         Corruption: an object of one of them is damaged, or gone.
     Cost: reads the ranges of segments in which all three differ, about 1 us a row; writes the ranges that come out
         different. Without a strategy what was written before the first conflict is left to the collector.
@@ -240,7 +240,7 @@ class _Merge:
             inner = merged.folders_of_both().difference(folders_of(first), folders_of(last))
             if inner:
                 found.update(filter(judge.conflicts, inner & roots_among(merged.paths())))
-        # No prefix lies inside a unit: each is inside the prefix or outside of it.
+        # No prefix is inside a unit: each is inside the prefix or outside of it.
         return [root for root in outermost(found) if root.startswith(self._prefix)]
 
     def _report(self, clashes: Sequence[pa.BinaryArray]) -> None:
@@ -372,7 +372,7 @@ def _stretch(rows: pa.RecordBatch, start: bytes, end: bytes | None) -> slice:
 
 
 def _places(paths: pa.BinaryArray, inserted: pa.BinaryArray) -> Positions:
-    """For each of some other paths, sorted as these are, how many of these stand before it."""
+    """For each of some other paths, sorted as these are, how many of these sort before it."""
     if len(inserted) < _FEW:
         column = KeyColumn(paths)
         return np.array([column.lower_bound(path) for path in keys_of(inserted)])

@@ -2,7 +2,7 @@
 
 Owns: which ranges a question touches. Invariants: ranges do not overlap and are sorted by path; a metarange is
 immutable, so its decoded list of ranges is kept in the cache and nothing here changes; a path costs at most one block
-of one range beside its tail. Does not know: branches, commits, what entries say.
+of one range besides its tail. Does not know: branches, commits, what entries contain.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["Metarange", "encode_range_meta"]
 _LISTED: Final = -2
 """The number of a metarange's decoded list of ranges in the cache, where its tail is -1 and blocks count from 0."""
 _PYTHON_BYTES_OF_RANGE: Final = 1_000
-"""What one range costs in a decoded list beside its paths."""
+"""Bytes of one range in a decoded list besides its paths."""
 _LAZY_COUNT: Final = 2
-"""So many ranges of a scan are read block by block; whoever goes on gets whole ranges, read ahead."""
+"""So many ranges of a scan are read block by block; after that whole ranges are read ahead."""
 _DENSE: Final = 8
 """Looking up more than one path for so many entries of a range, all its rows are read instead."""
 
@@ -109,7 +109,7 @@ class Metarange:
         Raises:
             Corruption: a file is damaged, or gone.
         Cost: lazily: the first ranges block by block, with reads that grow, which a bounded scan leaves in the cache;
-        from the third on 1 GET a range, read ahead of what is asked for. Ranges that lie outside are not opened.
+        from the third on 1 GET a range, read ahead of what is asked for. Ranges outside are not opened.
         """
         if start is not None and end is not None and start >= end:
             return

@@ -1,7 +1,7 @@
 """The sorted files of committed data: reading ranges whole or in part, and counting what is read and written.
 
 Owns: the way from a range to its rows, the reading ahead, and what a missing object is called. Invariants: files are
-immutable, so any number of threads may read; whoever reads a range from its beginning to its end asks the store once;
+immutable, so any number of threads may read; a reader of a whole range makes one request;
 at most `AHEAD_COUNT` ranges are held for one reader who goes through many. Does not know: which ranges there are.
 """
 
@@ -115,7 +115,7 @@ class RangeFiles:
         """The rows of a range with paths in [start, end), block by block: views of what is cached or was read.
 
         Args:
-            keep: what is read stays in the cache: stretches that somebody lists are listed again.
+            keep: what is read stays in the cache: ranges that were listed are often listed again.
 
         Raises:
             Corruption: it is damaged, or gone.
@@ -176,7 +176,7 @@ class RangeFiles:
 
 
 def missing(file: FileMeta, path: str) -> Corruption:
-    """What is said of a file that is referred to and not there: never that its paths do not exist."""
+    """The error of a missing file that is referred to; it never means that its paths do not exist."""
     return Corruption(
         f"{path}, which holds {file.row_count:,} entries from {shown(file.first_key)} to {shown(file.last_key)}, is "
         "not in the store: if what is read was replaced by a newer state of its branch, open that; otherwise something "

@@ -96,7 +96,7 @@ class MetarangeWriter:
         self._take(batch)
 
     def reuse(self, range_meta: RangeMeta) -> None:
-        """Take over a range as it is: all its paths lie behind those before.
+        """Reuse a range as it is: all its paths sort behind those before.
 
         Cost: nothing right behind a break. Behind other rows, which belong into the same range, 1 GET: its rows are
         written until they break again. Raises as `write_rows`, and `Corruption`.

@@ -1,7 +1,7 @@
-"""Segments: where several sorted lists of ranges can be cut, so that no range lies on both sides of a cut. Pure.
+"""Segments: where several sorted lists of ranges can be cut, so that no range is on both sides of a cut. Pure.
 
 Owns: the cuts. Invariants: segments follow one another in the order of paths and do not overlap; every range of every
-list is in exactly one segment, beside all ranges of the other lists that it overlaps; the cuts are the finest there
+list is in exactly one segment, with all ranges of the other lists that it overlaps; the cuts are the finest there
 are, so a range that two lists have in common, where the third has nothing else, is a segment by itself. What is equal
 in a segment can be told from the ids of its ranges, unread. Does not know: rows, files.
 """

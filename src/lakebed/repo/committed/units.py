@@ -2,8 +2,8 @@
 
 Owns: by which paths a root is recognised, and which roots both sides of a merge have changed with different results.
 Invariants: a root is recognised by the files that make it one (a schema, a snapshot, a manifest of a database), never
-by the name of a folder alone; what lies below a root belongs to it: its branches, tags, consumers, and roots inside it;
-so of roots inside one another the outermost counts, and conflicting roots never overlap.
+by the name of a folder alone; everything below a root belongs to it: its branches, tags, consumers, and roots inside
+it; so of roots inside one another the outermost counts, and conflicting roots never overlap.
 
 A root that only one side changed needs no care: merged by path, it is that side's. Of the others few are ever asked
 for: a root whose changes are in two windows of a merge holds the last path of the first and the first of the second,
@@ -38,20 +38,20 @@ _MARKER_TEXT: Final = r"(?:(?:schema/schema|snapshot/snapshot)-(?:0|[1-9][0-9]*)
 _MARKER: Final = re.compile(rf"((?:.*/)?){_MARKER_TEXT}".encode(), re.DOTALL)
 _MARKER_COLUMN: Final = rf"(?:\A|/){_MARKER_TEXT}\z"
 _PROBES: Final = (b"schema/schema-", b"snapshot/snapshot-", b"manifest/")
-"""Before the number in the path of such a file; digits stand between b"0" and b":"."""
+"""Before the number in the path of such a file; digits sort between b"0" and b":"."""
 
 
 def parse_root(path: bytes) -> bytes | None:
     """The root that a path makes one, ``b""`` or ending with a slash; None: it makes none.
 
-    A branch of a table, ``<root>/branch/branch-<name>/``, looks like a root by itself: it lies in another.
+    A branch of a table, ``<root>/branch/branch-<name>/``, looks like a root by itself: it is inside another.
     """
     match = _MARKER.fullmatch(path)
     return None if match is None else match[1]
 
 
 def folders_of(path: bytes) -> Iterator[bytes]:
-    """The folders a path lies in, the outermost first: ``b""``, ``b"a/"``, ``b"a/b/"``."""
+    """The folders that contain a path, the outermost first: ``b""``, ``b"a/"``, ``b"a/b/"``."""
     yield b""
     at = path.find(b"/")
     while at >= 0:
@@ -60,7 +60,7 @@ def folders_of(path: bytes) -> Iterator[bytes]:
 
 
 def changed_folders(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
-    """Every folder in which one of the paths lies, at any depth.
+    """Every folder that contains one of the paths, at any depth.
 
     Cost: 0.4 us a path, 1 us a different folder.
     """
@@ -86,7 +86,7 @@ def roots_among(columns: Iterable[pa.BinaryArray]) -> set[bytes]:
 
 
 def outermost(roots: Iterable[bytes]) -> list[bytes]:
-    """Sorted, without those that lie in another."""
+    """Sorted, without those inside another."""
     kept: list[bytes] = []
     for root in sorted(set(roots)):
         if not kept or not root.startswith(kept[-1]):
@@ -102,7 +102,7 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
         prefix: of the paths to be merged.
 
     Raises:
-        InvalidRequest: the prefix lies inside a root of one of them (``root=``).
+        InvalidRequest: the prefix is inside a root of one of them (``root=``).
     """
     for folder in folders_of(prefix):
         if folder != prefix and _has_marker(_marker_places(metaranges, folder), folder):
@@ -148,7 +148,7 @@ class UnitJudge:
         self._verdicts: dict[bytes, bool] = {}
 
     def around(self, path: bytes) -> bytes | None:
-        """The conflicting root in which a path lies, None: in none.
+        """The conflicting root that contains a path; None: there is none.
 
         Cost: nothing for folders that were asked before, or that no change of both sides is near to, or that have no
         place for the files of a root; else a block for each kind of these, and the first differences below a root.

@@ -47,7 +47,7 @@ READ_AHEAD_BYTES: Final = 24 << 20
 """Bytes that all sources together show before a window; each shows at least one batch."""
 
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())] * 2, schema=ROWS_SCHEMA)
-"""Made without a Python list: whoever makes an array of one loads pandas, half a second of every command."""
+"""Made without a Python list: an array made of one loads pandas, which takes half a second."""
 
 
 class _Source:

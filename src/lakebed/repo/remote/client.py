@@ -1,7 +1,7 @@
-"""`Client`: requests to a lakebed server, and its errors as errors of ours.
+"""`Client`: requests to a lakebed server, and its errors as `LakebedError`.
 
-Owns: the pool of connections, authentication, and what an unclear outcome is. Invariants: what reads is tried again
-after a connection broke; what writes is not, and raises `OutcomeUnknown`, for it may have happened; the secret is in no
+Owns: the pool of connections, authentication, and when an outcome is unknown. Invariants: a read is tried again
+after a connection broke; a write is not, and raises `OutcomeUnknown`, for it may have happened; the secret is in no
 error, log or `repr`. Does not know: what the verbs mean (`lakebed.repo.verbs`).
 """
 
@@ -27,14 +27,14 @@ __all__ = ["ACCESS_KEY_VARIABLE", "READ_S", "SECRET_VARIABLE", "Client", "encode
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
 SECRET_VARIABLE: Final = "LAKEBED_SECRET_ACCESS_KEY"
-"""And the one with its secret."""
+"""The environment variable with its secret."""
 
 API: Final = "/api/v1"
 _KIND_HEADER: Final = "x-lakebed-error"
 _CLASS_HEADER: Final = "x-lakebed-error-class"
 _CONNECT_S: Final = 10.0
 READ_S: Final = 120.0
-"""How long a server may be silent, unless the caller says otherwise."""
+"""How long a server may be silent by default."""
 _CONNECTIONS_MAX: Final = 64
 _RETRY_READS: Final = urllib3.Retry(
     3, backoff_factor=0.1, status=0, redirect=0, allowed_methods=None, raise_on_status=False
@@ -84,7 +84,7 @@ class Client:
         return (_reopened, (self.endpoint, self.access_key, self._secret))
 
     def close(self) -> None:
-        """Hang up; again is fine."""
+        """Close all connections; again is a no-op."""
         self._pool.clear()
 
     # ---- requests
@@ -111,13 +111,13 @@ class Client:
         """One request below the interface's root.
 
         Args:
-            content: the body, or its chunks as they come; an error of the iterator comes out as it is.
+            content: the body, or its chunks as they come; an error of the iterator is raised as it is.
             again: try again when the connection breaks.
-            preload: read the reply's body; else who has the reply reads and closes it.
-            read_s: how long the server may be silent; None: as long as it likes.
+            preload: read the reply's body; else the caller reads and closes it.
+            read_s: how long the server may be silent; None: without a limit.
 
         Raises:
-            What the server answered, as an error of ours; `Unavailable`, `OutcomeUnknown`.
+            The server's error, as the same `LakebedError`; `Unavailable`, `OutcomeUnknown`.
         """
         asked = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         url = f"{self.endpoint}{API}{path}" + (f"?{urlencode(asked)}" if asked else "")
@@ -146,7 +146,7 @@ class Client:
 
     @contextmanager
     def reading(self, reply: urllib3.BaseHTTPResponse) -> Iterator[None]:
-        """Read a reply that was not preloaded; its connection is given back, or closed when it was not read whole."""
+        """Read a reply that was not preloaded; its connection returns to the pool, or is closed after an error."""
         try:
             yield
         except HTTPError as error:
@@ -203,7 +203,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 class _Body:
-    """The chunks of a body, which remembers their own error: it must not be taken for one of the connection."""
+    """The chunks of a body; an error of the iterator is kept apart from errors of the connection."""
 
     def __init__(self, chunks: Iterable[Buffer]) -> None:
         self._chunks = chunks
@@ -218,7 +218,7 @@ class _Body:
 
 
 def read_reply(body: bytes, kind: Any) -> Any:
-    """A reply's JSON. Raises `UnsupportedFormat` when it is something else."""
+    """A reply's JSON. Raises `UnsupportedFormat` for anything else."""
     try:
         return _decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

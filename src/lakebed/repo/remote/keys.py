@@ -1,6 +1,6 @@
-"""`RemoteAccessKeys`: the access keys of a server, by way of the server.
+"""`RemoteAccessKeys`: the access keys of a server, through the server.
 
-Owns: the names of what is told of a key. Invariant: a secret is told once, by who made it, and is in no `repr`.
+Owns: the shape of keys in replies. Invariant: a secret is returned once, at its creation, and is in no `repr`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAGE_COUNT: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RemoteAccessKey:
-    """An access key, as a server tells it."""
+    """An access key, as a server describes it."""
 
     id: str
     role: str
@@ -72,7 +72,7 @@ class RemoteAccessKeys:
         self._client = client
 
     def create(self, *, role: str, repositories: tuple[str, ...] | None = None, description: str = "") -> RemoteNewKey:
-        """A new access key. Raises `InvalidRequest` for a role or repository that cannot be."""
+        """A new access key. Raises `InvalidRequest` for an invalid role or repository."""
         names = None if repositories is None else list(repositories)
         body = {"role": role, "repositories": names, "description": description}
         made = self._client.send("POST", _KEYS, _Row, body)

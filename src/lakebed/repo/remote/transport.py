@@ -1,10 +1,10 @@
 """`HttpTransport`: a repository behind a lakebed server.
 
 Invariants: a call that is one request is of one moment. A list of more than `PAGE_COUNT_MAX` rows is several requests:
-the first page is read by the call, each other when it is needed, and of a branch each shows its own moment; rows are
-never twice, and what was there all the time is never missed. What a commit or tag holds does not change. An open file
+the first page is read by the call, each other when it is needed, and of a branch each shows its own moment; no row
+is repeated, and rows that exist all the time are never missed. What a commit or tag holds does not change. An open file
 reads the object that it was opened on, whatever becomes of its path. Of a new commit, tag or branch the server names as
-committer the access key, unless an administrator names somebody else. Does not know: how a request travels
+committer the access key, unless an administrator names another author. Does not know: how a request travels
 (`lakebed.repo.remote.client`).
 """
 
@@ -135,7 +135,7 @@ class HttpTransport:
 
     @property
     def context(self) -> NoReturn:
-        """Not here: the server has it. Raises `InvalidRequest` (``not_over_http``)."""
+        """Raises `InvalidRequest` (``not_over_http``): the server has it."""
         only_local("A repository's context")
 
     def call(self, verb: Verb[R], **local: Any) -> R:
@@ -153,7 +153,7 @@ class HttpTransport:
         return self.call(Head(ref=branch)).id
 
     def view(self, ref: str) -> NoReturn:
-        """Not here: a view keeps one moment open, and no server keeps one for a client. Raises `InvalidRequest`."""
+        """Raises `InvalidRequest` (``not_over_http``): a server keeps no snapshot open for a client."""
         only_local("A view of one moment")
 
     # ---- bytes
@@ -277,7 +277,7 @@ class HttpTransport:
             return BranchStore(HttpObjects(self, ref, writes=True), prefix)
         try:
             self.call(Status(branch=ref, amount=1))
-        except (NotFound, InvalidRequest):  # not a branch's name: what is meant now is a commit, which never changes
+        except (NotFound, InvalidRequest):  # not a branch's name: pin the commit that it resolves to
             ref = self.call(Head(ref=ref)).id
         return BranchStore(HttpObjects(self, ref, writes=False), prefix)
 

@@ -3,7 +3,7 @@
 Owns: reading a token's rows out of a snapshot, and what a ``clears`` hides: everything below its prefix in every older
 layer, and nothing of its own token. Cleared stretches are never read: they are cut out of the ranges that older layers
 are asked for. Invariants: rows are those of one key-value snapshot; they are columns, and no row becomes a Python
-object. Does not know: what lies below the tokens, or why somebody asks.
+object. Does not know: the layers below the tokens, or why they are applied.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def left_of(start: bytes | None, end: bytes | None, cleared: Sequence[Interval])
 
 
 def is_cleared(path: bytes, cleared: Sequence[Interval]) -> bool:
-    """Whether a path lies in one of the intervals."""
+    """Whether a path is in one of the intervals."""
     return any(low <= path and (high is None or path < high) for low, high in cleared)
 
 
@@ -95,7 +95,7 @@ def token_sources(
 
     Args:
         tokens: newest first.
-        below: what lies under them; None: nothing is asked.
+        below: the layer under them; None: it is not read.
 
     Returns:
         One source a token, newest first, then that of `below`; for `lakebed.repo.rows.overlay`. Nothing is read yet.
@@ -123,7 +123,7 @@ def _of_ranges(rows: Rows, ranges: Sequence[Bounds]) -> Iterator[pa.RecordBatch]
 
 
 def changes_of(context: RepositoryContext, snapshot: KeyValueSnapshot, tokens: Sequence[StagingToken]) -> Changes:
-    """What tokens do together to whatever lies below them.
+    """The combined changes of tokens to the layers below them.
 
     Args:
         snapshot: taken after the tokens were sealed, if they are to be complete. Keep it open while rows are read.

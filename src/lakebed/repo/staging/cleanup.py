@@ -7,7 +7,7 @@ branch names: those of a repository that an older process has left, and rows of 
 Why nothing that is needed goes. A row stands under a token only because some record named it as its staging token when
 the row was written (`lakebed.repo.staging.write` expects the record in the same change), and a token never returns to
 any record once it has left. So rows that a snapshot shows under a token that no branch of the same snapshot names are
-dead for ever, whatever branches are made, sealed or deleted while we go on. Only keys that the snapshot has shown are
+dead for ever, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot has shown are
 deleted. A fresh token that is minted, but not published yet, has no rows, so none of them can be met; and should some
 way of importing ever fill a token before it publishes it, `FRESH_MS` keeps tokens of that age out of reach.
 
@@ -61,7 +61,7 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> C
         row_count_max: most rows of one step.
 
     Cost: 1 snapshot, 1 scan of the branches and of the marks, and the rows; 1 write for every 4,096. When it is stopped
-        at any point, the next step goes on.
+        at any point, the next step continues.
     """
     marks = context.keys.cleanup()
     with context.key_value.snapshot() as snapshot:
@@ -71,7 +71,7 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> C
 
 
 def clean_orphans_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> Cleaned:
-    """Remove the rows of tokens that no branch names and nobody has marked, but for fresh ones (`FRESH_MS`).
+    """Remove the rows of tokens that no branch names and no mark covers, but for fresh ones (`FRESH_MS`).
 
     Cost: as `clean_once`, and 1 seek a token that has rows.
     """
@@ -92,7 +92,7 @@ def _named_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set
 
 
 def _tokens_with_rows(context: RepositoryContext, snapshot: KeyValueSnapshot) -> Iterator[str]:
-    """Every token that has rows; names that are no ULIDs are nobody's tokens, and are left alone."""
+    """Every token that has rows; names that are not ULIDs are not tokens, and are left alone."""
     start, end = prefix_range(context.keys.staging())
     begin: bytes | None = start
     while begin is not None:

@@ -21,7 +21,7 @@ __all__ = ["BranchCounts", "Counters"]
 
 @dataclass(frozen=True, slots=True)
 class BranchCounts:
-    """What lies between a branch's readers and its committed data."""
+    """The uncommitted rows of a branch, which every read passes."""
 
     staged_entries: int = 0
     tombstones: int = 0
@@ -55,7 +55,7 @@ class Counters:
 
     @property
     def changes(self) -> int:
-        """How often anything was counted: as long as it stays, nobody here has written. Cost: none."""
+        """How often anything was counted: unchanged while this process writes nothing. Cost: none."""
         return self._changes
 
     def count(self, branch: str, token: str, *, entries: int = 0, tombstones: int = 0) -> None:

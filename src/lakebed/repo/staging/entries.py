@@ -20,7 +20,7 @@ from lakebed.repo.names import check_paths
 __all__ = ["VALUE_BYTES_MAX", "checked_columns", "checked_entry", "pairs_of"]
 
 VALUE_BYTES_MAX: Final = 64 << 10
-"""Longest encoded entry: what a user may say of an object beside its bytes."""
+"""Longest encoded entry: its content type and metadata included."""
 
 _PLAIN_TEXT_MAX: Final = 4 << 10
 """Longest address, checksum or type of an entry that is not looked at alone: several are far below the limit."""
@@ -36,8 +36,8 @@ def checked_columns(pairs: Iterable[tuple[str, Entry]]) -> tuple[list[bytes], li
     """Many entries, if they can be staged.
 
     Returns:
-        Paths as they stand in keys, each once (of a path that repeats the last entry counts); their encoded entries;
-        and the ULID of the oldest upload of ours among them, if there is one.
+        Paths as in keys, each once (of a path that repeats the last entry counts); their encoded entries;
+        and the ULID of the oldest upload among them, if there is one.
 
     Raises:
         InvalidRequest: as `checked_entry`, and as `check_paths`.
@@ -90,7 +90,7 @@ def _are_plain(entries: list[Entry]) -> bool:
 
 
 def checked_entry(entry: Entry, path: str) -> tuple[bytes, str | None]:
-    """The encoded entry, if it can be staged, and the ULID of its address, if that is ours.
+    """The encoded entry, if it can be staged, and the ULID of its address, if it is an upload.
 
     Raises:
         InvalidRequest: kind ``wrong_type``, ``invalid_address``, ``invalid_size``, ``invalid_entry``,

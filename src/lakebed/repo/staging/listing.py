@@ -66,7 +66,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it stands for all that begins so."""
+        """Whether it is a common prefix."""
         return self.entry is None
 
 
@@ -118,9 +118,10 @@ def page_of(prefix: bytes, *, after: str = "", delimiter: str = "", amount: int 
 
 
 def _start_behind(after: bytes, prefix: bytes, mark: bytes) -> bytes | None:
-    """Where a listing goes on; None: nowhere.
+    """Where a listing continues; None: nowhere.
 
-    A common prefix that `after` is was listed before. One that it lies in is listed when there is more behind `after`.
+    A common prefix equal to `after` was listed before. One that contains it is listed when there is more behind
+    `after`.
     """
     if mark and after.startswith(prefix) and after.find(mark, len(prefix)) == len(after) - len(mark) >= len(prefix):
         return prefix_range(after)[1]
@@ -162,7 +163,7 @@ def _folded(rows: RowsFrom, start: bytes, end: bytes | None, prefix: bytes, mark
 
 
 def _fold(chunk: pa.RecordBatch, prefix: bytes, mark: bytes) -> tuple[list[Listed], bytes | None, int]:
-    """The lines of some rows; then of the common prefix in which the last row lies, where it ends and its rows here."""
+    """The lines of some rows; then of the common prefix of the last row: its end, and its rows here."""
     found = pc.find_substring(pc.binary_slice(chunk.column(0), len(prefix), KEY_BYTES_MAX), mark).to_numpy()
     hits = np.flatnonzero(found >= 0).tolist()
     if not hits:
@@ -213,7 +214,7 @@ def text_of(path: bytes) -> str:
     try:
         return path.decode()
     except UnicodeDecodeError as error:
-        raise Corruption(f"A stored path is no text: {path!r}.", path=repr(path)) from error
+        raise Corruption(f"A stored path is not valid text: {path!r}.", path=repr(path)) from error
 
 
 def decode_entries(values: pa.BinaryArray, *, paths: Sequence[str]) -> list[Entry]:
@@ -223,7 +224,7 @@ def decode_entries(values: pa.BinaryArray, *, paths: Sequence[str]) -> list[Entr
         paths: whose values they are, for the error.
 
     Raises:
-        Corruption: a value is no entry.
+        Corruption: a value is not an entry.
     Cost: about 0.5 us each: without their identities the values are one MessagePack array, which is decoded at once.
     """
     count = len(values)

@@ -2,12 +2,12 @@
 
 Owns: the protocol by which nothing that was acknowledged is lost. A try reads the branch's record and the collection's
 boundary, and writes under the record's staging token, in one change that expects both to be as they were read. So a row
-only ever lands in a token while that is its branch's staging token: whoever seals a token and then reads it has every
-row that will ever be in it, and no row that somebody has read vanishes because it came too late. A try that met another
+only ever lands in a token while that is its branch's staging token: a process that seals a token and then reads it has
+every row that will ever be in it, and no row that was read vanishes because it came too late. A try that met another
 record has written nothing, and is made again on the record as it is then.
 
 Invariants: a try that reads before it decides has one snapshot for all of it; tries are bounded; an unclear outcome is
-settled by reading what should be there, never by writing again: between two writes of one value somebody else's may
+resolved by reading the expected rows, never by writing again: between two writes of one value another process's may
 have come, and would be lost. Why this is sound: docs/design/0016-staging.md. Does not know: what is written.
 """
 
@@ -40,7 +40,7 @@ RETRIES: Final = default_registry.counter(
 
 @dataclass(frozen=True, slots=True)
 class WritePrecondition:
-    """What a try rests on.
+    """What an attempt expects of the stored records.
 
     Attributes:
         record: the branch's.
@@ -92,7 +92,7 @@ class WriteAttempts:
 
     @contextmanager
     def moment(self) -> Iterator[tuple[KeyValueSnapshot, WritePrecondition]]:
-        """Begin a try that decides by what is there: with a snapshot of its moment. Raises as `look`."""
+        """Begin an attempt that depends on the stored rows: with a snapshot. Raises as `look`."""
         with self._context.key_value.snapshot() as snapshot:
             record, raw = load_branch(self._context, self._branch, snapshot=snapshot)
             yield snapshot, self._precondition(record, raw, snapshot.get(self._context.keys.boundary))
@@ -126,7 +126,7 @@ def write_rows(
         Whether all was as expected; else nothing was written.
 
     Raises:
-        OutcomeUnknown: nobody knows, and the rows are not there.
+        OutcomeUnknown: the reply was lost, and the rows are not there.
     """
     try:
         if len(keys) == 1:
@@ -161,7 +161,7 @@ def replace_rows(
         check_only_unexpected(error)
         return False
     except OutcomeUnknown as unclear:
-        # What is gone may have been cleaned up with its whole token: only what we rested on tells.
+        # Removed rows may have been cleaned up with their whole token: compare the precondition instead.
         with resolving_outcome(unclear), context.key_value.snapshot() as snapshot:
             if any(snapshot.get(key) != value for key, value in (*expected.items(), *puts)):
                 raise

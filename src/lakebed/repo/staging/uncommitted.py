@@ -2,7 +2,7 @@
 
 Owns: composing the two, so that later layers override. Invariants: a path differs exactly when what the branch shows at
 it and what the head has at it are not the same entry, whatever happened in between: what was added and deleted again,
-changed and changed back, or removed and restored is no difference, in whichever layers it happened.
+changed and changed back, or removed and restored is not a difference, in whichever layers it happened.
 
 How: only paths that some layer touches can differ. They come from three sources, side by side: rows of the tokens; the
 difference of head and compacted metarange; and the head's own rows where a ``clears`` hides them. For each window of
@@ -132,7 +132,7 @@ def _without_paths_of(rows: pa.RecordBatch, others: pa.RecordBatch) -> pa.Record
 
 
 def _outside(rows: pa.RecordBatch, cleared: Sequence[Interval]) -> list[bytes]:
-    """The paths of rows that lie in no interval, ascending."""
+    """The paths of rows outside of all intervals, ascending."""
     paths = keys_of(rows.column(0)) if rows.num_rows else []
     for low, high in reversed(cleared):
         del paths[bisect_left(paths, low) : len(paths) if high is None else bisect_left(paths, high)]

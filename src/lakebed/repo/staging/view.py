@@ -1,7 +1,7 @@
 """What a reference shows: staged rows over sealed ones over the compacted metarange, or else the head's.
 
 Owns: `View`, one moment of one reference. Invariants: record, tokens and staged rows are those of one key-value
-snapshot, and committed data never changes, so a view answers the same for ever; of a path the newest layer that says
+snapshot, and committed data never changes, so a view never changes; of a path the newest layer that says
 anything decides, be it by a row or by a ``clears`` above. Does not know: how entries are folded into common prefixes
 (`lakebed.repo.staging.listing`).
 """
@@ -46,7 +46,7 @@ class View:
 
     Args:
         snapshot: the moment.
-        base: what the tokens lie upon.
+        base: the layer below the tokens.
         tokens: newest first; none: only committed data is shown.
         owns_snapshot: close it with the view.
     """
@@ -113,7 +113,7 @@ class View:
         return [(row, below.get(path)) for path, row in zip(paths, own, strict=True)]
 
     def _staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
-        """What the newest token that says something says, None when none does; and how many were looked into."""
+        """The value in the newest token that has one, None: none has; and how many were read."""
         keys: list[bytes] = []
         is_hidden = False
         for token in tokens:
@@ -193,7 +193,7 @@ class View:
         """What is there below a prefix, in the order of the paths' bytes.
 
         Args:
-            after: only what sorts behind this; the last result of a page, to go on with the next.
+            after: only what sorts behind this; the last result of a page, to continue with the next.
             delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
             amount: at most so many; None: all.
 
@@ -206,7 +206,7 @@ class View:
     # ---- the end
 
     def close(self) -> None:
-        """Let the moment go; again is fine."""
+        """Release the snapshot; again is a no-op."""
         if self._owns_snapshot:
             self._snapshot.close()
 

@@ -7,9 +7,9 @@ Invariants:
 - A write is acknowledged only when its row was, at the moment of the write, in the branch's staging token.
 - A staged entry is removed without a tombstone only where no older layer has the path, in a change that expects the
   record: else a compaction that has read the entry would bring it back.
-- An address of ours that is staged is not older than the boundary: a collection takes no bytes that are being named.
+- A staged upload is not older than the boundary: a collection deletes no bytes that are being named.
 - An address of elsewhere is one that may be imported (`lakebed.repo.foreign`), by whichever verb it comes.
-- `delete_prefix` writes no row: it seals, and the fresh token hides what lies below it.
+- `delete_prefix` writes no row: it seals, and the fresh token hides the layers below it.
 
 Does not know: how bytes were uploaded.
 """
@@ -54,7 +54,7 @@ def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -
 
     Raises:
         NotFound: kind ``branch_not_found``.
-        InvalidRequest: the path, the entry or the branch cannot be written (``invalid_path``, ``reserved_path``,
+        InvalidRequest: the path, the entry or the branch is not writable (``invalid_path``, ``reserved_path``,
             ``invalid_address``, ``import_not_allowed``, ``oversized_metadata``, ``protected_branch``, ...).
         Conflict: kind ``branch_moved``: the branch was sealed at every try; ``upload_expired``: the entry's bytes were
             uploaded so long ago that a collection may have taken them.

@@ -1,7 +1,7 @@
 """`Diff` and `Status`: the differences of two references, or of a branch and its head, in pages, with common prefixes.
 
 Owns: which two metaranges are compared, and folding. Invariants: pages of any size, one behind another, are one
-listing; what lies below a common prefix is sought past, not read through. Does not know: how metaranges are compared.
+listing; paths below a common prefix are skipped by a seek, not read. Does not know: how metaranges are compared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Diff(ListVerb[Difference], frozen=True, kw_only=True):
         kind: ``three_dot``: what `right` changed since the merge base and `left` does not have; ``two_dot``: from
             `left` to `right`.
         prefix: only paths with this prefix.
-        after: only what sorts behind this; the last path of a page, to go on with the next.
+        after: only what sorts behind this; the last path of a page, to continue with the next.
         delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
 
     Raises:

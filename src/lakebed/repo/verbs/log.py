@@ -1,9 +1,9 @@
 """`Log`: commits behind a reference, all of them or those that changed certain paths.
 
-Owns: the walk, its filters and its pages. Invariants: a commit stands before its parents (`lakebed.repo.commits.Walk`);
+Owns: the walk, its filters and its pages. Invariants: a commit comes before its parents (`lakebed.repo.commits.Walk`);
 a commit changed a path when the path differs, by identity, from the parent's (of the first commit: from the empty
 state). A merge changes no path itself, as in git's log of a path: its state of a path is the one of a parent. Where
-only first parents are followed, a merge stands for everything that it brought.
+only first parents are followed, a merge has all changes that it brought.
 
 Does not know: how metaranges are compared; equal ranges are not read.
 """
@@ -52,7 +52,7 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
     Order: by falling generation, of one generation the later first. All are of one moment.
 
     Args:
-        after: go on behind this commit, the last of an earlier page; or `LogPage.following` of that page.
+        after: continue behind this commit, the last of an earlier page; or `LogPage.following` of that page.
         since_ms: only commits not older than this. Unix milliseconds, UTC.
         stop_at: a reference; its commit is the last.
         first_parent: follow only the first parent of each.

@@ -108,7 +108,7 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
         return new
 
     def _nothing_to_merge(self, context: RepositoryContext) -> InvalidRequest:
-        """The error of a merge without changes; it says when the source has uncommitted ones."""
+        """The error of a merge without changes; it mentions uncommitted changes of the source."""
         error = no_changes(context, self.branch, f"The merge of {self.source}")
         try:
             has_uncommitted = any(True for _ in Status(branch=self.source).rows(context, amount=1))

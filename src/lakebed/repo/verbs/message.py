@@ -62,7 +62,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
         effort: how a server runs it.
         gives: the type that the reply is decoded to; None: the reply has no body.
         changes_nothing: whether a client may ask again when the answer was lost.
-        reads_other_places: `run` takes ``storage_options``, the credentials for what lies outside the storage.
+        reads_other_places: `run` takes ``storage_options``, the credentials for stores outside the storage.
         is_large: the message may be as large as one that stages many objects.
         changes: fields that name what is changed, for the audit log: the first that is set.
         author: the field that names who makes the change, which only a server knows; None: there is none.

@@ -59,7 +59,7 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
     allow_empty: bool = False
 
     def _parent(self, context: RepositoryContext, id: str, commit: CommitRecord) -> tuple[str | None, MetarangeRef]:
-        """The parent that is meant and its state; a first commit has none, and the empty state."""
+        """The parent to compare with and its state; a first commit has none, and the empty state."""
         count, number = len(commit.parents), self.parent_number
         if not number and count > 1:
             raise InvalidRequest(

@@ -26,7 +26,7 @@ __all__ = [
 
 
 class NamedCommit(NamedTuple):
-    """A branch or tag, and where it stands."""
+    """A branch or tag, and its commit."""
 
     name: str
     commit_id: str
