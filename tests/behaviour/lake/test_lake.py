@@ -256,7 +256,7 @@ def test_why_looks_through_the_whole_lake() -> None:
     assert lake.why(f"{lake.url}/{path}") == lake.why(path)
     assert "marker" in lake.why("lakebed.json").sentence
     lake.store.put("stranger/x", b"")
-    assert "no store" in lake.why("stranger/x").sentence
+    assert "No store of the lake" in lake.why("stranger/x").sentence
     with pytest.raises(NotFound, match=r"There is no object stranger/y .* Did you mean stranger/x\?"):
         lake.why("stranger/y")
     with pytest.raises(InvalidRequest, match="is not in the lake"):
