@@ -14,7 +14,7 @@ FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
 MANY_PARAMETERS = {
     "lakebed.kv.opening.open_database": "the public way to open a database: each setting by its name",
-    "lakebed.kv.claim._claim": "one claim, from its lease to its fence: its caller has them all, and nothing else calls it",
+    "lakebed.kv.claim._claim": "one claim, from its lease to its fence; it has one caller",
     "lakebed.lsm.compact.run_compaction": "pure: all that a compaction depends on",
     "lakebed.lsm.tree.__init__": "pure: all that a tree depends on",
 }
