@@ -119,7 +119,7 @@ def ids_in_any_order(patch: Patch) -> None:
 @undone_in("checkpoints")
 def old_versions_stay_pinnable(patch: Patch) -> None:
     """Nobody is told which versions are being taken apart before they are."""
-    patch.setattr(collect, "needs_settling", lambda manifest, **facts: False)
+    patch.setattr(collect, "needs_sealing", lambda manifest, **facts: False)
 
 
 @undone_in("corruptions")

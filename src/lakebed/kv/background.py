@@ -1,12 +1,9 @@
-"""The threads of an open database: they wait until a step is due, run it, and tell the next writer what went wrong.
+"""Background threads: they wait until a step is due, run it, and report errors.
 
-Owns: when each step runs. The steps are the database's own, and a caller may run them as well at any time.
+Owns: when each step runs. The steps are the owner's, and a caller may run them at any time as well.
 
-Invariants: a step that the store did not answer is tried again, later and later; any other error is kept and raised to
-the next writer, and the step is tried again after a pause; `Fenced` ends a thread. No lock is held during a step.
-
-Three threads, because a long step must not hold up a short one: the log and the lease; files and what others publish;
-compaction.
+Invariants: a step that the store did not answer is tried again, after longer and longer pauses; any other error is
+reported, and the step is tried again after a pause; `Fenced` ends a thread. No lock is held during a step.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 10.0
 
 Due = Callable[[float], float | None]
-"""From the monotonic time now to the time when the step is due (in the past: at once); None: not before it is asked
-again. Called under the tree's lock."""
+"""From the monotonic time now to the time when the step is due (in the past: at once); None: not before the next call.
+Called under the tree's lock."""
 
 
 class Stopped(Exception):  # ends a long step between its parts
@@ -45,7 +42,7 @@ class Background:
     Args:
         lock: the tree's.
         wanted: a condition on it, notified when something may have become due.
-        report: called under the lock with an error that no retry mends.
+        report: called under the lock with an error that a retry does not fix.
         environment: clock and runtime.
     """
 
@@ -66,7 +63,7 @@ class Background:
         """Long steps look at it and raise `Stopped`."""
 
     def start(self, name: str, *steps: tuple[Due, Callable[[], object]]) -> None:
-        """Begin a thread for some steps; of those that are due, the one that stands first runs first."""
+        """Begin a thread for some steps; of those that are due, the first one runs first."""
         duty = _Duty(name, steps)
         self._joins.append(self._environment.runtime.spawn(lambda: self._run(duty), name=name))
 
@@ -89,13 +86,13 @@ class Background:
                 step()
                 pause_s = 0.0
             except (Fenced, Stopped):
-                return  # the step has told whoever waits
+                return  # the step has reported it to those who wait
             except (Unavailable, OutcomeUnknown):
                 pause_s = min(_PAUSE_MAX_S, max(_PAUSE_FIRST_S, 2 * pause_s))
             except Exception as error:
                 pause_s = _PAUSE_MAX_S
                 with self._lock:
-                    self._report(_told(duty.name, error))
+                    self._report(_as_lakebed_error(duty.name, error))
 
     def _next(self, duty: _Duty, pause_s: float) -> Callable[[], object] | None:
         """Wait for the next step that is due, at least for the pause; None: stop."""
@@ -117,7 +114,7 @@ class Background:
         return None
 
 
-def _told(name: str, error: Exception) -> LakebedError:
+def _as_lakebed_error(name: str, error: Exception) -> LakebedError:
     if isinstance(error, LakebedError):
         return error
     failure = InternalError(f"{name} failed: {type(error).__name__}: {error}")

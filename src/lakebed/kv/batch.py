@@ -43,7 +43,7 @@ def lifetime_ms(ttl: timedelta) -> int:
 class WriteBatch:
     """Puts, deletes and merges, in order; a later one of the same key wins over an earlier one.
 
-    Attributes (for whoever writes it):
+    Attributes (for the writer):
         keys: one a row.
         values: None is a delete, bytes a value or, where `special` says so, an operand.
         special: by row, ``(kind, lifetime in ms or None)`` of rows that are operands or end by themselves.
@@ -74,7 +74,7 @@ class WriteBatch:
         self.values.append(value)
 
     def delete(self, key: bytes) -> None:
-        """Take a key away; one that is not there is fine. Raises `InvalidRequest`."""
+        """Delete a key. Deleting a missing key is a no-op. Raises `InvalidRequest`."""
         self.keys.append(check_key(key))
         self.values.append(None)
 
@@ -89,7 +89,7 @@ class WriteBatch:
         """Many puts at once: two sequences of bytes, or two Arrow columns (binary or string), of one length.
 
         Raises:
-            InvalidRequest: the lengths differ, or a row cannot be; then none was added.
+            InvalidRequest: the lengths differ, or a row is invalid; then none was added.
         Cost: about 0.1 us a row.
         """
         new_keys, new_values = _as_list(keys, "keys"), _as_list(values, "values")

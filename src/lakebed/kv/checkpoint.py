@@ -1,17 +1,17 @@
 """Checkpoints: pins on a database's versions. What they change in a manifest, as pure functions, and the verbs.
 
-Owns: `check_open`, the rules of names and lifetimes, and create, refresh, delete, list, which work with no writer open
-and beside a running one.
+Owns: `check_open`, the rules of names and lifetimes, and create, refresh, delete, list, which work with or without a
+running writer.
 
 Invariants:
 - A checkpoint of the latest pins the manifest that first names it, and that manifest's `wal_id_last_seen` is the last
   log object listed after the one below it was read: no durable write is missing. A record of a later writer cannot be
-  among them, for its epoch would have made another manifest first, and ours would have lost the race.
+  among them: its epoch would have made another manifest first, and ours would have lost the race.
 - A checkpoint from another, or of an old version, pins the manifest that is pinned or readable *in the manifest it is
-  appended to*: whoever takes versions apart says so in a manifest first (`Manifest.readable_since`).
-- An expired checkpoint is dead at once: it is no source, cannot be refreshed or opened, and its name is free. Deleting
-  it is fine; until the collector drops it, it stands in the manifest.
-- One call makes one checkpoint, whatever happens to replies: its id is drawn once, and a manifest that has it is ours.
+  appended to*: a collector first marks versions as unreadable in a manifest (`Manifest.readable_since`).
+- An expired checkpoint is dead at once: it cannot be a source, refreshed or opened, and its name is free. It can be
+  deleted; until the collector drops it, it is in the manifest.
+- One call makes one checkpoint, even if replies are lost: its id is drawn once, and a manifest that has it is ours.
 
 Does not know: files, logs' contents, when anything is deleted.
 """
@@ -133,7 +133,7 @@ def _is_uuid(text: str) -> bool:
 
 
 def lifetime_in_ms(lifetime: timedelta | None) -> int | None:
-    """Milliseconds of a lifetime; None is for ever. Raises `InvalidRequest` for less than a millisecond."""
+    """Milliseconds of a lifetime; None means no limit. Raises `InvalidRequest` for less than a millisecond."""
     if lifetime is None:
         return None
     if not isinstance(lifetime, timedelta):
@@ -247,7 +247,7 @@ def new_checkpoint(
 
 
 def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
-    """The manifest with one more checkpoint. Whoever calls has made sure that what it pins is there.
+    """The manifest with one more checkpoint. The caller has made sure that what it pins exists.
 
     Raises:
         AlreadyExists: a live one bears its name.
@@ -350,14 +350,14 @@ def create_checkpoint(
     """Pin the latest version with all that is durable, another checkpoint's version, or an old version.
 
     Args:
-        options: lifetime, source and name; by default the latest for ever, without a name.
+        options: lifetime, source and name; by default the latest, without an end or a name.
         owner: on whose behalf.
         version: a manifest's id, instead of `CheckpointOptions.source`.
         id: drawn by the caller, who may have to ask again; a checkpoint of this id that is there is the answer.
 
     Raises:
         InvalidRequest: kind ``invalid_db_state``; the database is destroyed or not initialised, or the source is
-            unknown or expired. Other kinds: a name or lifetime that cannot be.
+            unknown or expired. Other kinds: an invalid name or lifetime.
         AlreadyExists: a live checkpoint bears the name.
         NotFound: there is no database, or no such version any more.
         OutcomeUnknown: the store does not answer; the checkpoint (named in `facts`) may be there.
@@ -436,7 +436,7 @@ def refresh_checkpoint(
     """Give a checkpoint a new end: now plus `lifetime`, or none at all.
 
     Args:
-        force: also let the pin of a clone or writer end, on which its files depend.
+        force: also remove the pin of a clone or writer, on which its files depend.
 
     Raises:
         InvalidRequest: kind ``invalid_db_state``; it is unknown or expired, or the database is destroyed or not
@@ -515,7 +515,7 @@ def _owned(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequest:
 
 
 def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
-    """Checkpoints, oldest first, whoever owns them; the owner is told with each.
+    """Checkpoints of every owner, oldest first.
 
     Args:
         name: only those of this name.

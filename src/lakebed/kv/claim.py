@@ -5,10 +5,10 @@ Owns: `claim_writer` and `claim_all`, and the order of their steps. Rests on doc
 Invariants:
 - From the return of a claim on, no write and no manifest of an older writer succeeds, however long it slept: its next
   record meets the fence, its next manifest the epoch.
-- Every write that an older writer acknowledged stands in the log below the fence, or in the files of the manifest.
-- A claim that was overtaken by another learns so before it replays (`Fenced`): after the fence the epoch is looked at
-  once more. Without that, a claimant that slept between epoch and fence could fence a number that was collected since.
-- A living lease of another owner stops the claim before anything is changed, unless `take_over`.
+- Every write that an older writer acknowledged is in the log below the fence, or in the files of the manifest.
+- A claim that was overtaken by another fails before it replays (`Fenced`): after the fence the epoch is read once
+  more. Without that, a claimant that slept between epoch and fence could fence a number that was collected since.
+- A live lease of another owner stops the claim before anything is changed, unless `take_over`.
 
 Does not know: rows, files, or how the log is replayed.
 """
@@ -99,18 +99,19 @@ def claim_writer(
 ) -> Claim:
     """Become the writer; every older writer is over.
 
-    With `DatabaseOptions.compaction` the compactor's role is claimed too, so that no older process compacts beside us.
+    With `DatabaseOptions.compaction` the compactor's role is claimed too, so that no older process compacts at the same
+    time.
 
     Args:
         options: `merge_operator` is stored by the first writer that names one, `wal_enabled` by each; the lease lives
             for `lease_lifetime_ms`.
         create: make the database where there is nothing.
-        take_over: also under a living lease.
+        take_over: also under a live lease.
         after_destroy: make a new database where one was destroyed; its numbers go on from there.
         process: who we are; by default the process that calls.
 
     Raises:
-        Conflict: kind ``owned``; another owner's lease lives.
+        Conflict: kind ``owned``; another owner's lease is live.
         InvalidRequest: kind ``invalid_db_state``: destroyed, or a clone that is not finished. ``not_a_database``:
             something else is there. ``merge_operator_mismatch``: the database has another one; ``unknown_operator``:
             its own is not registered here. ``create_only_ignored``.
@@ -164,9 +165,9 @@ def claim_all(
     lease_lifetime_ms: int = LEASE_LIFETIME_MS_DEFAULT,
     process: Process | None = None,
 ) -> Claim:
-    """Become writer and compactor at once, to restore or destroy: nobody else may change files or rows any more.
+    """Become writer and compactor at once, to restore or destroy: no other process can change files or rows any more.
 
-    Whoever calls gives up `Claim.lease` at the end.
+    The caller releases `Claim.lease` at the end.
 
     Args:
         must_be_open: False also claims a clone that is not finished, and a database that was destroyed.
@@ -253,7 +254,7 @@ def _claim(
 def _fence(location: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
     """The id of our fence: the first that no older writer took."""
     # Between our look at the log and our epoch another writer may have written, flushed and collected: a number that
-    # its files cover already may be free again, and a fence there would keep nobody out.
+    # its files cover already may be free again, and a fence there would stop no writer.
     if next_id <= claimed.replay_after_wal_id:
         next_id = _next_id(location, wal, claimed, after=max(claimed.replay_after_wal_id, claimed.wal_id_last_seen))
     clock = location.environment.clock
@@ -318,7 +319,7 @@ def _overtaken_by(location: DatabaseLocation, claimed: Manifest, epoch: int) -> 
 def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> None:
     stored, asked = manifest.merge_operator, options.merge_operator
     if stored is not None:
-        find_operator(stored)  # whoever cannot read the database must not end its writer
+        find_operator(stored)  # a process that cannot read the database must not end its writer
     if stored is not None and asked is not None and stored != asked:
         raise InvalidRequest(
             f"The database {url} merges with {stored!r}, and {asked!r} was asked for: its operands are meant for the "
@@ -333,7 +334,7 @@ def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> N
 
 
 def first_manifest(location: DatabaseLocation, *, options: DatabaseOptions) -> Manifest:
-    """The manifest of an empty database, before anybody claimed it."""
+    """The manifest of an empty database, before the first claim."""
     return Manifest(
         manifest_id=0,
         write_id="",
@@ -362,7 +363,7 @@ def _open_or_create(
             return _create_after_destroy(location, log, options=options)
         there, words = describe_folder(location)
         if there == "database":
-            continue  # its maker was faster
+            continue  # another process has just made it
         if there != "nothing":
             raise InvalidRequest(
                 f"There is no database at {location.url}, and none can be made there: {words}. Name an empty folder.",
@@ -374,7 +375,7 @@ def _open_or_create(
         try:
             return log.create(first_manifest(location, options=options)), True
         except AlreadyExists:
-            continue  # a rival was faster: its database is as good
+            continue  # another process was faster: use its database
     raise NotFound(
         f"The folder of manifests at {location.url} holds no manifest.", kind="database_not_found", url=location.url
     )
@@ -386,7 +387,7 @@ def _create_after_destroy(
     """A new, empty database above the tombstone of a destroyed one.
 
     Checkpoints that still live stay, for what they pin is not collected yet, and with them the ancestors' files.
-    Epochs, sequences and numbers go on, so that nobody from before the destruction is taken for one of ours.
+    Epochs, sequences and numbers continue, so that no writer from before the destruction is taken for a current one.
     """
     made = False
 
@@ -394,7 +395,7 @@ def _create_after_destroy(
         nonlocal made
         made = manifest.destroyed_at_ms is not None
         if not made:
-            return None  # a rival was faster
+            return None  # another process was faster
         last_wal_id = WalLog(location).last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
         return msgspec.structs.replace(
             first_manifest(location, options=options),

@@ -6,7 +6,7 @@ Invariants:
 - Nothing that a clone's manifest names is ever unpinned: pins in the parent and in every ancestor that owns a file
   stand before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened.
 - The first manifest decides between rivals: it is create-only, and names the source, the pins, and
-  ``initialized=false``. Whoever finds it with the same source joins, with any other gets `AlreadyExists`.
+  ``initialized=false``. A call with the same source joins it, any other raises `AlreadyExists`.
 - The last update asks that the manifest still names the very pins that were made permanent: an attempt that slept while
   another replaced dead pins begins again.
 - A crash leaks at most pins that expire, and what lies in the unfinished clone's own folder, which its retry uses.
@@ -210,7 +210,7 @@ class _Attempt:
         if there.destroyed_at_ms is not None:
             what = "a database that was destroyed"
         elif source is None:
-            what = "a database that is no clone"
+            what = "a database that is not a clone"
         else:
             version = "its latest version" if source.checkpoint is None else f"its checkpoint {source.checkpoint}"
             what = f"{'a clone' if there.initialized else 'an unfinished clone'} of {source.url} from {version}"
@@ -224,7 +224,7 @@ class _Attempt:
     # Pins and the first manifest
 
     def _begin(self) -> Manifest | None:
-        """Pin, then be the first to say so; None: somebody's manifest has appeared."""
+        """Pin, then create the first manifest; None: another call created one."""
         there, words = describe_folder(self._location)
         if there == "database":
             return None
@@ -271,7 +271,7 @@ class _Attempt:
         )
 
     def _release(self, entries: Sequence[ExternalDatabase]) -> None:
-        """Take our pins out again. What cannot be reached now expires."""
+        """Remove our pins again. Those that cannot be reached now expire."""
         for entry in entries:
             with suppress(LakebedError):
                 release_pin(self._location.other(entry.url), entry.pin)
@@ -423,7 +423,7 @@ class _Attempt:
     # The end
 
     def _finish(self, manifest: Manifest) -> Manifest | None:
-        """Make the pins permanent, or needless, then open the clone for everybody; None: look again."""
+        """Make the pins permanent, or needless, then open the clone; None: look again."""
         entries = manifest.external_databases
         if not self._copy:
             for index in range(len(entries)):  # the parent's first: see 0012

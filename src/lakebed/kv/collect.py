@@ -3,13 +3,13 @@
 Owns: `collect_garbage`, its step function `collect_once`, and `Collector`, which serves many databases in one process.
 
 Invariants:
-- The order is list, read, settle, judge, raise the boundary, sweep, detach; `kv.reclaim` says why it is safe.
+- The order is list, read, seal versions, decide, raise the boundary, sweep, detach; `kv.reclaim` says why it is safe.
 - A database with nothing to collect is left as it is: nothing is written.
-- Any number of collectors may run at once, and sleep anywhere: each deletes what its own manifest allows, and that may
-  go for ever.
+- Any number of collectors may run at once, and sleep anywhere: each deletes what its own manifest allows, and that
+  stays deletable for ever.
 - No clock is trusted alone: what ends by time (a checkpoint, the grace of a destruction) counts as ended at the earlier
-  of our time and the store's, as told by the time of an object there. A collector whose clock is fast takes nothing
-  that lives; one whose clock is slow takes it later.
+  of our time and the store's, which is the time of an object there. A collector whose clock is fast deletes nothing
+  that is live; one whose clock is slow deletes it later.
 - What cannot be read protects: a missing or damaged manifest what was there before its checkpoint, one of a newer
   format everything.
 
@@ -41,10 +41,10 @@ from lakebed.kv.reclaim import (
     detachable,
     is_over,
     is_taken_apart,
-    needs_settling,
+    needs_sealing,
     pinned_ids,
     plan_collection,
-    settled,
+    with_versions_sealed,
 )
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
@@ -78,7 +78,7 @@ def collect_garbage(
 ) -> ReclaimReport:
     """Delete what no version of a database needs, and a destroyed one whose grace is over.
 
-    Safe beside writers, readers, compactors, cloners and other collectors, at any `CollectorOptions.min_age`.
+    Safe while writers, readers, compactors, clones and other collectors run, at any `CollectorOptions.min_age`.
 
     Args:
         dry_run: say what would go; write and delete nothing. By our own clock, as nothing tells the store's.
@@ -140,7 +140,7 @@ class _Round:
         ended_ms, manifest = self._agreed_ms(found, manifest)
         if is_over(manifest, now_ms=ended_ms, grace_ms=self._grace_ms):
             return self._take_apart()
-        manifest, pinned, plan = self._settle(found, manifest, ended_ms)
+        manifest, pinned, plan = self._seal_versions(found, manifest, ended_ms)
         plan = replace(plan, warnings=(*plan.warnings, *self._damaged))
         if self._dry_run:
             return Collection(report_of(plan, Sweep(), hidden_count=0, dry_run=True))
@@ -168,7 +168,7 @@ class _Round:
         )
         if ends <= seen_ms:
             return min(now_ms, seen_ms), manifest
-        manifest = self._log.update(lambda newest: settled(newest, now_ms=min(now_ms, seen_ms)))
+        manifest = self._log.update(lambda newest: with_versions_sealed(newest, now_ms=min(now_ms, seen_ms)))
         for meta in self._location.store.list(MANIFEST_FOLDER, start_after=manifest_path(manifest.manifest_id - 1)):
             if parse_manifest(meta.path) == manifest.manifest_id:
                 seen_ms = max(seen_ms, meta.modified_ms)
@@ -183,18 +183,20 @@ class _Round:
 
     # The manifest that is judged by
 
-    def _settle(self, found: Found, there: Manifest, ended_ms: int) -> tuple[Manifest, Pinned, ReclaimPlan]:
+    def _seal_versions(self, found: Found, there: Manifest, ended_ms: int) -> tuple[Manifest, Pinned, ReclaimPlan]:
         """*The* manifest, those that are pinned in it, and the plan that they allow."""
         manifest = without_expired(there, ended_ms)
         pinned = self._load_pinned(manifest, ended_ms)
         plan = self._plan(found, manifest, pinned)
         takes = bool(plan.doomed) or bool(detachable(manifest, pinned))
-        if not needs_settling(there, now_ms=ended_ms, takes=takes):
+        if not needs_sealing(there, now_ms=ended_ms, takes=takes):
             return manifest, pinned, plan
         if self._dry_run:
-            manifest = msgspec.structs.replace(settled(there, now_ms=ended_ms), manifest_id=there.manifest_id + 1)
+            manifest = msgspec.structs.replace(
+                with_versions_sealed(there, now_ms=ended_ms), manifest_id=there.manifest_id + 1
+            )
         else:
-            manifest = self._log.update(lambda newest: settled(newest, now_ms=ended_ms))
+            manifest = self._log.update(lambda newest: with_versions_sealed(newest, now_ms=ended_ms))
         pinned = self._load_pinned(manifest, ended_ms)
         return manifest, pinned, self._plan(found, manifest, pinned)
 
@@ -252,7 +254,7 @@ class _Round:
         """Their pin first, then our entry: a crash in between leaves an entry that the next collection takes out.
 
         Returns:
-            URLs of ancestors that are not needed any more, and why others, also not needed, could not be told so.
+            URLs of ancestors that are not needed any more, and why others, also not needed, could not be released.
         """
         released: dict[str, str] = {}
         unreached: list[str] = []

@@ -1,11 +1,11 @@
-"""The separate compactor: merges a database's files in a process of its own, beside whoever writes.
+"""The separate compactor: merges a database's files in a process of its own, while another one may write.
 
 Owns: `Compactor`. Invariants: it claims the compactor's epoch before its first compaction, which fences every other
-compactor and drops their jobs; what it merges is only what stands in a manifest. It never looks at the log, writes no
-row and touches no checkpoint: what readers and the writer stand on is kept for them by their own.
+compactor and drops their jobs; it merges only files that a manifest names. It never looks at the log, writes no
+row and touches no checkpoint: readers and the writer pin what they read by their own.
 
-A database is compacted in one place: in the writer's process (`DatabaseOptions.compaction`) or by one of these. Whoever
-begins later takes over, and the other is told so by `Fenced`.
+A database is compacted in one place: in the writer's process (`DatabaseOptions.compaction`) or by one of these. The
+one that begins later takes over, and the other stops with `Fenced`.
 
 Does not know: the writer, when to stop.
 """
@@ -72,7 +72,7 @@ class Compactor:
             NotFound: there is no database.
             Corruption: an input is damaged or missing.
             Unavailable, OutcomeUnknown: nothing is lost; call again.
-        Cost: 1 LIST, and 1 GET when the manifest is new; a compaction: 2 updates of the manifest beside its files.
+        Cost: 1 LIST, and 1 GET when the manifest is new; a compaction: 2 updates of the manifest and its files.
         """
         options = self._options
         task = self._compact(

@@ -1,7 +1,6 @@
-"""Where a database lives, and how the databases it shares files with are reached. Every verb of `kv` takes one.
+"""Where a database is, and how the databases it shares files with are reached. Every verb of `kv` takes one.
 
-Invariants: two places with one URL are the same database. Holds nothing secret but what its
-stores hold.
+Invariants: two locations with one URL are the same database. It has no secrets but those of its stores.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class DatabaseLocation:
         durable: bool = True,
         create: bool = True,
     ) -> DatabaseLocation:
-        """The place at a URL, or in an open store, such as a branch of a repository. Arguments as `open_store`.
+        """The location at a URL, or in an open store, such as a branch of a repository. Arguments as `open_store`.
 
         Cost: no request.
         """
@@ -71,5 +70,5 @@ class DatabaseLocation:
             probe_create_only(self.store, environment=self.environment)
 
     def other(self, url: str) -> DatabaseLocation:
-        """Another database's place, in the same environment."""
+        """Another database's location, in the same environment."""
         return DatabaseLocation(self.open_url(url), self.environment, self.open_url)

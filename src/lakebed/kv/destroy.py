@@ -48,7 +48,7 @@ __all__ = ["ProgressCall", "destroy", "find_objects", "store_name", "take_apart"
 ProgressCall = Callable[[Progress], None]
 
 _ROLES = ("writer", "compactor")
-"""Whose checkpoints a claim ends, so that they are in nobody's way."""
+"""Roles whose checkpoints a claim ends, so that they do not prevent a destruction."""
 
 _OWN_FOLDERS = {MANIFEST_FOLDER, WAL_FOLDER, SST_FOLDER, BOUNDARY_FOLDER}
 
@@ -121,7 +121,7 @@ def _pinning(manifest: Manifest, location: DatabaseLocation) -> list[Checkpoint]
 
 
 def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: int | None) -> Manifest:
-    """Say that it is destroyed, unless somebody changed what that rests on: then return that manifest, unstamped.
+    """Mark it as destroyed, unless the manifest changed in a way that forbids it: then return that manifest, unmarked.
 
     Args:
         epoch: ours; None: of a clone that is not finished.
@@ -134,7 +134,7 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
         if not soft:
             _check_unpinned(manifest, location)
         now_ms = location.environment.clock.now_ms()
-        # Dead pins go in the same update, so that nobody whose clock is behind can still use one.
+        # Dead pins go in the same update, so that no process whose clock is behind can still use one.
         kept = without_expired(manifest, now_ms)
         return msgspec.structs.replace(
             kept,
@@ -217,7 +217,7 @@ def find_objects(location: DatabaseLocation) -> Found:
 
 
 def _strangers(location: DatabaseLocation) -> list[str]:
-    """What lies beside the database's own folders. Cost: 1 LIST."""
+    """What is in the folder and is not the database's. Cost: 1 LIST."""
     top = location.store.list_with_delimiter("")
     folders = [f"{folder}/" for folder in top.folders if folder not in _OWN_FOLDERS]
     return folders + [meta.path for meta in top.objects if meta.path != LEASE_PATH]

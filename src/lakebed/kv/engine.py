@@ -1,7 +1,7 @@
 """The engine under an open database: built from a claim, with what the log holds beyond the files.
 
 Owns: how a claim becomes a tree. Invariants: the tree begins with the very files that the writer's checkpoint pins; the
-rows that only the log holds are in memory before anybody reads. Does not know: who writes, reads or waits.
+rows that only the log holds are in memory before the first read. Does not know: who writes, reads or waits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     recovered = replay(
         location, manifest, through=claim.fence_id, table_bytes_max=options.l0_sst_bytes, epoch=claim.epoch
     )
-    # What a crash interrupted goes on: these rows are in the log, so nothing has to be flushed for them.
+    # The newest table continues: its rows are in the log, so nothing has to be flushed for them.
     newest = recovered.pop() if recovered and recovered[-1].size_bytes < options.l0_sst_bytes else None
     cache = shared_cache()
     if options.cache_bytes is not None:
@@ -93,7 +93,7 @@ def start_engine(location: DatabaseLocation, claim: Claim, *, options: DatabaseO
     if newest is not None:
         tree.active = newest
     if pinned is not manifest:
-        tree.poll_once()  # a compactor published while we opened: stand on that version, not on the one before
+        tree.poll_once()  # a compactor published while we opened: show that version, not the one before
     groups = _log_groups(location, claim, tree, options=options) if options.wal_enabled else None
     return Engine(tree, publisher, refs, groups, cache, operator)
 

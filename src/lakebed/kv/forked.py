@@ -1,7 +1,7 @@
 """What a fork of the process does to open databases: in the child they are closed.
 
-Lease, log ids and threads are the parent's, which goes on writing. A child that wrote too would put records under its
-parent's name, and the parent's next write would meet one of them and end.
+Lease, log ids and threads are the parent's, which continues to write. A child that wrote too would put records under
+its parent's name, and the parent's next write would meet one of them and end.
 
 Invariant: nothing here takes a lock or sends a request: a thread that the child does not have may hold that lock.
 """

@@ -1,6 +1,6 @@
-"""Group commit: whoever waits for durability and finds nobody at work makes everything pending durable, for all.
+"""Group commit: the first writer that waits makes everything pending durable, for all; the others wait for it.
 
-Owns: who leads, what each waiting writer is told, and which rows go into which log object.
+Owns: which writer leads, what each waiting writer gets as its result, and which rows go into which log object.
 
 Invariants:
 - One leader at a time, so one create of the log is in flight: no gap can follow a crash.
@@ -9,10 +9,10 @@ Invariants:
   before that object exists.
 - A group whose outcome is unclear stays first: the next leader tries the same id and the same bytes. Nothing else ever
   takes its place.
-- Everybody who waits is told: success, the failure of the attempt that held their rows, or `Fenced`. When a leader's
-  thread is torn out (interrupt, exit), nothing is told and the next waiter leads.
+- Every waiting writer gets a result: success, the failure of the attempt that held its rows, or `Fenced`. If a
+  leader's thread is interrupted or exits, there is no result and the next waiter leads.
 - A group that cannot be encoded is given up: an empty record takes its id, its rows are taken back, and its writers get
-  the reason. Groups behind it go on, unless a conditional write is among them, whose condition may rest on those rows.
+  the reason. Groups behind it continue, unless one has a conditional write, whose condition may depend on those rows.
 
 Locks: all state is guarded by the tree's lock, which no store call happens under. Does not know: files, manifests.
 """
@@ -34,7 +34,7 @@ __all__ = ["GroupCommit", "LogGroups", "Unencodable", "copy_error"]
 
 
 class Unencodable(Exception):
-    """The oldest group cannot be encoded: between `LogGroups.append_oldest` and who takes its rows back."""
+    """The oldest group cannot be encoded; the caller of `LogGroups.append_oldest` takes its rows back."""
 
     def __init__(self, error: LakebedError) -> None:
         super().__init__(error.message)
@@ -50,7 +50,7 @@ class _Loss:
     last: int
     error: LakebedError
     untold_count: int
-    """Rows whose writers did not wait, or have not been told yet."""
+    """Rows whose writers did not wait, or have not got the error yet."""
 
 
 def copy_error(error: BaseException) -> LakebedError:
@@ -191,7 +191,7 @@ class GroupCommit:
             self.fence(error)
             raise
         except Unavailable as error:
-            # That the store did nothing is not what a writer asks: his rows stay first in line.
+            # The store did nothing, but the writer's rows stay first in line and may become durable later.
             unknown = OutcomeUnknown(
                 f"What was written is not durable yet, and may become so with a later write: {error}",
                 kind=error.kind,
@@ -206,14 +206,14 @@ class GroupCommit:
             self.durable_sequence = max(self.durable_sequence, durable)
 
     def _note_failure(self, error: Exception, newest: int) -> None:
-        """What those are told whose rows, up to `newest`, were in the attempt or behind it."""
+        """Keep the error for writers whose rows, up to `newest`, were in the attempt or behind it."""
         with self._lock:
             self._failure = error
             self._failure_count += 1
             self._failed_through = newest
 
     def fence(self, error: Fenced) -> None:
-        """A newer owner is known: everybody who waits, now or later, is told. The first to say so is believed."""
+        """A newer owner is known: every writer that waits, now or later, gets the error. The first error stays."""
         with self._lock:
             if self.fenced is None:
                 self.fenced = error
@@ -306,11 +306,11 @@ class LogGroups:
     # Without the lock
 
     def newest_owner(self) -> tuple[int, int]:
-        """Whoever owned the log at some moment during this call, and what of ours was in it at that moment.
+        """Who owned the log at some moment during this call, and which rows of ours were in it at that moment.
 
         Returns:
             The owner's epoch: ours, or that of a newer writer. And the sequence up to which rows were in the log, also
-            those whose writers have not been told yet; true only where the epoch is ours.
+            those whose writers still wait; valid only where the epoch is ours.
 
         Cost: 1 HEAD; while an append is under way 2 HEAD, and 1 GET when it has landed.
         """
@@ -320,8 +320,8 @@ class LogGroups:
                 first = self.last_wal_id + 1 if group is None else group.wal_id
                 landed = self._landed_sequence() if group is None else group.first_sequence - 1
             is_tried = group is not None and group.body is not None
-            # A fence takes the next free id, and stays for ever. What is under way may have landed, and may even have
-            # been collected by a newer owner since, whose fence lies right behind it then.
+            # A fence takes the next free id, and is never deleted. What is under way may have landed, and may even
+            # have been collected by a newer owner since, whose fence is right behind it then.
             try:
                 for wal_id in (first, first + 1) if is_tried else (first,):
                     if self._wal.exists(wal_id):
@@ -332,7 +332,7 @@ class LogGroups:
                             break  # an append that began and succeeded meanwhile: how far the log goes is not known
                         landed = group.last_sequence
                 else:
-                    return self._epoch, landed  # nobody's fence
+                    return self._epoch, landed  # there is no fence
             except NotFound:
                 continue  # landed, flushed and collected while we looked
 
@@ -396,7 +396,7 @@ class LogGroups:
 
 
 def _not_written(error: Exception) -> LakebedError:
-    """What the writers of a group are told that cannot be encoded."""
+    """The error for the writers of a group that cannot be encoded."""
     if isinstance(error, MemoryError):
         return Unavailable(
             f"There is not enough memory to write these rows to the log ({error}), and nothing of them was written: "

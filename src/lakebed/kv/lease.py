@@ -1,12 +1,12 @@
-"""Who owns a database for writing, so that nobody takes it by accident: an advisory object, ``lease.json``.
+"""Who owns a database for writing, so that no process takes it over by accident: an advisory object, ``lease.json``.
 
 Owns: the lease's JSON, when it counts, and how it is taken, renewed and given up. Format: docs/format/manifest-kv.md.
 
 Invariants:
 - Safety is the fence's alone. A lease can be lost, stale, doubled or damaged, and no write is: it only decides whether
   opening a database asks first.
-- No lease keeps a database for ever: it ends by its clock; one that cannot be read, or that pretends to end later than
-  any lease may, counts as ended, and says so in a warning.
+- No lease keeps a database for ever: it ends by its clock; one that cannot be read, or that claims to end later than
+  any lease may, counts as ended, with a warning.
 - A lease of a process that no longer runs here counts as ended. Whether it is *here* is decided by host, boot and
   process namespace together; where these are not known, only the clock decides.
 
@@ -45,7 +45,7 @@ LEASE_LIFETIME_MS_MAX: Final = 3_600_000
 """Longest lease, and so the longest time that a crashed owner on another machine can be in the way."""
 
 LEASE_LIFETIME_MS_DEFAULT: Final = 30_000
-"""Of whoever claims a database without options of a writer."""
+"""Of a claim without the options of a writer."""
 
 _FORMAT: Final = 1
 
@@ -109,13 +109,13 @@ class FoundLease(NamedTuple):
     """What a look at the lease found: an owner in the way, or none; and what was odd."""
 
     owner: _LeaseJson | None
-    """Whose lease counts; None: nobody's."""
+    """The lease that counts; None: there is none."""
     warning: str | None
     """Why a lease that is there does not count, when that is not its plain end."""
 
 
 def read_lease(location: DatabaseLocation, *, process: Process) -> FoundLease:
-    """Whether somebody owns the database.
+    """The lease of the database, if it counts.
 
     Args:
         process: who asks.

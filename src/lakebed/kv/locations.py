@@ -4,9 +4,9 @@ Owns: the way from a file id to a store and a path, and which ancestor a clone's
 names one entry for each ancestor that owns files of it, so nothing is ever looked up through a database in between,
 which may be destroyed.
 
-Invariants: a file that no entry lists is ours; an id means one file for ever, so an answer never goes out of date, and
-one made for a manifest serves its later versions too. Opening an ancestor costs no request. Does not know: what keeps
-the files alive (a checkpoint of ours in each ancestor).
+Invariants: a file that no entry lists is ours; an id always means the same file, so an answer never goes out of date,
+and one made for a manifest serves its later versions too. Opening an ancestor costs no request. Does not know: what
+keeps the files alive (a checkpoint of ours in each ancestor).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ _UNKNOWN_FIELD: Final = re.compile(r"contains unknown field `([^`]*)`")
 
 
 class DecodedManifest(NamedTuple):
-    """A manifest, and what is asked of whoever writes the next one."""
+    """A manifest, and what the writer of the next one must support."""
 
     manifest: Manifest
     min_writer: int

@@ -1,13 +1,13 @@
 """The manifests of one database: reading the newest, and changing it by appending the next.
 
 Owns: `ManifestLog`, which sets `manifest_id`, `write_id`, `created_at_ms`, `content_since` and
-`previous_write_ids`; nobody else does.
+`previous_write_ids`; no other code does.
 
 Invariants:
 - Manifest N+1 is created once and never replaced; its author had read N. So ids have no gaps while the database lives,
   and the write ids that a manifest lists are those of the versions just below it.
-- A change is a pure function of a manifest that checks what it rests on: after a lost race it is asked again, with the
-  newest. A lost reply is resolved by the log: the change happened once, or the error says that it is not known.
+- A change is a pure function of a manifest that checks its preconditions: after a lost race it is called again, with
+  the newest. A lost reply is resolved by the log: the change happened once, or the error says that it is not known.
 - What is passed by the boundary is never written again (`raise_boundary`, before a collector deletes manifests).
 
 Does not know: what a manifest means, or which of them may go.
@@ -181,10 +181,10 @@ class ManifestLog:
         Raises:
             NotFound: kind ``database_not_found``.
             UnsupportedFormat: the newest manifest may be read but not followed by this lakebed.
-            OutcomeUnknown: the store gave no clear answer, so the change may be there, or still land: whoever asks
-                again lets `change` look for it. Kind ``boundary_forgotten``: this call slept through so many
+            OutcomeUnknown: the store gave no clear answer, so the change may be there, or still land: a
+                second call lets `change` look for it. Kind ``boundary_forgotten``: this call slept through so many
                 collections that its fate is not on record.
-        Cost: 1 PUT + 1 LIST when nobody else wrote since; fresh and after a lost race: 1 LIST + 1 GET before.
+        Cost: 1 PUT + 1 LIST if no other process wrote since; fresh and after a lost race: 1 LIST + 1 GET before.
         """
         with self._changing:
             base = None if fresh else self._seen
@@ -282,7 +282,7 @@ _ADVICE: Final = {
 
 
 def describe_folder(location: DatabaseLocation) -> tuple[str, str]:
-    """What lies at a place that is no database: a kind, and how a sentence says it.
+    """What is in a folder that is not a database: a kind, and words for a message.
 
     Returns:
         Kind ``nothing``, ``database`` (its manifests have appeared since), ``table``, ``lake`` or ``other``.

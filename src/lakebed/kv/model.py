@@ -1,7 +1,7 @@
-"""What a database is made of: manifest, checkpoints, owners, options. Pure data.
+"""Manifest, checkpoints and owners of a database. Pure data.
 
 Owns: the field names of the manifest, which are on disk: DO NOT CHANGE them, add optional ones
-(whoever does not know one that is used refuses the manifest, so that no rewrite drops it); and every setting of a
+(code that does not know one that is used refuses the manifest, so that no rewrite drops it); and every setting of a
 database, reader and collector, each with its unit in its name. All times are Unix milliseconds, UTC; null is never.
 """
 
@@ -104,7 +104,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     write_id: str
     created_at_ms: int
     initialized: bool
-    """False while a clone is being made: nobody may open it yet."""
+    """False while a clone is being made: it cannot be opened yet."""
     writer_epoch: int
     compactor_epoch: int
     replay_after_wal_id: int

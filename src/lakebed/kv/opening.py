@@ -1,7 +1,7 @@
 """Opening by URL: a database to write and read, a clone of another, a reader.
 
-Owns: the way from a URL to a place, and `open_database`, `open_from_checkpoint`, `open_reader`, which `lakebed.kv` has
-as ``open``, ``open_from_checkpoint`` and ``open_reader``. Does not know: what opening does.
+Owns: the way from a URL to a location, and `open_database`, `open_from_checkpoint`, `open_reader`, which `lakebed.kv`
+has as ``open``, ``open_from_checkpoint`` and ``open_reader``. Does not know: what opening does.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def open_database(
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads; for tests.
         create: make it when nothing is there.
-        take_over: also when another owner's lease lives; that writer is over then, and loses nothing that it
+        take_over: also if another owner's lease is live; that writer is fenced, and loses nothing that it
             acknowledged.
         durable: False does not wait for the disk, on local folders: after a power loss writes may be missing.
         after_destroy: make a new database where one was destroyed.
 
     Raises:
-        Conflict: kind ``owned``; another process owns it, and says who.
+        Conflict: kind ``owned``; another process owns it; the message names it.
         NotFound: kind ``database_not_found``; nothing is there, and not `create`.
         InvalidRequest: kind ``not_a_database``: something else is there; ``invalid_db_state``: it was destroyed, or is
             a clone that is not finished; ``merge_operator_mismatch``, ``unknown_operator``, ``invalid_option``.
@@ -87,7 +87,7 @@ def open_reader(
     environment: Environment | None = None,
     durable: bool = True,
 ) -> DatabaseReader:
-    """Open a database to read it, beside its writer; any number of readers may.
+    """Open a database to read it, while another process may write it; any number of readers may.
 
     Args:
         url: as for `open_database`.

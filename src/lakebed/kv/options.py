@@ -16,13 +16,13 @@ class DatabaseOptions:
     """False: no log; a write is durable when its memtable was flushed to a file. Fewer requests, longer waits."""
 
     wal_flush_interval_ms: int = 100
-    """Longest time that a write which nobody waits for stays out of the log. A waiting writer flushes at once."""
+    """Longest time that a write which is not awaited stays out of the log. A waiting writer flushes at once."""
 
     wal_flush_spacing_ms: int = 0
     """Shortest time between two log objects. Above zero it limits the bill, and every durable write waits that long."""
 
     wal_bytes_max: int = 8 << 20
-    """Pending bytes at which the log is flushed although nobody waits."""
+    """Pending bytes at which the log is flushed although no writer waits."""
 
     flush_interval_max_ms: int = 60_000
     """Longest time that a memtable stays unflushed where there is no log, and that an unforced checkpoint waits."""

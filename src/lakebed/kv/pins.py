@@ -3,8 +3,8 @@
 Owns: what a clone does in other databases' manifests, and what "live" means there.
 
 Invariants:
-- Each step is idempotent, and decides on the manifest it is appended to: a pin that is found dead is taken out in that
-  very update, so nobody whose clock is behind makes it permanent afterwards.
+- Each step is idempotent, and decides on the manifest it is appended to: a dead pin is removed in that very
+  update, so no process whose clock is behind makes it permanent afterwards.
 - A pin in an ancestor further up is sourced from the parent's own pin there, which lives while the parent's version is
   pinned: so it may be taken although that ancestor is destroyed and waits for its checkpoints to end.
 
@@ -90,7 +90,7 @@ def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lif
 def keep_pin(
     location: DatabaseLocation, pin: str, *, lifetime: timedelta | None, must_be_open: bool
 ) -> Checkpoint | None:
-    """Let a pin of ours live for another `lifetime` from now, or for ever; a permanent one stays so.
+    """Extend a pin of ours by `lifetime` from now, or for ever (None); a permanent one stays so.
 
     Args:
         must_be_open: for the parent: once it is destroyed nothing may be refreshed, so the pin is removed instead.

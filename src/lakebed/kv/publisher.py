@@ -100,7 +100,7 @@ class CompactorPublisher:
 
         Raises:
             InvalidRequest: kind ``invalid_db_state``; the database is destroyed, or a clone that is not finished.
-            OutcomeUnknown: it may be claimed, by nobody who works; claim again.
+            OutcomeUnknown: it may be claimed, without an owner that works; claim again.
         Cost: 1 PUT + 1 LIST, and 1 LIST + 1 GET before.
         """
 
@@ -115,7 +115,7 @@ class CompactorPublisher:
     def begin_compaction(self, task: CompactionTask) -> CompactionJob:
         """Put a job into the manifest, in the place of any earlier one of ours, and claim the role when it is not ours.
 
-        Raises `Fenced`, and `Conflict` when an input is gone already. Cost: 1 PUT + 1 LIST when nobody else wrote.
+        Raises `Fenced`, and `Conflict` when an input is gone already. Cost: 1 PUT + 1 LIST if no other process wrote.
         """
         if self._epoch is None:
             self.claim()
@@ -171,7 +171,7 @@ class CompactorPublisher:
         return msgspec.structs.replace(manifest, l0=file_set.l0, runs=file_set.runs, jobs=jobs)
 
     def compacted(self, job: CompactionJob, task: CompactionTask, run: Run | None) -> FileSet:
-        """Publish a compaction and end its job. Raises as `replaced`. Cost: 1 PUT + 1 LIST when nobody else wrote."""
+        """Publish a compaction and end its job. Raises as `replaced`. Cost: 1 PUT + 1 LIST if nothing else changed."""
         return self._log.update(lambda manifest: self.replaced(manifest, job, task, run)).file_set
 
     def abandon(self, job: CompactionJob) -> None:
@@ -265,7 +265,7 @@ class WriterPublisher:
         Raises:
             Fenced: another writer has taken over.
             InvalidRequest: kind ``too_many_files``.
-        Cost: 1 PUT + 1 LIST when nobody else wrote.
+        Cost: 1 PUT + 1 LIST if no other process wrote.
         """
         if token is not None and not isinstance(token, int):
             raise InternalError(f"the token of a memtable is its last log id, not {token!r}")
@@ -315,7 +315,7 @@ class WriterPublisher:
         self._compactor.abandon(job)
 
     def refreshed(self) -> FileSet:
-        """The newest files, under our checkpoint; checkpoints that nobody stands on any more are left out.
+        """The newest files, under our checkpoint; checkpoints that are not in use any more are left out.
 
         Raises `Fenced`. Cost: 1 LIST, and 1 GET when there is a newer manifest; 1 PUT + 1 LIST more when files have
         changed or a checkpoint can go.
@@ -357,7 +357,7 @@ class WriterPublisher:
         return own.manifest_id >= manifest.content_since or (own.id == own_id and file_set == manifest.file_set)
 
     def _moved(self, manifest: Manifest) -> Manifest:
-        """With a checkpoint of ours on the version that this becomes, in the place of those that nobody stands on."""
+        """With a checkpoint of ours on the version that this becomes, in place of those that are not in use."""
         own = Checkpoint(
             id=new_uuid(self._location.environment.rng),
             manifest_id=manifest.manifest_id + 1,
@@ -367,9 +367,9 @@ class WriterPublisher:
         return msgspec.structs.replace(manifest, checkpoints=(*self._kept_checkpoints(manifest), own))
 
     def _kept_checkpoints(self, manifest: Manifest) -> tuple[Checkpoint, ...]:
-        """All of others, and those of ours that are stood on."""
-        held = self._refs.needed_ids()
-        return tuple(one for one in manifest.checkpoints if one.owner != self._owner or one.id in held)
+        """All of other owners, and ours that are in use."""
+        needed = self._refs.needed_ids()
+        return tuple(one for one in manifest.checkpoints if one.owner != self._owner or one.id in needed)
 
     def _check_count(self, manifest: Manifest) -> None:
         count = len(manifest.l0) + sum(len(run.files) for run in manifest.runs)

@@ -1,18 +1,18 @@
-"""What of a database may be deleted: the judgement. Pure: listings and manifests in, a plan out; no store, no clock.
+"""What of a database may be deleted. Pure: listings and manifests in, a plan out; no store, no clock.
 
 Owns: `plan_collection` for a database in use, `plan_taking_apart` for one that was destroyed, and what a collection
-changes in the manifest (`settled`) before anything goes.
+changes in the manifest (`with_versions_sealed`) before anything is deleted.
 
 Invariants:
-- Candidates were listed **before** the newest manifest was read: what is uploaded later is none.
-- A file goes when neither *the* manifest nor a pinned one names it, and nobody can publish it any more: its id is not
-  above `newest_l0_id` (writers publish in the order of ids), and below the start of every job under way.
+- Candidates were listed **before** the newest manifest was read: what is uploaded later is not one.
+- A file goes when neither *the* manifest nor a pinned one names it, and no process can publish it any more: its id is
+  not above `newest_l0_id` (writers publish in the order of ids), and below the start of every job under way.
 - A log object goes when its rows are in files of *the* manifest, and it is in no pinned version's tail. Fences stay for
   ever: each is the only thing that refuses the create which a sleeping writer still has in flight.
-- A manifest goes when it is not the newest, no checkpoint pins it, and `readable_since` has passed it, so that nobody
-  can pin it any more.
+- A manifest goes when it is not the newest, no checkpoint pins it, and `readable_since` has passed it, so that it
+  cannot be pinned any more.
 - A pinned manifest that is missing protects everything that was there when its checkpoint was made.
-- Age is asked in addition, never instead: with ``min_age_ms = 0`` nothing live goes.
+- Age is an additional condition: with ``min_age_ms = 0`` nothing live is deleted.
 
 Does not know: who reads, hides and deletes (`collect`). Source: "Garbage Collector"; docs/design/0011-collection.md.
 """
@@ -40,11 +40,11 @@ __all__ = [
     "detachable",
     "is_over",
     "is_taken_apart",
-    "needs_settling",
+    "needs_sealing",
     "pinned_ids",
     "plan_collection",
     "plan_taking_apart",
-    "settled",
+    "with_versions_sealed",
 ]
 
 Pinned = Mapping[int, Manifest | None]
@@ -63,19 +63,19 @@ class Found:
 # ---- what a collection changes in the manifest
 
 
-def settled(manifest: Manifest, *, now_ms: int) -> Manifest:
+def with_versions_sealed(manifest: Manifest, *, now_ms: int) -> Manifest:
     """The next manifest: without dead checkpoints, and with every older version readable through a checkpoint only."""
     return msgspec.structs.replace(without_expired(manifest, now_ms), readable_since=manifest.manifest_id + 1)
 
 
-def needs_settling(manifest: Manifest, *, now_ms: int, takes: bool) -> bool:
-    """Whether `settled` must be published before anything is deleted or detached.
+def needs_sealing(manifest: Manifest, *, now_ms: int, takes: bool) -> bool:
+    """Whether `with_versions_sealed` must be published before anything is deleted or detached.
 
     Args:
-        takes: whether `manifest`, without its dead checkpoints, lets anything go.
+        takes: whether anything can be deleted under `manifest`, without its dead checkpoints.
 
-    Not when nothing goes and no checkpoint died; nor when no version below the newest can be pinned anyway, as after
-    the collection before: so a collector at an idle database writes nothing.
+    Not if nothing is deleted and no checkpoint expired; nor when no version below the newest can be pinned anyway, as
+    after the collection before: so a collector at an idle database writes nothing.
     """
     if without_expired(manifest, now_ms) is not manifest:
         return True

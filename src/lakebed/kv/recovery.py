@@ -169,7 +169,7 @@ def _read(
 def _missing(
     location: DatabaseLocation, manifest: Manifest, wal_id: int, *, epoch: int | None
 ) -> Corruption | Conflict | Fenced:
-    """What it means that a record is not there: look whether anybody may still count on it."""
+    """The error for a missing record: look whether any version may still need it."""
     path = wal_path(wal_id)
     newest = ManifestLog(location).latest()
     now_ms = location.environment.clock.now_ms()

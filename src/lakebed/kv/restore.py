@@ -108,7 +108,7 @@ def restore(
 
 @contextmanager
 def giving_up(claim: Claim) -> Iterator[None]:
-    """End the claim's lease in the end, also after an error; one that cannot be given up now ends by its clock."""
+    """Release the claim's lease at the end, also after an error; one that cannot be released now expires."""
     try:
         yield
     finally:

@@ -5,10 +5,10 @@ Owns: `LogTail`: which log objects have been read, and the tables of their rows.
 Invariants:
 - Objects are applied in the order of their ids and none is left out: ids run on by one, so a missing one means that the
   manifest in hand is older than a collection.
-- A record is applied only under a manifest that knows its epoch: whoever opened the database later has said so in a
-  manifest before the record could exist, and may have restored another state before that.
+- A record is applied only under a manifest that knows its epoch: a later writer published its epoch in a manifest
+  before the record could exist, and may have restored another state before that.
 - No row of a record at or below ``replay_after_wal_id`` stays in a table: the files have it, or a restore undid it.
-- Tables are replaced, never cut: who reads an older view keeps the older tables.
+- Tables are replaced, never cut: an older view keeps the older tables.
 
 Does not know: files, checkpoints, when to look.
 """

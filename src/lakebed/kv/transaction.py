@@ -279,7 +279,7 @@ def begin_transaction(writer: WriterCore, isolation: Isolation, *, await_durable
 
 def _overtaken(key: bytes, since: int) -> Conflict:
     return Conflict(
-        f"The key {key!r} was written by somebody else since this transaction began: begin it again.",
+        f"The key {key!r} was written by another writer since this transaction began: begin it again.",
         kind="transaction_conflict",
         key=key,
         since=since,

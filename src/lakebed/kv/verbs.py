@@ -195,7 +195,7 @@ class DatabaseVerbs:
         Raises:
             AlreadyExists: a live checkpoint bears the name.
             NotFound: there is no such version any more.
-            InvalidRequest: a name or lifetime that cannot be; a destroyed or unfinished database.
+            InvalidRequest: an invalid name or lifetime; a destroyed or unfinished database.
         Cost: as `create_checkpoint`, and 1 GET; with a version 1 LIST + 1 GET more.
         """
         lifetime = None if lifetime_ms is None else timedelta(milliseconds=lifetime_ms)
@@ -229,14 +229,14 @@ class DatabaseVerbs:
             raise NotFound(str(error), kind="checkpoint_not_found", url=self.url, checkpoint=name) from error
 
     def fork(self, name: str, *, version: str | None = None) -> Self:
-        """A clone beside this database, named `name`, that starts from one of its versions; the latest by default.
+        """A clone next to this database, named `name`, that starts from one of its versions; the latest by default.
 
         A fork that a crash left unfinished is finished by the same call.
 
         Raises:
             AlreadyExists: a database is there already.
             NotFound: there is no such version.
-            InvalidRequest: a name that cannot be, or something else is there.
+            InvalidRequest: an invalid name, or something else is there.
         Cost: as `lakebed.kv.clone.create_clone`; with a version's number 2 updates more.
         """
         target = self.location.other(f"{self._folder_above()}/{self._fork_name(name)}")
@@ -251,7 +251,7 @@ class DatabaseVerbs:
             create_clone(target, self.url)
         else:
             begun = None if there is None or there.source is None else there.source.checkpoint
-            with self._held(version, begun) as checkpoint:
+            with self._pinned(version, begun) as checkpoint:
                 create_clone(target, self.url, checkpoint)
         return type(self)(target)
 
@@ -259,7 +259,7 @@ class DatabaseVerbs:
         above, separator, _ = self.url.rpartition("/")
         if not separator or above.endswith("/"):
             raise InvalidRequest(
-                f"There is no place beside {self.url}: make a clone with a URL of its own.",
+                f"There is no folder above {self.url}: make a clone with a URL of its own.",
                 kind="no_folder",
                 url=self.url,
             )
@@ -267,11 +267,11 @@ class DatabaseVerbs:
 
     def _fork_name(self, name: str) -> str:
         if not isinstance(name, str) or "/" in name:
-            raise InvalidRequest(f"A fork is named by one folder's name, and {name!r} is none.", kind="invalid_name")
+            raise InvalidRequest(f"A fork is named by one folder's name, and {name!r} is not one.", kind="invalid_name")
         return check_path(name)
 
     @contextmanager
-    def _held(self, version: str, begun: str | None = None) -> Iterator[str]:
+    def _pinned(self, version: str, begun: str | None = None) -> Iterator[str]:
         """The id of a checkpoint on a version, for as long as it is worked on.
 
         Args:
@@ -290,13 +290,13 @@ class DatabaseVerbs:
             yield held_id
         except LakebedError as error:
             # What was refused changed nothing. After any other failure the checkpoint stays until it expires: an
-            # unfinished clone may name it, and the same call goes on from there.
+            # unfinished clone may name it, and the same call continues from there.
             if isinstance(error, InvalidRequest | AlreadyExists) or error.kind == "owned":
-                self._let_go(held_id)
+                self._release(held_id)
             raise
-        self._let_go(held_id)
+        self._release(held_id)
 
-    def _let_go(self, held_id: str) -> None:
+    def _release(self, held_id: str) -> None:
         with suppress(LakebedError):  # else it expires
             delete_checkpoint(self.location, held_id)
 
@@ -312,7 +312,7 @@ class DatabaseVerbs:
             NotFound: there is no such version.
             Conflict, InvalidRequest, Fenced, Corruption: as `lakebed.kv.restore.restore`.
         """
-        with self._held(version) as checkpoint:
+        with self._pinned(version) as checkpoint:
             restored = restore(self.location, checkpoint, keep_for=keep_for, take_over=take_over)
         return version_of(ManifestLog(self.location).load(restored.manifest_id), store=self.name)
 

@@ -173,7 +173,7 @@ def pin_of(checkpoint: Checkpoint, manifest: Manifest | None, *, store: str, byt
 
 
 def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
-    """Live checkpoints, whoever holds them, with the bytes that each alone holds; oldest first.
+    """Live checkpoints of every owner, with the bytes that each alone keeps; oldest first.
 
     `Pin.bytes_alone` counts sorted files and log objects in this database's folder that neither the newest version nor
     a version pinned by any other checkpoint needs: what deleting this one would free, but for the manifest.

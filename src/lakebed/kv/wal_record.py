@@ -121,7 +121,7 @@ def _header(*, id: int, epoch: int, write_id: str, first_sequence: int, row_coun
 
 
 def decode_record(body: Buffer, *, path: str, id: int | None = None) -> WalRecord:
-    """The record in an object's bytes. The rows stand on these bytes, without a copy.
+    """The record in an object's bytes. The rows refer to these bytes, without a copy.
 
     Args:
         path: the object's, for the errors.

@@ -271,7 +271,7 @@ class WriterCore:
         alarm_bytes = active.payload_bytes + max(1, left // 2)
         if self.groups is not None:
             pending_max = options.wal_bytes_max - self._pending_bytes()
-            # When the log lags behind, its thread is awake already: do not come by for every row.
+            # When the log lags behind, its thread is awake already: do not stop every row.
             step = pending_max if pending_max > 0 else max(1, options.wal_bytes_max // 8)
             alarm_bytes = min(alarm_bytes, active.payload_bytes + step)
         self.alarm_bytes = alarm_bytes
@@ -333,7 +333,7 @@ class WriterCore:
         self.refuse_writes()  # only until the next writer sets the alarm for the new memtable
 
     def _flush_all(self) -> int:
-        """Where there is no log: everything written so far into files; the sequence up to which it is."""
+        """Put everything written so far into files, without a log; returns the sequence up to which it is."""
         with self.lock:
             self._rotate()
             through = self._rotated_sequence

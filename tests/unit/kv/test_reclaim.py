@@ -14,11 +14,11 @@ from lakebed.kv.reclaim import (
     detachable,
     is_over,
     is_taken_apart,
-    needs_settling,
+    needs_sealing,
     pinned_ids,
     plan_collection,
     plan_taking_apart,
-    settled,
+    with_versions_sealed,
 )
 from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.lsm.file_id import file_id_at
@@ -186,7 +186,7 @@ def test_a_missing_pinned_manifest_protects_what_is_older_than_its_checkpoint() 
 def test_settling_drops_the_dead_and_closes_the_past() -> None:
     """The next manifest has the live checkpoints only, and no older version can be read without one."""
     dead, live = checkpoint(3, expires_at_ms=NOW, pin="dead"), checkpoint(4, expires_at_ms=NOW + 1, pin="live")
-    after = settled(manifest(checkpoints=(dead, live), readable_since=1), now_ms=NOW)
+    after = with_versions_sealed(manifest(checkpoints=(dead, live), readable_since=1), now_ms=NOW)
     assert [one.id for one in after.checkpoints] == ["live"]
     assert after.readable_since == 11
     assert pinned_ids(manifest(checkpoints=(dead, live)), now_ms=NOW) == {4}
@@ -195,10 +195,10 @@ def test_settling_drops_the_dead_and_closes_the_past() -> None:
 def test_settling_is_needed_only_when_it_changes_what_may_be_pinned() -> None:
     """A dead checkpoint needs it; so does taking anything while an older version can still be pinned."""
     dead = checkpoint(3, expires_at_ms=NOW)
-    assert needs_settling(manifest(checkpoints=(dead,)), now_ms=NOW, takes=False)
-    assert needs_settling(manifest(readable_since=9), now_ms=NOW, takes=True)
-    assert not needs_settling(manifest(readable_since=9), now_ms=NOW, takes=False)
-    assert not needs_settling(manifest(readable_since=10), now_ms=NOW, takes=True)
+    assert needs_sealing(manifest(checkpoints=(dead,)), now_ms=NOW, takes=False)
+    assert needs_sealing(manifest(readable_since=9), now_ms=NOW, takes=True)
+    assert not needs_sealing(manifest(readable_since=9), now_ms=NOW, takes=False)
+    assert not needs_sealing(manifest(readable_since=10), now_ms=NOW, takes=True)
 
 
 def test_a_clone_detaches_from_ancestors_that_nothing_names() -> None:
