@@ -9,6 +9,7 @@ from lakebed.testing.actor_loop import Actor, Deadlock, StepsExceeded
 from lakebed.testing.between import Between
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore, random_faults
+from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.power_loss import PowerLossStore
 from lakebed.testing.recording import Recorded, RecordingStore
 from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
@@ -27,6 +28,8 @@ __all__ = [
     "Fault",
     "FaultRates",
     "FaultyStore",
+    "KeyValueCall",
+    "KeyValueWrapper",
     "ManualClock",
     "PowerLossStore",
     "Recorded",

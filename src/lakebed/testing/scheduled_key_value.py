@@ -26,27 +26,22 @@ Example, two actors that raise one counter:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from itertools import islice
-from types import TracebackType
-from typing import Any, Final, TypeVar
-
-import pyarrow as pa
+from typing import Final, TypeVar
 
 from lakebed.errors import OutcomeUnknown, Unavailable
-from lakebed.key_value.port import KeyValue, KeyValueSnapshot
+from lakebed.key_value.port import KeyValue
+from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.scheduled_calls import CallErrors, FaultRates
 from lakebed.testing.scheduler import Scheduler
 
-__all__ = ["ScheduledKeyValue", "ScheduledSnapshot"]
+__all__ = ["ScheduledKeyValue"]
 
 R = TypeVar("R")
 
 _PAGE_ROW_COUNT: Final = 4
-"""Rows that a scan takes in one call: few, so that others come between."""
-
+"""Rows that a scan takes in one call: few, so that other actors come between."""
 
 _WRITE_ERRORS: Final = CallErrors(
     refused=lambda label: Unavailable(f"the store cannot {label} now"),
@@ -61,7 +56,7 @@ def _no_answer(label: str) -> Unavailable:
 _READ_ERRORS: Final = CallErrors(refused=_no_answer, lost=_no_answer)
 
 
-class ScheduledKeyValue:
+class ScheduledKeyValue(KeyValueWrapper):
     """The store that one actor, or the actors of one process, call. A wrapper of any implementation.
 
     Args:
@@ -73,8 +68,7 @@ class ScheduledKeyValue:
     """
 
     def __init__(self, inner: KeyValue, *, scheduler: Scheduler, faults: FaultRates | None = None) -> None:
-        self.inner = inner
-        self.is_local = inner.is_local
+        super().__init__(inner, page_count=_PAGE_ROW_COUNT)
         rates = faults or scheduler.faults
         self._writes = scheduler.calls(faults=rates)
         # A read has no effect that could be lost: every fault of one is an answer that does not come, at once.
@@ -83,113 +77,17 @@ class ScheduledKeyValue:
             faults=replace(rates, error_before=unanswered, lost_request=0.0, lost_reply=0.0, late=0.0)
         )
 
-    def __repr__(self) -> str:
-        return f"ScheduledKeyValue({self.inner!r})"
+    def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
+        """Make the call as `ScheduledCalls.call` does; what is under way settles before a linearizable read."""
+        if call.changes:
+            return self._writes.call(str(call), perform, errors=_WRITE_ERRORS)
 
-    # ---- the calls
-
-    def get(self, key: bytes) -> bytes | None:
-        """See `KeyValue.get`."""
-        return self._read(f"get {key!r}", partial(self.inner.get, key), settles=True)
-
-    def peek(self, key: bytes) -> bytes | None:
-        """See `KeyValue.peek`."""
-        return self._read(f"peek {key!r}", partial(self.inner.peek, key))
-
-    def snapshot(self) -> ScheduledSnapshot:
-        """See `KeyValue.snapshot`."""
-        return ScheduledSnapshot(self._read("snapshot", self.inner.snapshot, settles=True), ask=self._read)
-
-    def set(self, key: bytes, value: bytes) -> None:
-        """See `KeyValue.set`."""
-        self._write(f"set {key!r}", partial(self.inner.set, key, value))
-
-    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
-        """See `KeyValue.set_if`."""
-        self._write(f"set_if {key!r}", partial(self.inner.set_if, key, value, expected=expected))
-
-    def delete(self, key: bytes) -> None:
-        """See `KeyValue.delete`."""
-        self._write(f"delete {key!r}", partial(self.inner.delete, key))
-
-    def write(
-        self,
-        puts: Sequence[tuple[bytes, bytes]] = (),
-        deletes: Iterable[bytes] = (),
-        *,
-        expected: Mapping[bytes, bytes | None] = {},
-    ) -> None:
-        """See `KeyValue.write`."""
-        new, gone, kept = list(puts), list(deletes), dict(expected)  # it may land after its caller changed them
-        named = [key for key, _ in new] or gone or list(kept)
-        label = f"write {named[0]!r} (+{len(new) + len(gone) - 1})" if named else "write"
-        self._write(label, partial(self.inner.write, new, gone, expected=kept))
-
-    def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
-        """See `KeyValue.put_columns`."""
-        self._write(
-            f"put_columns ({len(keys)})", partial(self.inner.put_columns, keys, values, expected=dict(expected))
-        )
-
-    def maintain(self) -> None:
-        """See `KeyValue.maintain`. No fault strikes here."""
-        self.inner.maintain()
-
-    def close(self) -> None:
-        """See `KeyValue.close`. No fault strikes here, and `inner`, which others use too, stays open."""
-
-    # ---- faults
-
-    def _read(self, label: str, perform: Callable[[], R], *, settles: bool = False) -> R:
         def read() -> R:
-            if settles:
+            if call.is_linearizable:
                 self._writes.settle()
             return perform()
 
-        return self._reads.call(label, read, changes=False, errors=_READ_ERRORS)
-
-    def _write(self, label: str, perform: Callable[[], None]) -> None:
-        self._writes.call(label, perform, errors=_WRITE_ERRORS)
-
-
-class ScheduledSnapshot:
-    """Made by `ScheduledKeyValue.snapshot`; each of its calls, and each page of a scan, is a call."""
-
-    def __init__(self, inner: KeyValueSnapshot, *, ask: Callable[[str, Callable[[], Any]], Any]) -> None:
-        self.inner = inner
-        self._ask = ask
-
-    def get(self, key: bytes) -> bytes | None:
-        """See `KeyValueSnapshot.get`."""
-        value: bytes | None = self._ask(f"snapshot get {key!r}", partial(self.inner.get, key))
-        return value
-
-    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """See `KeyValueSnapshot.get_many`."""
-        values: list[bytes | None] = self._ask("snapshot get_many", partial(self.inner.get_many, list(keys)))
-        return values
-
-    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `KeyValueSnapshot.scan`."""
-        rows = self.inner.scan(start, end)
-        while page := self._ask("snapshot scan", lambda: list(islice(rows, _PAGE_ROW_COUNT))):
-            yield from page
-
-    def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
-        """See `KeyValueSnapshot.scan_arrow`."""
-        batches = self.inner.scan_arrow(start, end)
-        while (batch := self._ask("snapshot scan_arrow", lambda: next(batches, None))) is not None:
-            for at in range(0, batch.num_rows, _PAGE_ROW_COUNT):
-                yield batch.slice(at, _PAGE_ROW_COUNT)
+        return self._reads.call(str(call), read, changes=False, errors=_READ_ERRORS)
 
     def close(self) -> None:
-        """See `KeyValueSnapshot.close`. No fault strikes here."""
-        self.inner.close()
-
-    def __enter__(self) -> ScheduledSnapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        """Leave `inner`, which other actors use too, open."""

@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
 from lakebed.errors import OutcomeUnknown
 from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.key_value.open import open_key_value
-from lakebed.key_value.port import KeyValue, KeyValueSnapshot
+from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
 from lakebed.metrics import counting_lock
 from lakebed.objects.open import open_store
@@ -41,6 +40,7 @@ from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, stage, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing.faulty import Crashed
+from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.wrapper import Call, StoreWrapper
 
 __all__ = [
@@ -149,95 +149,16 @@ class TrappedStore(StoreWrapper):
         return self._trap.pass_by(perform, changes=False)
 
 
-class TrappedSnapshot:
-    """A snapshot behind a trap; a scan is one call."""
-
-    def __init__(self, inner: KeyValueSnapshot, trap: Trap) -> None:
-        self._inner = inner
-        self._trap = trap
-
-    def get(self, key: bytes) -> bytes | None:
-        """See `KeyValueSnapshot.get`."""
-        return self._trap.pass_by(lambda: self._inner.get(key), changes=False)
-
-    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """See `KeyValueSnapshot.get_many`."""
-        return self._trap.pass_by(lambda: self._inner.get_many(keys), changes=False)
-
-    def scan(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """See `KeyValueSnapshot.scan`."""
-        return self._trap.pass_by(lambda: self._inner.scan(start, end), changes=False)
-
-    def scan_arrow(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
-        """See `KeyValueSnapshot.scan_arrow`."""
-        return self._trap.pass_by(lambda: self._inner.scan_arrow(start, end), changes=False)
-
-    def close(self) -> None:
-        """See `KeyValueSnapshot.close`."""
-        self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class TrappedKeyValue:
-    """A key-value store behind a trap."""
+class TrappedKeyValue(KeyValueWrapper):
+    """A key-value store behind a trap; a scan is one call."""
 
     def __init__(self, inner: KeyValue, trap: Trap) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._trap = trap
-        self.is_local = inner.is_local
 
-    def get(self, key: bytes) -> bytes | None:
-        """See `KeyValue.get`."""
-        return self._trap.pass_by(lambda: self._inner.get(key), changes=False)
-
-    def peek(self, key: bytes) -> bytes | None:
-        """See `KeyValue.peek`."""
-        return self._trap.pass_by(lambda: self._inner.peek(key), changes=False)
-
-    def snapshot(self) -> TrappedSnapshot:
-        """See `KeyValue.snapshot`."""
-        return self._trap.pass_by(lambda: TrappedSnapshot(self._inner.snapshot(), self._trap), changes=False)
-
-    def set(self, key: bytes, value: bytes) -> None:
-        """See `KeyValue.set`."""
-        self._trap.pass_by(lambda: self._inner.set(key, value), changes=True)
-
-    def set_if(self, key: bytes, value: bytes | None, *, expected: bytes | None) -> None:
-        """See `KeyValue.set_if`."""
-        self._trap.pass_by(lambda: self._inner.set_if(key, value, expected=expected), changes=True)
-
-    def delete(self, key: bytes) -> None:
-        """See `KeyValue.delete`."""
-        self._trap.pass_by(lambda: self._inner.delete(key), changes=True)
-
-    def write(
-        self,
-        puts: Sequence[tuple[bytes, bytes]] = (),
-        deletes: Iterable[bytes] = (),
-        *,
-        expected: Mapping[bytes, bytes | None] = {},
-    ) -> None:
-        """See `KeyValue.write`."""
-        self._trap.pass_by(lambda: self._inner.write(puts, deletes, expected=expected), changes=True)
-
-    def put_columns(self, keys: Any, values: Any, *, expected: Mapping[bytes, bytes | None] = {}) -> None:
-        """See `KeyValue.put_columns`."""
-        self._trap.pass_by(lambda: self._inner.put_columns(keys, values, expected=expected), changes=True)
-
-    def maintain(self) -> None:
-        """See `KeyValue.maintain`."""
-        self._inner.maintain()
-
-    def close(self) -> None:
-        """See `KeyValue.close`."""
-        self._inner.close()
+    def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
+        """Make the call past the trap."""
+        return self._trap.pass_by(perform, changes=call.changes)
 
 
 @dataclass
