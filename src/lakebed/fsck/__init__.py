@@ -1,4 +1,4 @@
-"""Checking a lake: does everything that something refers to exist, decode and agree? Starts in `check.py`.
+"""The check of a lake: whether every referenced object exists, decodes and agrees. Start reading at `check.py`.
 
-Stands beside the stores: it may import any of them, and none of them imports it. It deletes and changes nothing.
+It may import any store, and no store imports it. It deletes and changes nothing.
 """

@@ -1,15 +1,15 @@
 """The check of one database: manifests, checkpoints, files, log, ancestors, orphans.
 
-Owns: what a sound database is. For the newest manifest and every one that a live checkpoint pins:
+Owns: when a database is sound. For the newest manifest and every manifest that a live checkpoint pins:
 
-- it is there and decodes; its files are there, of the size stated, in their own folder or in an ancestor's;
-- the files of a run do not overlap and stand in the order of their keys; no sequence is above `last_sequence`;
-- its part of the log is there without a gap and decodes, in the order of sequences;
-- with ``deep`` every file is read: checksums, counts, keys and sequences as the manifest says, rows in order.
+- it exists and decodes; its files exist, of the stated size, in their own folder or in an ancestor's;
+- the files of a run do not overlap and are in the order of their keys; no sequence is above `last_sequence`;
+- its part of the log exists without a gap and decodes, in the order of sequences;
+- with ``deep`` every file is read: checksums, counts, keys and sequences as in the manifest, rows in order.
 
-And of the database: every ancestor that it shares files with still holds its pin, clones that pin it exist, the lease,
-destructions and clones that did not finish, files that nobody names. Invariants: reads only; a file that many versions
-share is read once and reported once.
+And for the database: every ancestor that shares files with it still has its pin, clones that pin it exist, unfinished
+destructions and clones, files that no version names. Invariants: reads only; a file that many versions share is read
+once and reported once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Check:
         newest = self._load(max(id for id in map(parse_manifest, self._listed) if id is not None), "the database")
         found = Found(tuple(self._listed.values()), (), ())
         if newest is None or not is_taken_apart(found, newest, now_ms=self._now_ms):
-            self._findings.report.database_count += 1  # a tombstone is no database
+            self._findings.report.database_count += 1  # a tombstone does not count as a database
         if newest is None:
             return
         if newest.destroyed_at_ms is not None:
@@ -74,7 +74,7 @@ class _Check:
             return
         if not newest.initialized:
             self._findings.add(
-                "warning", "unfinished_clone", manifest_path(newest.manifest_id), "is of a clone that is not finished."
+                "warning", "unfinished_clone", manifest_path(newest.manifest_id), "is of an unfinished clone."
             )
         versions = {newest.manifest_id: (newest, "the newest version")}
         for checkpoint in newest.checkpoints:
@@ -117,7 +117,7 @@ class _Check:
         self._check_log(manifest, called, through=None if is_newest else manifest.wal_id_last_seen)
 
     def _check_log(self, manifest: Manifest, called: str, *, through: int | None) -> None:
-        """The records that a version needs: without a gap, readable, their sequences ascending."""
+        """Check the records that a version needs: without a gap, readable, with ascending sequences."""
         ids = [entry.id for entry in self._wal.entries(manifest.replay_after_wal_id, through=through)]
         last = max([*ids, manifest.wal_id_last_seen, manifest.replay_after_wal_id])
         for missing in sorted(set(range(manifest.replay_after_wal_id + 1, last + 1)) - set(ids)):
@@ -134,13 +134,15 @@ class _Check:
                 first = rows.column("sequence")[0].as_py()
                 if first <= sequence and manifest.replay_after_wal_id and self._follows(manifest):
                     self._findings.error(
-                        "wrong_order", wal_path(wal_id), f"begins at sequence {first}, and {sequence} was there before."
+                        "wrong_order",
+                        wal_path(wal_id),
+                        f"begins at sequence {first}, but sequence {sequence} precedes it.",
                     )
                 sequence = max(sequence, rows.column("sequence")[-1].as_py())
 
     @staticmethod
     def _follows(manifest: Manifest) -> bool:
-        """Whether the log goes on where the files end: a restore keeps a higher sequence than its files have."""
+        """Return whether the log continues at the files' end: a restore keeps a higher sequence than its files."""
         return manifest.last_sequence == max((file.max_sequence for file in manifest.file_set.files()), default=0)
 
     # Files
@@ -169,7 +171,7 @@ class _Check:
         self._findings.step(len(self._named))
 
     def _files_of(self, url: str) -> dict[str, ObjectMeta]:
-        """An ancestor's files by path. Cost: 1 LIST a thousand, once."""
+        """Return an ancestor's files by path. Cost: 1 LIST a thousand, once."""
         if url not in self._elsewhere:
             store = self._place.open_url(url)
             self._elsewhere[url] = {meta.path: meta for meta in store.list(SST_FOLDER)}
@@ -199,14 +201,14 @@ class _Check:
             self._findings.error(
                 "wrong_count",
                 shown,
-                f"holds {rows:,} rows from {first!r} to {last!r}, sequences {smallest} to {largest}, and its manifest "
-                f"says something else ({file.row_count:,} rows).",
+                f"holds {rows:,} rows from {first!r} to {last!r}, sequences {smallest} to {largest}, but its manifest "
+                f"says otherwise ({file.row_count:,} rows).",
             )
 
     # Around the database
 
     def _check_ancestors(self, newest: Manifest) -> None:
-        """Every ancestor that owns files of ours holds a pin for us that does not expire."""
+        """Check that every ancestor with files of ours has a pin for us that does not expire."""
         for entry in newest.external_databases:
             path = manifest_path(newest.manifest_id)
             with self._findings.reading(path, needed_by=f"its ancestor {entry.url}"):
@@ -217,11 +219,11 @@ class _Check:
                         severity,
                         "pin_lost",
                         path,
-                        f"shares files with {entry.url}, which holds no pin for it any more.",
+                        f"shares files with {entry.url}, which has no pin for it any more.",
                     )
 
     def _check_clones(self, newest: Manifest) -> None:
-        """A pin whose clone is not there holds files for nobody."""
+        """Report pins whose clone is missing: they keep files that nothing needs."""
         for checkpoint in newest.checkpoints:
             url = checkpoint.owner.url
             if checkpoint.owner.kind != "clone" or url is None or not checkpoint.is_live(self._now_ms):
@@ -233,12 +235,12 @@ class _Check:
                     "warning",
                     "pin_of_nobody",
                     manifest_path(checkpoint.manifest_id),
-                    f"is pinned ({checkpoint.id}) for the clone {url}, which is not there: "
+                    f"is pinned ({checkpoint.id}) for the clone {url}, which is missing: "
                     "`lakebed kv drop-tag --force` frees it.",
                 )
 
     def _check_destroyed(self, newest: Manifest) -> None:
-        """What checkpoints pin can be read until they end; the rest waits for the collector."""
+        """Check what checkpoints still pin; the other files wait for the collector."""
         versions: dict[int, tuple[Manifest, str]] = {}
         for checkpoint in newest.checkpoints:
             self._add_pinned(checkpoint, versions)

@@ -1,7 +1,7 @@
-"""The files of a table outside its folder: which of them are there, and what else lies below its external roots.
+"""The files of a table outside its folder: which exist, and which other files are below its external roots.
 
-Invariants: reads only. A root may be shared with other tables, so what no version of this table names is reported with
-what is known of its owner, never as an error.
+Invariants: reads only. A root may be shared with other tables, so a file that no version of this table names is
+reported with what is known of its owner, never as an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["list_external", "report_unnamed"]
 
 
 def list_external(table: Table, listed: Iterable[str], used: Collection[str]) -> dict[str, ObjectMeta]:
-    """The files below the external roots of a table, and those of `used` that are elsewhere, by their URLs.
+    """Return the files below the external roots of a table, and those of `used` elsewhere, by their URLs.
 
     Args:
         listed: paths of the table's folder.
@@ -50,7 +50,7 @@ def list_external(table: Table, listed: Iterable[str], used: Collection[str]) ->
 
 
 def report_unnamed(table: Table, outside: dict[str, ObjectMeta], used: Collection[str], findings: Findings) -> None:
-    """Report the files below external roots that no version names: this table's as orphans, the others in one line."""
+    """Report files below external roots that no version names: this table's as orphans, others in one line."""
     unnamed = sorted(set(outside) - set(used))
     if not unnamed:
         return
@@ -66,6 +66,6 @@ def report_unnamed(table: Table, outside: dict[str, ObjectMeta], used: Collectio
         total = sum(outside[url].size_bytes for url in others)
         sentence = (
             f"{len(others):,} files ({total:,} bytes) below the external paths are named by no version of this table, "
-            f"such as {others[0]}. They may be of other tables or of another client, so lakebed never deletes them."
+            f"such as {others[0]}. They may belong to other tables or another client, so lakebed never deletes them."
         )
         findings.add("info", "not_ours", Layout().schema_folder, sentence, count=len(others), bytes=total)

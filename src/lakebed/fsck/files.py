@@ -1,7 +1,8 @@
-"""The deep check: every data file decodes, and holds what its manifest entry says of it.
+"""The deep check: every data file decodes, and agrees with its manifest entry.
 
-Rows, least and greatest key, order of keys, sequence numbers, deletes, and the bounds and null counts of every column
-that has statistics. Invariants: one file is in memory at a time; a file is read once, whatever the number of versions.
+It compares rows, least and greatest key, order of keys, sequence numbers, deletes, and the bounds and null counts of
+every column with statistics. Invariants: one file is in memory at a time; a file is read once, whatever the number of
+versions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
 
     Args:
         files: `ENTRY_SCHEMA` plus ``path``, ``needed_by`` and ``branch``, whose schemas count. Files found missing or
-            of another size are passed over: `table.py` has reported them.
+            of another size are skipped: `table.py` has reported them.
     """
     broken = {finding.path for finding in findings.report.findings if finding.kind in {"missing", "wrong_size"}}
     paths, needers, branches = (files[name].to_pylist() for name in ("path", "needed_by", "branch"))
@@ -68,7 +69,7 @@ def _is_written(file: DataFile, field: DataField) -> bool:
 
 
 def _check_keys(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, findings: Findings) -> None:
-    """Keys ascend, each once, from the least to the greatest stated; numbers and deletes are those stated."""
+    """Check that keys ascend, each once, from the least to the greatest stated; also numbers and deletes."""
     keys = [field for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name)) is not None]
     types = [field.type for field in keys]
     columns = [rows.column(field.name).combine_chunks() for field in keys]
@@ -76,13 +77,13 @@ def _check_keys(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, 
     same = [[bound.cast(column.type) for bound, column in zip(row, columns, strict=True)] for row in stated]
     codes, low, high = encode_keys([columns, *same])
     if not (np.diff(codes) > 0).all():
-        findings.error("unsorted", path, "is not sorted by its key, or holds a key twice.")
+        findings.error("unsorted", path, "is not sorted by its key, or has a key twice.")
     elif int(codes[0]) != int(low[0]) or int(codes[-1]) != int(high[0]):
-        findings.error("wrong_key_range", path, "holds other least or greatest keys than its manifest says.")
+        findings.error("wrong_key_range", path, "has other least or greatest keys than its manifest says.")
     if SEQUENCE_COLUMN in rows.column_names:
         bounds = pc.min_max(rows.column(SEQUENCE_COLUMN)).as_py()
         if (bounds["min"], bounds["max"]) != (file.min_sequence_number, file.max_sequence_number):
-            findings.error("wrong_sequence", path, "holds other sequence numbers than its manifest says.")
+            findings.error("wrong_sequence", path, "has other sequence numbers than its manifest says.")
     if KIND_COLUMN in rows.column_names and file.delete_row_count is not None:
         kept = pc.is_in(rows.column(KIND_COLUMN), value_set=pa.array(ADD_KINDS, pa.int8()))
         deletes = rows.num_rows - (pc.sum(kept).as_py() or 0)
@@ -91,7 +92,7 @@ def _check_keys(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, 
 
 
 def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, findings: Findings) -> None:
-    """Stated bounds hold every value (they may be wider: long text is cut), stated null counts are exact."""
+    """Check that the bounds include every value (they may be wider: long text is cut) and null counts are exact."""
     names = file.value_stats_cols
     fields = [field for field in schema.fields if names is None or field.name in names]
     if names is not None:
@@ -111,7 +112,7 @@ def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSc
             findings.error("wrong_statistics", path, sentence, column=field.name)
         if not _is_outside(column, least[position], greatest[position]):
             continue
-        sentence = f"has values of {field.name} outside the bounds that its manifest says"
+        sentence = f"has values of {field.name} outside the bounds in its manifest"
         if file.stats_version != STATS_VERSION and _may_be_wrong(column):
             sentence += "; lakebed does not rely on them, other clients may: run fsck --repair-statistics."
             findings.add("warning", "untrusted_statistics", path, sentence, column=field.name)
@@ -120,7 +121,7 @@ def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSc
 
 
 def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) -> bool:
-    """Whether a value lies outside the stated bounds; a null bound bounds nothing, and no bound holds NaN."""
+    """Return whether a value is outside the stated bounds; null bounds nothing, and no bound includes NaN."""
     is_stated = least[0].is_valid or greatest[0].is_valid
     if is_stated and pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return True
@@ -130,5 +131,5 @@ def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) ->
 
 
 def _may_be_wrong(column: pa.ChunkedArray) -> bool:
-    """Whether older versions and other clients state wrong bounds for the type; `file_stats` does not use them."""
+    """Return whether old versions and other clients state wrong bounds for the type; `file_stats` ignores them."""
     return bool(pa.types.is_floating(column.type) or pa.types.is_binary(column.type))

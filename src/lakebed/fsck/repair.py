@@ -1,12 +1,12 @@
-"""Recompute the statistics of data files and describe the files anew, in one commit a branch.
+"""The repair of data files' statistics: recompute them, and rewrite the manifest entries, in one commit a branch.
 
-Owns: `repair_url`, `repair_statistics` and `RepairReport`. A file is described anew when its entry does not have
-today's `STATS_VERSION`: it was written, or its manifest was merged, by an older lakebed or by another client, and
+Owns: `repair_url`, `repair_statistics` and `RepairReport`. An entry is rewritten when it does not have the current
+`STATS_VERSION`: it was written, or its manifest was merged, by an older lakebed or by another client, and
 `file_stats` does not trust all of its bounds.
 
 Invariants: no data file is written or deleted; a file that cannot be read keeps its entry and is reported; a file that
-another writer replaced in the meantime is left out; what older versions and tags say stays as it is, and readers go on
-not trusting it. One row group is in memory at a time.
+another writer replaced meanwhile is left out; the entries of older versions and tags are unchanged, and readers still
+do not trust them. One row group is in memory at a time.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class BranchRepair:
-    """What was recomputed in one branch of one table."""
+    """The repair of one branch of one table."""
 
     table: str
     branch: str
     file_count: int
     """Live files of the newest snapshot."""
     described_count: int
-    """Files whose statistics were recomputed: those without today's version."""
+    """Files whose statistics were recomputed: those without the current version."""
     wrong_count: int
     """Of these, files with a bound that left rows out."""
     read_bytes: int
@@ -72,7 +72,7 @@ class BranchRepair:
 
 @dataclass(slots=True)
 class RepairReport:
-    """What a repair did, or with `dry_run` would do."""
+    """The result of a repair, or of a dry run."""
 
     url: str
     dry_run: bool
@@ -80,11 +80,11 @@ class RepairReport:
 
     @property
     def skipped_count(self) -> int:
-        """Files and branches that could not be repaired."""
+        """The number of files and branches that could not be repaired."""
         return sum(len(branch.skipped) for branch in self.branches)
 
     def facts(self) -> dict[str, Any]:
-        """The report for ``--json``."""
+        """Return the report for ``--json``."""
         return {
             "url": self.url,
             "dry_run": self.dry_run,
@@ -125,7 +125,7 @@ def repair_url(
         NotFound: nothing is there, or no such store.
         Unavailable: the store does not answer.
 
-    Cost: reads every live data file without today's statistics once; one commit a branch that has such files.
+    Cost: reads every live data file without current statistics once; one commit a branch that has such files.
     """
     environment = environment or Environment()
     folder = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, create=False).store
@@ -175,7 +175,7 @@ class _BranchRepairer:
         self._read_bytes = 0
 
     def run(self, *, dry_run: bool) -> BranchRepair:
-        """Recompute, and commit unless `dry_run` or nothing is to be said anew."""
+        """Recompute, and commit unless `dry_run` or no entry changes."""
         head = self._table.latest()
         live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.reader.live_entries(head)
         if not dry_run:
@@ -194,7 +194,7 @@ class _BranchRepairer:
         )
 
     def _recompute(self, live: pa.Table) -> None:
-        """Read every file without today's statistics."""
+        """Read every file without current statistics."""
         stale = live.filter(pc.fill_null(pc.not_equal(live["stats_version"], STATS_VERSION), True))
         files = files_of(stale)
         done_count = 0
@@ -213,7 +213,7 @@ class _BranchRepairer:
                     self._progress(Progress(done_count, len(files)))
 
     def _anew(self, path: str, file: DataFile, *, folders: Sequence[str]) -> DataFile:
-        """The file with statistics recomputed from its rows; `path` names it in errors, `folders` are its bucket's."""
+        """Recompute a file's statistics from its rows; `path` names it in errors, `folders` are its bucket's."""
         schema = self._table.context.schemas.load(file.schema_id)
         keys = [column for name in schema.trimmed_primary_keys if (column := schema.field_by_name(name)) is not None]
         values = _stated_fields(file, schema)
@@ -253,7 +253,7 @@ class _BranchRepairer:
                 yield pa.table(columns, names=list(wanted))
 
     def _commit(self) -> Snapshot:
-        """One snapshot without rows of its own whose base describes the files anew."""
+        """Commit a snapshot without rows of its own whose base has the new entries."""
         return commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._staged))
 
     def _staged(self, head: Snapshot | None) -> StagedChange:
@@ -268,7 +268,7 @@ class _BranchRepairer:
 
 
 def _stated_fields(file: DataFile, schema: TableSchema) -> list[DataField]:
-    """The columns that the entry's value statistics speak of, in their order."""
+    """Return the columns of the entry's value statistics, in their order."""
     names = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
     if names is None:
         return list(schema.fields)
@@ -276,7 +276,7 @@ def _stated_fields(file: DataFile, schema: TableSchema) -> list[DataField]:
 
 
 def _leaves_rows_out(stated: Stats, true: Stats, fields: list[DataField]) -> bool:
-    """Whether a stated bound is narrower than the recomputed one, or stated where none can be."""
+    """Return whether a stated bound is narrower than the recomputed one, or stated where there is none."""
     arity = len(fields).to_bytes(4, "big")
     if not fields or stated == EMPTY_STATS or stated.min_values[:4] != arity or stated.max_values[:4] != arity:
         return False
@@ -296,7 +296,7 @@ def _leaves_rows_out(stated: Stats, true: Stats, fields: list[DataField]) -> boo
 def _with_column(
     entries: pa.Table, name: str, found: list[DataFile | None], member: Callable[[DataFile], Any]
 ) -> pa.Table:
-    """A column with the values of the files that were described anew in place of the old ones."""
+    """Replace a column's values for the files with new statistics."""
     place = ENTRY_SCHEMA.get_field_index(name)
     kind = ENTRY_SCHEMA.field(place)
     replaced = pa.array([None if file is None else member(file) for file in found], kind.type)

@@ -1,17 +1,18 @@
 """The check of one repository: branches, tags, commits, metaranges, ranges, objects, orphans.
 
-Owns: what a sound repository is.
+Owns: when a repository is sound.
 
-- Every branch, tag and line of the reference log that can still bring something back names a commit that is there and
+- Every branch, every tag and every line of the reference log that an undelete can use names a commit that exists and
   decodes, and so does every commit before it.
-- Every commit's metarange, and the compacted one of every branch, is there, of the size stated, and so are its ranges;
-  they decode, and every object of ours that they name, and every staged one, is there with its size, unless retention
-  took the commit's objects.
-- With ``deep`` every range says what its name promises: the hash of its contents; every object of ours has the MD5 that
-  its entry states; and every imported object is there, with the size and the etag that it had.
+- The metarange of every commit, and the compacted one of every branch, exists, of the stated size, and so do its
+ranges;
+  they decode, and every object of ours that they name, and every staged one, exists with its size, unless retention
+  expired the commit's objects.
+- With ``deep`` the name of every range is the hash of its contents; every object of ours has the MD5 of its entry; and
+  every imported object exists, with the size and the etag that it had.
 
-Objects that no version names are orphans, which a collection takes. Without ``deep`` imported objects are only counted.
-Invariants: reads only, and from the store, never from what the process has in memory; what many versions share is read
+Objects that no version names are orphans, which a collection deletes. Without ``deep`` imported objects are only
+counted. Invariants: reads only, and from the store, never from a cache of the process; what many versions share is read
 once and reported once.
 """
 
@@ -52,7 +53,7 @@ _CACHE_BYTES: Final = 16 << 20
 _READS_AT_ONCE: Final = 8
 _READ_CHUNK_BYTES: Final = 4 << 20
 _MD5: Final = re.compile("[0-9a-f]{32}")
-"""What an upload through lakebed has as its checksum. Others are what a client or a store has said."""
+"""The form of a checksum of an upload through lakebed. Others come from a client or a store."""
 
 
 def check_repository(home: RepositoryContext, findings: Findings) -> None:
@@ -61,7 +62,7 @@ def check_repository(home: RepositoryContext, findings: Findings) -> None:
     Cost: 1 snapshot of the records, 1 LIST a thousand objects, 1 GET a metarange; deep: every range and every object of
     ours once, and 1 HEAD an imported object.
     """
-    # A cache of its own: what the process has in memory says nothing of what is stored.
+    # A cache of its own: the process's caches may differ from the store.
     cache = BlockCache(_CACHE_BYTES, runtime=home.environment.runtime)
     committed = Committed(home.store, options=home.options.ranges, cache=cache, environment=home.environment)
     try:
@@ -108,7 +109,7 @@ class _Check:
     # ---- records
 
     def _heads(self) -> list[tuple[str, str]]:
-        """Commits that something names, and what does."""
+        """Return commits that a reference names, with the reference."""
         keys, heads = self._home.keys, []
         for name, branch in self._records(keys.branch(), Branch):
             heads.append((branch.commit_id, f"the branch {name}"))
@@ -121,7 +122,7 @@ class _Check:
             for line in reflog(self._home, since_ms=since_ms, snapshot=self._snapshot):
                 heads += [(one, f"the reference log of {line.branch}") for one in (line.before, line.after) if one]
         if not any(called.startswith("the branch ") for _, called in heads):
-            self._findings.error("missing", "branches", "has no branch at all.")
+            self._findings.error("missing", "branches", "has no branch.")
         return heads
 
     def _records(self, prefix: bytes, kind: type[R]) -> Iterable[tuple[str, R]]:
@@ -133,7 +134,7 @@ class _Check:
         return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(*prefix_range(prefix))}
 
     def _check_history(self, commit_id: str, called: str) -> None:
-        """A commit and everything before it."""
+        """Check a commit and all its ancestors."""
         waiting = [(commit_id, called)]
         while waiting:
             one, needed_by = waiting.pop()
@@ -169,7 +170,7 @@ class _Check:
             self._check_range(one, ref, called, objects_there=objects_there)
 
     def _is_there(self, path: str, file: FileMeta, called: str) -> bool:
-        """Whether an object is there with its size; each is looked at, and counted, once."""
+        """Return whether an object exists; its size is checked, and the object counted, once."""
         if path in self._named:
             return True
         self._named.add(path)
@@ -188,12 +189,12 @@ class _Check:
         with self._findings.reading(path, needed_by=called):
             batches = list(self._committed.open(ref).rows_of(one))
             if self._findings.report.deep and range_hash(batches) != one.id:
-                raise Corruption(f"{path} does not hold what its name says.", path=path)
+                raise Corruption(f"{path} does not match the hash in its name.", path=path)
             rows = (zip(keys_of(batch.column(0)), keys_of(batch.column(1)), strict=True) for batch in batches)
             self._check_objects(((key, decode_entry(value, where=path)) for key, value in chain(*rows)), called)
 
     def _check_objects(self, rows: Iterable[tuple[bytes, Entry]], called: str) -> None:
-        """Objects that entries name, each once; some at a time where they are read."""
+        """Check the objects that entries name, each once; several at a time where they are read."""
         readable = [
             (key.decode(errors="backslashreplace"), entry)
             for key, entry in rows
@@ -216,7 +217,7 @@ class _Check:
         return True
 
     def _is_whole(self, shown: str, entry: Entry, called: str) -> bool:
-        """Whether an object of ours is there with its size; of an imported one nothing is known yet."""
+        """Return whether an object of ours exists with its size; an imported one is only counted."""
         if is_foreign(entry.address):
             self._import_count += 1
             return True
@@ -228,7 +229,7 @@ class _Check:
         )
 
     def _fault_of(self, shown: str, entry: Entry, called: str) -> tuple[str, str, str] | None:
-        """What is wrong with an object's bytes: kind, path and sentence of a finding."""
+        """Return what is wrong with an object's bytes: kind, path and sentence of a finding."""
         home = self._home
         try:
             if is_foreign(entry.address):
@@ -245,7 +246,7 @@ class _Check:
             if problem.kind == "unavailable" and not is_foreign(entry.address):
                 raise
             return problem.kind, entry.address, f"{problem.message.rstrip('.')} (it is {shown} of {called})."
-        # The etag of a bucket that encrypts has the form of an MD5, and is none.
+        # The etag of an encrypting bucket has the form of an MD5 without being one.
         etag = (self._listed[entry.address].etag or "").strip('"')
         if _MD5.fullmatch(entry.checksum) and entry.checksum not in (digest.hexdigest(), etag):
             sentence = f"has the MD5 {digest.hexdigest()}; {shown} of {called} says {entry.checksum}."
@@ -255,7 +256,7 @@ class _Check:
     # ---- the rest
 
     def _check_staged(self) -> None:
-        """Entries under tokens that a branch has; those of dropped tokens wait for the cleanup."""
+        """Check the entries of a branch's tokens; entries of dropped tokens wait for the cleanup."""
         for token, called in self._tokens:
             prefix = self._home.keys.token(token)
             entries = []
@@ -272,7 +273,7 @@ class _Check:
                 "info",
                 "imports_not_checked",
                 "",
-                f"has imported objects ({self._import_count:,}), which only --deep looks at.",
+                f"has imported objects ({self._import_count:,}), which only --deep checks.",
                 object_count=self._import_count,
             )
 

@@ -17,12 +17,12 @@ __all__ = ["check_runs"]
 
 
 def check_runs(live: pa.Table, *, schema: TableSchema, called: str, findings: Findings) -> None:
-    """Report files whose key range is upside down, and files of one level above 0 that overlap.
+    """Report files whose key range is reversed, and files of one level above 0 that overlap.
 
     Args:
         live: the live files of one version (`ENTRY_SCHEMA`).
         schema: names and types of the keys.
-        called: the version, for the sentence.
+        called: the version, for messages.
     """
     if live.num_rows == 0 or not schema.primary_keys:
         return

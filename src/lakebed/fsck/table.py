@@ -1,13 +1,13 @@
 """The check of one table with all its branches: versions, manifests, files, runs, tags, hints, deletions, orphans.
 
-Owns: what a sound table is. For every version (snapshot or tag) of every branch:
+Owns: when a table is sound. For every version (snapshot or tag) of every branch:
 
-- its schema, lists and manifests are there, of the size stated, and decode; counts agree with the entries;
-- its data files are there, of the size stated; with ``deep`` they decode and hold what the manifest says (`files.py`);
+- its schema, lists and manifests exist, of the stated size, and decode; counts agree with the entries;
+- its data files exist, of the stated size; with ``deep`` they decode and agree with the manifest (`files.py`);
 - in each bucket, files of one level above 0 do not overlap (`runs.py`).
 
-And of the table: hints that mislead, deletions that did not finish, files that nobody names. Invariants: reads only;
-an object that many versions share is read once and reported once.
+And for the table: misleading hints, unfinished deletions, files that no version names. Invariants: reads only; an
+object that many versions share is read once and reported once.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from lakebed.table.unfinished import Deletion, load_deletions
 __all__ = ["check_table"]
 
 _CACHE_BYTES_MAX = 256 * 1024 * 1024
-"""Decoded manifests kept between versions, in bytes; beyond it manifests that versions share are read again."""
+"""Bytes of decoded manifests cached between versions; beyond it shared manifests are read again."""
 
 _FEW = (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS)
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A snapshot, tag or kept changelog, and what a person calls it."""
+    """A snapshot, tag or kept changelog, and its name in messages."""
 
     snapshot: Snapshot
     called: str
@@ -58,11 +58,11 @@ class _Version:
 
 @dataclass(slots=True)
 class _Used:
-    """Paths that something names, and the data files among them."""
+    """Referenced paths, and the data files among them."""
 
     paths: set[str] = field(default_factory=set)
     external: set[str] = field(default_factory=set)
-    """URLs of files outside the table's folders of data, which may lie below the table all the same."""
+    """URLs of files outside the table's folders of data, which may still be below the table's folder."""
     files: pa.Table | None = None
     """Live files of all versions so far: `ENTRY_SCHEMA` plus ``path``, ``needed_by`` and ``branch``; unique by path."""
 
@@ -99,7 +99,7 @@ class _LineCheck:
         self._listed = listed
         self._used = used
         self._findings = findings
-        # A reader of its own: what this process has in memory says nothing about what is stored.
+        # A reader of its own: the process's caches may differ from the store.
         cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.environment.runtime)
         self._reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=cache)
         branch = replace(table.context, reader=self._reader)
@@ -117,7 +117,7 @@ class _LineCheck:
         self._findings.report.version_count += len(versions)
         seen: set[str] = set()
         for version in versions:
-            # A tag beside its snapshot names the same lists: once is enough.
+            # A tag and its snapshot name the same lists: once is enough.
             key = f"{version.snapshot.base_manifest_list} {version.snapshot.delta_manifest_list}"
             if key not in seen:
                 seen.add(key)
@@ -132,7 +132,7 @@ class _LineCheck:
     # ---- versions
 
     def _versions(self) -> list[_Version]:
-        """Every snapshot and tag that can be read, oldest first."""
+        """Return every readable snapshot and tag, oldest first."""
         found: list[_Version] = []
         for path in self._ours:
             snapshot_id, tag = parse_snapshot(path), parse_tag(path)
@@ -157,7 +157,7 @@ class _LineCheck:
             self._table.context.schemas.load(schema_id)
 
     def _check_version(self, version: _Version) -> None:
-        """Lists, manifests, entries, counts, runs and the few other files of one version."""
+        """Check lists, manifests, entries, counts, runs and the few other files of one version."""
         snapshot, called = version.snapshot, version.called
         self._check_schema(snapshot.schema_id, called)
         base = self._metas(snapshot.base_manifest_list, snapshot.base_manifest_list_size, called)
@@ -184,7 +184,7 @@ class _LineCheck:
         self._use_files(called, live)
 
     def _metas(self, name: str, size_bytes: int | None, called: str) -> list[ManifestMeta] | None:
-        """The manifests that a list names; None when it cannot be read."""
+        """Return the manifests that a list names; None when it is unreadable."""
         path = self._table.layout.manifest(name)
         self._used.paths.add(path)
         with self._findings.reading(path, needed_by=called):
@@ -192,7 +192,7 @@ class _LineCheck:
         return None
 
     def _entries(self, metas: Iterable[ManifestMeta], called: str) -> pa.Table | None:
-        """The entries of manifests; None when one cannot be read."""
+        """Return the entries of manifests; None when one is unreadable."""
         tables: list[pa.Table] | None = [self._reader.concatenated([])]
         for meta in metas:
             path = self._table.layout.manifest(meta.file_name)
@@ -204,7 +204,7 @@ class _LineCheck:
         return None if tables is None else pa.concat_tables(tables)
 
     def _check_counts(self, snapshot: Snapshot, called: str, live: pa.Table, delta: pa.Table) -> None:
-        """The rows that a snapshot states are the rows of its files, and its buckets are buckets that it has."""
+        """Check that a snapshot's counts are those of its files, and that the buckets of its files exist."""
         path = self._table.layout.snapshot(snapshot.id)
         total = pc.sum(live["row_count"]).as_py() or 0
         if total != snapshot.total_record_count:
@@ -226,7 +226,7 @@ class _LineCheck:
             )
 
     def _use_files(self, called: str, live: pa.Table) -> None:
-        """Remember the data files of a version by their paths."""
+        """Note the data files of a version by their paths."""
         self._used.external.update(live["external_path"].drop_null().to_pylist())
         if live.num_rows == 0:
             return
@@ -245,7 +245,7 @@ class _LineCheck:
             self._used.files = pa.concat_tables([self._used.files, files.filter(pc.invert(known))])
 
     def _paths(self, live: pa.Table) -> list[str]:
-        """Where each file is; where it would be written today when it is nowhere."""
+        """Return the path of each file; of a missing one, the path where it would be written today."""
         named = paths_of(live, self._folders_of)
         paths: list[str | None] = live["external_path"].to_pylist()
         for row, path in zip(named["row"].to_pylist(), named["path"].to_pylist(), strict=True):
@@ -253,10 +253,10 @@ class _LineCheck:
                 paths[row] = path
         return [path for path in paths if path is not None]
 
-    # ---- what a version has besides
+    # ---- other files of a version
 
     def _check_changelogs(self) -> None:
-        """Changelogs that outlived their snapshots: their own list, else the delta list, which then serves as one."""
+        """Check changelogs that outlived their snapshots: their own list, else the delta list."""
         for path in self._ours:
             if parse_changelog(path) is None:
                 continue
@@ -280,13 +280,13 @@ class _LineCheck:
             self._used.external.update(entries["external_path"].drop_null().to_pylist())
 
     def _use_paths(self, entries: pa.Table) -> None:
-        """Remember all paths of entries, also those of the files that lie beside external ones."""
+        """Note all paths of entries, including extra files next to external files."""
         named = paths_of(entries, self._folders_of, own_outside=self._own_files.among)["path"].to_pylist()
         self._used.paths.update(named)
         self._used.external.update(filter(is_url, named))
 
     def _check_few(self, snapshot: Snapshot, called: str) -> None:
-        """Index manifest, index files and statistics: the few objects that a version names one by one."""
+        """Check index manifest, index files and statistics, which a version names one by one."""
         if not (snapshot.index_manifest or snapshot.statistics):
             return
         owner = self._table.layout.manifest(snapshot.index_manifest) if snapshot.index_manifest else ""
@@ -299,7 +299,7 @@ class _LineCheck:
     # ---- the branch
 
     def _check_histories(self, versions: Iterable[_Version]) -> None:
-        """A tag beside its snapshot holds the same state; another client's rollback may have used the id again."""
+        """Check that a tag has the state of its snapshot; another client's rollback may have reused the id."""
         states: dict[int, str] = {}
         for version in versions:
             state = version.snapshot.base_manifest_list + version.snapshot.delta_manifest_list
@@ -315,7 +315,7 @@ class _LineCheck:
             self._findings.add("warning", "time_in_the_future", path, sentence)
 
     def _check_times(self, versions: list[_Version]) -> None:
-        """Commit times that lie in the future, or before those of older snapshots: a writer's clock was wrong."""
+        """Report commit times in the future, or before those of older snapshots: a writer's clock was wrong."""
         now_ms = self._table.environment.clock.now_ms()
         snapshots = [one.snapshot for one in versions if one.called.startswith("snapshot ")]
         snapshots.sort(key=lambda snapshot: snapshot.id)
@@ -325,7 +325,7 @@ class _LineCheck:
             sentence = (
                 f"snapshots {future[0]} to {future[-1]} ({len(future)}) have commit times in the future: a writer's "
                 "clock was ahead. Reading by time does not find them; expiry by time takes the times of their files, "
-                "and expiry by order (--by-order) looks at none."
+                "and expiry by order (--by-order) uses none."
             )
             self._findings.add("warning", "time_in_the_future", folder, sentence, ids=future)
         early = [after.id for before, after in pairwise(snapshots) if after.time_ms < before.time_ms]
@@ -337,7 +337,7 @@ class _LineCheck:
             self._findings.add("warning", "time_out_of_order", folder, sentence, ids=early)
 
     def _check_hints(self) -> None:
-        """A hint may lag behind; one that is no number, or an id that was never reached, misleads other clients."""
+        """Check hints: they may be old, but a hint that is not a number, or too high, misleads other clients."""
         ids = [snapshot_id for path in self._ours if (snapshot_id := parse_snapshot(path)) is not None]
         for path in (self._table.layout.latest_hint, self._table.layout.earliest_hint):
             try:
@@ -345,11 +345,11 @@ class _LineCheck:
             except NotFound:
                 continue
             if not text.isdecimal() or (ids and int(text) > max(ids)):
-                sentence = f"says {text!r}, which is no snapshot: the next commit repairs it."
+                sentence = f"says {text!r}, which is not a snapshot: the next commit repairs it."
                 self._findings.add("warning", "wrong_hint", path, sentence)
 
     def _check_deletions(self) -> None:
-        """Deletions that are on their way, or were when their process ended."""
+        """Report deletions that are running, or whose process ended."""
         for deletion in load_deletions(self._table.store, self._table.layout):
             folder = self._table.layout.reclaim_folder
             if isinstance(deletion, Deletion):
@@ -360,14 +360,14 @@ class _LineCheck:
 
 
 def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findings) -> None:
-    """Every data file is there with the size that its manifest states."""
+    """Check that every data file exists with the size in its manifest."""
     columns = [files[name].to_pylist() for name in ("path", "file_size", "needed_by")]
     for path, size_bytes, needed_by in zip(*columns, strict=True):
         findings.check_object(path, listed.get(path), size_bytes=size_bytes, needed_by=needed_by)
 
 
 def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, findings: Findings) -> None:
-    """Files in the table's folder that nothing names, oldest first."""
+    """Report files in the table's folder that no version names, oldest first."""
     needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
     external = set(map(_name_of, used.external))
     now_ms = table.environment.clock.now_ms()
@@ -387,7 +387,7 @@ def _name_of(path: str) -> str:
 
 
 def _is_own(path: str) -> bool:
-    """Whether a path is one that no version names and that still belongs: versions themselves, hints, lakebed's own."""
+    """Return whether a path belongs to the table although no version names it: versions, hints, lakebed's files."""
     inside = path.split("/", 2)[2] if path.startswith("branch/branch-") and path.count("/") > 1 else path
     if inside.startswith(("lakebed/", "consumer/")):
         return True
