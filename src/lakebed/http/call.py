@@ -7,12 +7,12 @@ know: routes, or what a handler does with the request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
-from typing import Any, Final, Literal, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest
@@ -167,7 +167,7 @@ class Call:
                     raise oversized_body(bytes_max)
                 yield body
 
-    async def _next_message(self) -> MutableMapping[str, Any]:
+    async def _next_message(self) -> Message:
         """The next piece of a body, within a limit of time: its reader holds a thread."""
         stalled_s = self.serving.options.stalled_s
         try:

@@ -6,11 +6,14 @@ Other fields are skipped. Invariant: no more than one piece of the body is held.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from python_multipart.multipart import MultipartParser, parse_options_header
 
 from lakebed.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 __all__ = ["FORM", "form_content"]
 
@@ -83,17 +86,17 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
     if not boundary:
         raise _invalid("its Content-Type names no boundary")
     form = _Form()
-    names = (
-        "part_begin",
-        "header_field",
-        "header_value",
-        "header_end",
-        "headers_finished",
-        "part_data",
-        "part_end",
-        "end",
-    )
-    parser = MultipartParser(boundary, {f"on_{name}": getattr(form, f"on_{name}") for name in names})  # type: ignore[arg-type]
+    callbacks: MultipartCallbacks = {
+        "on_part_begin": form.on_part_begin,
+        "on_header_field": form.on_header_field,
+        "on_header_value": form.on_header_value,
+        "on_header_end": form.on_header_end,
+        "on_headers_finished": form.on_headers_finished,
+        "on_part_data": form.on_part_data,
+        "on_part_end": form.on_part_end,
+        "on_end": form.on_end,
+    }
+    parser = MultipartParser(boundary, callbacks)
     source = aiter(chunks)
 
     async def advance() -> bool:

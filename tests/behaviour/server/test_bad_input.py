@@ -150,7 +150,7 @@ def test_a_mistake_gets_its_status_and_one_sentence(
      "/api/v1/repositories/analytics/refs/" + "a" * 5_000 + "/objects/ls", "/api/v1/user?" + "a=1&" * 2_000],
 )  # fmt: skip
 def test_targets_that_no_client_sends_are_refused(client: Any, target: str) -> None:
-    """Bytes that are no text, steps upwards, empty names and endless ones: a clean refusal, and the server goes on."""
+    """Bytes that are not text, `..`, empty and endless names are refused cleanly, and the server keeps running."""
     where = urllib.parse.urlsplit(client.endpoint)
     with socket.create_connection((where.hostname, where.port), timeout=30) as line:
         head = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
@@ -195,7 +195,7 @@ def test_a_dirty_branch_is_not_merged_into(client: Any) -> None:
 
 
 def test_a_protected_branch_takes_merges_only(client: Any) -> None:
-    """Nothing is written to, or committed on, a protected branch: 403; a merge goes in."""
+    """Writes and commits on a protected branch get 403; a merge succeeds."""
     client.ask("POST", ":/branches", {"name": "dev", "source": "main"})
     client.ask("PUT", ":/settings/branch_protection", [{"pattern": "ma*"}])
     for method, place, body, query in (
@@ -212,7 +212,7 @@ def test_a_protected_branch_takes_merges_only(client: Any) -> None:
 
 
 def test_a_bug_is_told_without_its_inside(client: Any, server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody expected is 500 with the request's id; the traceback is in the log, and the server goes on."""
+    """A bug is a 500 with the request's id; the traceback is in the log, and the server keeps running."""
 
     def broken(*arguments: object, **settings: object) -> None:
         raise ZeroDivisionError("a secret inside")

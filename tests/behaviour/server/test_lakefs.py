@@ -52,7 +52,7 @@ def upload(client: Any, path: str, body: bytes = b"1", *, branch: str = "main", 
 
 
 def stat(client: Any, path: str, **query: Any) -> Any:
-    """What is told of an object."""
+    """The metadata of an object."""
     return client.ask("GET", ":/refs/main/objects/stat", path=path, **query).json
 
 
@@ -183,7 +183,7 @@ def test_force_changes_a_read_only_repository(client: Any, outside: Path) -> Non
 
 
 def test_rules_of_protection_have_an_etag(client: Any) -> None:
-    """Who changes rules that another one has changed since they were read is told so, and no rule is lost."""
+    """A change of rules that were changed since they were read is refused, and no rule is lost."""
     place = ":/settings/branch_protection"
 
     def store(patterns: list[str], **headers: str) -> int:

@@ -135,7 +135,7 @@ class Client:
         self._counts[0] += 1
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until told to stop."""
+        """Send requests until `stop` is set."""
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         rng, branch = self._rng, f"b{self._number}"
         await self.ask("POST", "/branches", json.dumps({"name": branch, "source": "main"}).encode())

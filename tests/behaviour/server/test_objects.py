@@ -89,7 +89,7 @@ def test_a_range_past_the_end_names_the_size(client: Any, header: str) -> None:
 
 @pytest.mark.parametrize("header", ["bytes=", "bytes=5-3", "bytes=a-b", "lines=1-2", "bytes=0-1,3-4", "bytes=--1"])
 def test_a_range_that_cannot_be_read_is_ignored(client: Any, header: str) -> None:
-    """What is no single range of bytes gets the whole object, as the standard allows."""
+    """A header that is not a single range of bytes gets the whole object, as the standard allows."""
     client.put("digits", b"0123456789")
     assert client.get("digits", Range=header).body == b"0123456789"
 
@@ -117,7 +117,7 @@ def test_if_none_match_keeps_what_is_there(client: Any) -> None:
 
 
 def test_what_a_reader_has_already_is_not_sent(client: Any) -> None:
-    """A reader that names the object's ETag is told that nothing changed."""
+    """A reader that sends the object's ETag gets 304."""
     tag = f'"{client.put("a").json["checksum"]}"'
     assert client.get("a", **{"If-None-Match": tag}).status == 304
     assert client.get("a", **{"If-None-Match": '"other"'}).status == 200
@@ -167,7 +167,7 @@ def test_a_form_without_its_content_is_refused(client: Any, form: bytes) -> None
 
 @pytest.mark.parametrize("sent", [100, 3 * 1024 * 1024])
 def test_a_client_that_goes_away_leaves_nothing_staged(client: Any, server: Any, sent: int) -> None:
-    """An upload that is cut off, before or after the stream to the store began, is no object."""
+    """An upload that is cut off, before or after the stream to the store began, creates no object."""
     where = urllib.parse.urlsplit(client.endpoint)
     with socket.create_connection((where.hostname, where.port)) as line:
         head = (

@@ -52,7 +52,7 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, dict
 def test_a_signal_lets_requests_end(
     process: tuple[subprocess.Popen[bytes], str, dict[str, str]], tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Told to stop, it takes no new connection, answers what it was asked, gives up the lease and exits with 0."""
+    """On a signal it accepts no new connection, answers running requests, releases the lease and exits with 0."""
     one, endpoint, headers = process
     pool = urllib3.PoolManager(retries=False)
     creation = json.dumps({"name": "analytics", "storage_namespace": "local://analytics"})
@@ -80,7 +80,7 @@ def test_a_signal_lets_requests_end(
 
 
 def test_who_comes_second_is_sent_to_the_owner(server: Any, tmp_path: Path) -> None:
-    """While a server owns the records, another process is told at which endpoint it serves."""
+    """While a server owns the records, another process gets an error with its endpoint."""
     for second in (lambda: open_all(tmp_path / "lake"), lambda: start_server(tmp_path / "lake")):
         with pytest.raises(Conflict) as caught:
             second()
@@ -100,7 +100,7 @@ def test_it_listens_on_this_machine_unless_asked(tmp_path: Path, host: str) -> N
 
 
 def test_a_port_in_use_is_said(server: Any, tmp_path: Path) -> None:
-    """Where something listens already, the server says so and opens nothing."""
+    """A port in use is an error, and nothing is opened."""
     port = int(server.started.endpoint.rsplit(":", 1)[1])
     with pytest.raises(Unavailable) as caught:
         run_server(tmp_path / "other", port=port)
@@ -110,7 +110,7 @@ def test_a_port_in_use_is_said(server: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", [-1, 70_000])
 def test_a_port_that_cannot_be_is_said(tmp_path: Path, port: int) -> None:
-    """A number that is no port is refused with a sentence."""
+    """An invalid port is refused."""
     with pytest.raises(InvalidRequest) as caught:
         run_server(tmp_path / "lake", port=port)
     assert caught.value.kind == "invalid_address"
@@ -118,7 +118,7 @@ def test_a_port_that_cannot_be_is_said(tmp_path: Path, port: int) -> None:
 
 @pytest.mark.parametrize("metadata", [None, "/some/folder"])
 def test_several_workers_need_shared_records(tmp_path: Path, metadata: str | None) -> None:
-    """One process owns an embedded database: more workers are refused, and told what they need."""
+    """One process owns an embedded database: more workers are refused, with what they need."""
     with pytest.raises(InvalidRequest) as caught:
         run_server(tmp_path / "lake", options=ServerOptions(workers=2, metadata=metadata))
     assert caught.value.kind == "workers_need_postgresql"
@@ -127,7 +127,7 @@ def test_several_workers_need_shared_records(tmp_path: Path, metadata: str | Non
 
 
 def test_health_metrics_and_description_need_no_key(client: Any) -> None:
-    """Whoever watches the server needs no access key; what it is told holds no secret and no path."""
+    """Monitoring needs no access key, and shows no secret and no path."""
     client.put("a-path-of-a-user")
     client.get("a-path-of-a-user")
     secret = client.headers["authorization"]

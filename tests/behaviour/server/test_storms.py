@@ -96,7 +96,7 @@ def run_owner(workloads: list[Workload], strike: Callable[[threading.Event], Non
 def assert_nothing_lost(
     served: ServerProcess, tmp_path: Path, said: Path, *, seed: int, workloads: list[Workload]
 ) -> None:
-    """Every workload sees what it was told, over HTTP and then in the library; then nothing is left over."""
+    """Every workload reads what was acknowledged, over HTTP and then in the library; no garbage remains."""
     for workload in workloads:
         workload.check(bodies=not isinstance(workload, ImportWorkload))
     assert served.stop() == 0

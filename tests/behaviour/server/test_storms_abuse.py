@@ -29,7 +29,7 @@ WAITS_S = 60.0
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One server for everybody; at the end it is sound, and nobody has seen a traceback."""
+    """One server for all tests; at the end it is sound, and no reply held a traceback."""
     folder = tmp_path_factory.mktemp("abused")
     with ServerProcess(str(folder / "lake"), folder / "logs") as one:
         HttpClient([one.endpoint], one.headers).ask("POST", "/api/v1/repositories", CREATION)
@@ -100,7 +100,7 @@ def files_of(served: ServerProcess) -> set[str]:
 @pytest.mark.parametrize("sent", [0, 1_000, 2 * MIB, 20 * MIB])
 @pytest.mark.parametrize("framing", ["Content-Length: 30000000", "Transfer-Encoding: chunked"])
 def test_clients_that_break_off(served: ServerProcess, web: HttpClient, sent: int, framing: str) -> None:
-    """A client that goes away in the middle of its upload has uploaded nothing: no path, and no file."""
+    """A client that disconnects in the middle of its upload has uploaded nothing: no path, and no file."""
     before = files_of(served)
     with Line(served) as line:
         body = b"x" * sent
@@ -140,7 +140,7 @@ def test_lengths_that_cannot_be(served: ServerProcess, web: HttpClient, headers:
 
 
 def test_more_than_was_announced(served: ServerProcess, web: HttpClient) -> None:
-    """Bytes behind the announced length are no part of the object, and nobody's request."""
+    """Bytes after the announced length belong neither to the object nor to a request."""
     with Line(served) as line:
         line.say("POST", f"{OBJECTS}?path=announced", "Content-Length: 5", body=b"12345GARBAGE / HTTP/1.1\r\n\r\n")
         status = line.status()
@@ -191,7 +191,7 @@ def test_empty_objects(served: ServerProcess, web: HttpClient, headers: list[str
     ],
 )
 def test_ranges_that_cannot_be(served: ServerProcess, web: HttpClient, header: str, status: int) -> None:
-    """A range is served, or past the end (416), or, where it cannot be read, not looked at, as HTTP says."""
+    """A range is served, or past the end (416), or ignored where it is malformed, as HTTP demands."""
     web.put("main", "ranges", b"01234")
     for method in ("GET", "HEAD"):
         got = told(served, method, f"{READ}?path=ranges", f"Range: {header}")
@@ -315,7 +315,7 @@ def test_heads_that_are_too_large(served: ServerProcess, web: HttpClient) -> Non
     ],
 )
 def test_what_is_no_http(served: ServerProcess, web: HttpClient, request_bytes: bytes) -> None:
-    """What is no request of ours ends in 4xx or the end of its connection, and others are served."""
+    """A malformed request ends in 4xx or a closed connection, and others are served."""
     with Line(served) as line:
         line.socket.sendall(request_bytes)
         line.socket.shutdown(socket.SHUT_WR)
@@ -324,7 +324,7 @@ def test_what_is_no_http(served: ServerProcess, web: HttpClient, request_bytes: 
 
 
 def test_bodies_on_requests_that_take_none(served: ServerProcess, web: HttpClient) -> None:
-    """A body on GET, HEAD or DELETE is no part of the next request on the same connection."""
+    """A body on GET, HEAD or DELETE is not read as the next request on the same connection."""
     web.put("main", "body/kept", b"kept")
     for method, target in (("GET", f"{READ}?path=body/kept"), ("HEAD", f"{READ}?path=body/kept")):
         with Line(served) as line:
@@ -408,7 +408,7 @@ def test_very_large_objects_in_little_memory(
 
 
 def test_a_client_that_reads_slowly(served: ServerProcess, web: HttpClient) -> None:
-    """Clients that ask for a large object and read nothing cost a few pieces each, and stop nobody."""
+    """Clients that request a large object and read nothing cost a few pieces each, and do not block others."""
     with Line(served) as line:
         chunked(line, "slow", 64 * MIB)
         assert line.status() == 201

@@ -199,7 +199,7 @@ def test_one_of_many_creates_the_object(calm: Trio) -> None:
 
 
 def test_names_and_repositories_have_one_maker(calm: Trio) -> None:
-    """Of many that make one branch, tag, or repository at three servers at once exactly one is told that it has."""
+    """Of many clients that create one branch, tag or repository at three servers at once, exactly one succeeds."""
     clients = [calm.web(only=number % 3) for number in range(6)]
     for number in range(6):
         body = {"name": f"lake-{number}", "storage_namespace": f"local://lake-{number}"}

@@ -32,7 +32,7 @@ for number in range(count):
 
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """What a running ``lakebed serve`` says of itself, and its process."""
+    """A running ``lakebed serve``: its first report, and its process."""
     command = [sys.executable, "-m", "lakebed.cli", "serve", str(tmp_path / "lake"), "--port", "0"]
     log = ["--access-log", str(tmp_path / "access.log"), "--json"]
     process = subprocess.Popen([*command, *log], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -30,7 +30,7 @@ def row(client: Any, path: str, *, of: str) -> dict[str, Any]:
 
 
 def test_verbs_are_described() -> None:
-    """Each stands in the description of the interface under the tag lakebed, with its message and its reply."""
+    """Each is in the OpenAPI description with the tag lakebed, its message and its reply."""
     paths = description()["paths"]
     for name, one in VERBS.items():
         operation = paths[f"/api/v1/repositories/{{repository}}/verbs/{name}"]["post"]
@@ -45,7 +45,7 @@ def test_verbs_are_described() -> None:
 
 
 def test_a_prefix_is_deleted_in_one_call(client: Any) -> None:
-    """Everything below it is gone at once, and whether anything was there is told."""
+    """Everything below it is deleted at once, and the reply tells whether anything was there."""
     for number in range(3):
         client.put(f"p/{number}")
     client.put("q")
@@ -174,7 +174,7 @@ def test_only_administrators_name_others(client: Any) -> None:
 
 
 def test_changes_are_audited_and_reads_are_not(client: Any) -> None:
-    """The log says who changed which branch by which verb."""
+    """The log has access key, branch and verb of a change."""
     client.put("seed")
     before = len(client.ask("GET", "/auth/audit", amount=1000).json["results"])
     client.ask("POST", ":/verbs/stage_many", [row(client, "b", of="seed")], branch="main")
@@ -189,7 +189,7 @@ def test_changes_are_audited_and_reads_are_not(client: Any) -> None:
 
 
 def test_bodies_of_put_that_are_none(client: Any) -> None:
-    """Before the bytes stands a line of JSON; what has none is refused, and nothing is stored."""
+    """A line of JSON precedes the bytes; a body without one is refused, and nothing is stored."""
     for body in (b"", b"no line", b"{}", b"[]\n", b"\xff\n", b'{"path": 5}\nx', b"x" * (2 << 20)):
         answer = client.ask("POST", ":/verbs/put", body, branch="main")
         assert answer.status == 400, body[:10]

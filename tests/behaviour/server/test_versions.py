@@ -204,7 +204,7 @@ def test_the_log_can_be_narrowed(client: Any) -> None:
 
 
 def test_tags(client: Any) -> None:
-    """A tag names a commit for good, can have slashes, and goes when it is deleted."""
+    """A tag names a commit permanently, may have slashes, and can be deleted."""
     head = client.ask("GET", ":/branches/main").json["commit_id"]
     assert client.ask("POST", ":/tags", {"id": "releases/1", "ref": "main"}).json == {
         "id": "releases/1",
@@ -282,7 +282,7 @@ def test_an_import_brings_objects_without_copying(
 
 
 def test_only_allowed_places_are_imported(client: Any, tmp_path: Path) -> None:
-    """Whoever may write can still not read the server's files by importing or staging them."""
+    """The role write does not suffice to read the server's files by importing or staging them."""
     (tmp_path / "private").write_bytes(b"private")
     for kind, path in (("object", tmp_path / "private"), ("common_prefix", tmp_path)):
         location = {"type": kind, "path": f"local://{path}", "destination": "in"}

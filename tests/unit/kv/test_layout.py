@@ -57,7 +57,7 @@ def test_names_sort_as_numbers_do(numbers: list[int]) -> None:
         "",
     ],
 )
-def test_strangers_are_not_ours(path: str) -> None:
+def test_isolation_are_not_ours(path: str) -> None:
     """What a nested database or another program wrote is never taken for an object of this database."""
     assert not layout.is_own(path)
 

@@ -124,7 +124,7 @@ def test_every_dropped_byte_is_found() -> None:
 
 
 @given(body=st.binary(max_size=300) | st.sampled_from([b"{}", b"null", b'{"checksum":"', b'{"format":2}']))
-def test_strangers_are_corruption(body: bytes) -> None:
+def test_isolation_are_corruption(body: bytes) -> None:
     """Bytes of any other kind are named as such."""
     with pytest.raises(Corruption):
         decode_manifest(body, path="x")

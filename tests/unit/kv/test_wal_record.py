@@ -94,7 +94,7 @@ def test_every_dropped_byte_is_found(body: bytes) -> None:
 
 
 @given(body=st.binary(max_size=200))
-def test_strangers_are_corruption(body: bytes) -> None:
+def test_isolation_are_corruption(body: bytes) -> None:
     """Bytes of any other kind are named as such."""
     with pytest.raises(Corruption):
         decode_record(body, path="x")

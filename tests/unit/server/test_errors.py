@@ -38,13 +38,13 @@ def test_nothing_of_the_inside_is_told(error: Exception) -> None:
 
 
 def test_a_client_is_told_the_kind() -> None:
-    """The kind of an error stands in a header, for programs."""
+    """The kind of an error is in a header, for programs."""
     reply = error_reply(errors.Conflict("sentence.", kind="merge_conflict"), request_id="")
     assert reply.headers["x-lakebed-error"] == "merge_conflict"
 
 
 def test_a_client_is_told_the_class_and_plain_facts() -> None:
-    """Our own client raises the same class with the same facts; what is no JSON stays with the server."""
+    """The client of lakebed raises the same class with the same facts; facts that are not JSON stay in the server."""
     facts = {"paths": ["a", "b"], "count": 2, "near": ("x",), "none": None, "deep": {"k": [1.5, True]}}
     reply = error_reply(
         errors.Conflict("sentence.", kind="merge_conflict", **facts, raw=b"x", thing=object(), bad={1: 2}),

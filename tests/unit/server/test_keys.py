@@ -114,7 +114,7 @@ def test_tokens_are_bounded_and_cleaned_up(keys: AccessKeys, store: MemoryKeyVal
 
 
 def test_a_token_makes_no_tokens(keys: AccessKeys) -> None:
-    """A stolen token ends with its time: it cannot log in for another, and is no key to rotate or revoke."""
+    """A token cannot log in for another one, and cannot be rotated or revoked as a key."""
     made = keys.create(role="write")
     token = keys.login(made.key.id, made.secret)
     with pytest.raises(InvalidRequest):
@@ -125,7 +125,7 @@ def test_a_token_makes_no_tokens(keys: AccessKeys) -> None:
 
 
 def test_the_first_key_is_made_once(keys: AccessKeys) -> None:
-    """Only where there is no key at all is a first one made."""
+    """The first key is created only when there is none."""
     first = keys.create_first()
     assert first is not None
     assert first.key.role == "admin"

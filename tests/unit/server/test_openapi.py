@@ -14,7 +14,7 @@ from lakebed.server.routes import ROUTES
 
 @pytest.fixture(scope="module")
 def described() -> dict[str, Any]:
-    """The description, as it goes over the wire."""
+    """The description, as it is sent."""
     found: dict[str, Any] = json.loads(json.dumps(description()))
     return found
 

@@ -22,7 +22,7 @@ def test_written_paths_parse(branch: str | None) -> None:
     assert paths.manifest("m") == "manifest/m"
 
 
-def test_strangers_do_not_parse() -> None:
+def test_isolation_do_not_parse() -> None:
     """Hints, padded numbers and temporary files are no snapshots."""
     for path in (
         "snapshot/LATEST",

@@ -33,13 +33,13 @@ SECRET = b"S3CR3T: others may read it"
 
 @dataclass
 class Ground:
-    """A lake that is served, and what lies in it and around it."""
+    """A served lake, with what is in it and around it."""
 
     folder: Path
     running: Running
     admin: Any
     limited: Any
-    """Of a key that may administrate the repository ``mine`` and sees nothing else."""
+    """A client with a key for the repository ``mine`` alone, role admin."""
 
     @property
     def lake(self) -> Path:
@@ -47,7 +47,7 @@ class Ground:
         return self.folder / "lake"
 
     def attempts(self, key: Any, url: str, *, repository: str = "mine") -> dict[str, Any]:
-        """The answers of every way in which a URL can become an entry."""
+        """The replies of every operation that turns a URL into an entry."""
         client = replace(key, repository=repository)
         columns = columns_of([("in/x", Entry(url, len(SECRET), "", 0))])
         row = {"path": "in/x", "address": url, "size_bytes": len(SECRET), "checksum": "", "modified_ms": 0}
@@ -114,7 +114,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory, connect: Callable[[Running]
 
 
 def forbidden(ground: Ground) -> dict[str, str]:
-    """URLs of what nobody may name, by what they are."""
+    """URLs that are never allowed, by what they are."""
     folder, lake = ground.folder, ground.lake
     stat = replace(ground.admin, repository="theirs").ask("GET", ":/refs/main/objects/stat", path="secret").json
     record = next(path for path in sorted((lake / METADATA_FOLDER).rglob("*")) if path.is_file())
@@ -177,7 +177,7 @@ def test_no_key_names_what_nobody_allowed(ground: Ground) -> None:
 
 
 def test_what_is_allowed_is_imported_and_linked(ground: Ground) -> None:
-    """Places for all are for keys that may see all; a limited key has those of its own repository, and reads all."""
+    """Places without a repository are for unlimited keys; a limited key has those of its own, and reads all."""
     client = replace(ground.admin, repository="mine")
     client.ask("POST", ":/branches", {"name": "allowed", "source": "main"})
 
@@ -256,7 +256,7 @@ def test_names_of_stores_are_those_of_the_lake() -> None:
 
 
 def test_many_objects_are_checked_by_folder(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred thousand addresses of one folder cost one look at it; one wrong among them refuses all."""
+    """A hundred thousand addresses of one folder cost one check of it; a wrong one refuses all."""
     home = ground.running.site.repositories.repository("mine").context
     looks = 0
     real = os.path.realpath
@@ -276,7 +276,7 @@ def test_many_objects_are_checked_by_folder(ground: Ground, monkeypatch: pytest.
 
 
 def test_a_404_tells_neither_paths_nor_other_names(ground: Ground) -> None:
-    """A repository that is not there: no key is told where the storage is, or which repositories there are."""
+    """A missing repository: no reply shows where the storage is, or which repositories exist."""
     missing = ground.admin.new_key("admin", repositories=["their"])
     for key in (ground.admin, missing):
         client = replace(key, repository="their")
@@ -299,7 +299,7 @@ def test_a_404_tells_neither_paths_nor_other_names(ground: Ground) -> None:
 
 
 def test_errors_do_not_tell_where_the_storage_is(ground: Ground) -> None:
-    """Also an import that fails behind its reply, and a store that cannot be written: local:// stands for the path."""
+    """Also for an import that fails after its reply, and a store that cannot be written: local:// replaces the path."""
     client = replace(ground.admin, repository="mine")
     source = {"type": "common_prefix", "path": f"file://{ground.lake}/incoming/none", "destination": "in/"}
     started = client.ask("POST", ":/branches/main/import", {"paths": [source], "commit": {"message": "m"}})
@@ -317,7 +317,7 @@ def test_errors_do_not_tell_where_the_storage_is(ground: Ground) -> None:
 
 
 def test_metrics_name_nothing_without_a_key(ground: Ground) -> None:
-    """Who sends no key, or one that is limited, sees no repository, branch or bucket; a key for all sees them."""
+    """Without a key, or with a limited one, no repository, branch or bucket is shown; a key for all shows them."""
     client = replace(ground.admin, repository="mine")
     client.ask("POST", ":/branches", {"name": "a-private-branch", "source": "main"})
     client.put("x", branch="a-private-branch")
