@@ -23,7 +23,7 @@ __all__ = ["PlannedFiles"]
 
 
 class PlannedFiles(Sequence[DataFile]):
-    """Some rows of manifest entries as a sequence of files.
+    """The files of some manifest entries, as a sequence of objects made when first used.
 
     Args:
         entries: `manifest.ENTRY_SCHEMA`, shared by all splits of a plan.

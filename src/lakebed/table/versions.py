@@ -50,7 +50,7 @@ class TableView:
 
     @property
     def version(self) -> str:
-        """The version as text that says which kind it is: ``tag.<name>``, ``branch.<name>`` or ``snapshot.<id>``."""
+        """The version as unambiguous text: ``tag.<name>``, ``branch.<name>`` or ``snapshot.<id>``."""
         if self.resolved.tag is not None:
             return f"tag.{self.resolved.tag}"
         if self.resolved.branch is not None:
@@ -79,7 +79,7 @@ class TableView:
 
 
 def version_of(snapshot: Snapshot, *, store: str) -> Version:
-    """A snapshot as a version. Its rows are those stored: one that was replaced counts until it is merged away."""
+    """A snapshot as a version. Its rows are the stored ones: a replaced row counts until it is merged."""
     target = rollback_target(snapshot)
     changed = "no row changed" if snapshot.commit_kind == "COMPACT" else f"{snapshot.delta_record_count:+,} rows"
     what = f"{snapshot.commit_kind.lower()}, {changed}" if target is None else f"rollback to {target}"
@@ -105,10 +105,10 @@ def rollback_target(snapshot: Snapshot) -> int | None:
 
 
 def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
-    """A tag, or one of lakebed's hidden pins, as a pin, without an owner: the format records none.
+    """A tag, or one of lakebed's hidden pins, as a pin without an owner, which the format does not record.
 
     Args:
-        written_ms: when its file was written, for tags without a creation time.
+        written_ms: the time at which its file was written, for tags without a creation time.
     """
     kind, name = "tag", tag.name
     if is_hidden(tag.name):
