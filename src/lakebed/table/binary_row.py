@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import Corruption, InvalidRequest
@@ -75,7 +76,7 @@ class Slots:
 
     words: U64
     """The slot, without the offset of a variable part."""
-    valid: np.ndarray[Any, np.dtype[np.bool_]] | None
+    valid: npt.NDArray[np.bool_] | None
     """None: no nulls."""
     tail_lengths: I64 | None = None
     """Bytes of the variable part, multiples of 8, 0 where inline or null; None: never any."""
@@ -135,7 +136,7 @@ def slots_of(column: pa.Array | pa.ChunkedArray, type_text: str) -> Slots:
     return Slots(_zero_nulls(words, valid), valid)
 
 
-def _numbers(array: pa.Array, dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
+def _numbers(array: pa.Array, dtype: str) -> npt.NDArray[Any]:
     """The value buffer of a fixed-width array; values of nulls are arbitrary."""
     width = np.dtype(dtype).itemsize
     if len(array) == 0:
@@ -143,11 +144,11 @@ def _numbers(array: pa.Array, dtype: str) -> np.ndarray[Any, np.dtype[Any]]:
     return np.frombuffer(array.buffers()[1], dtype=dtype, count=len(array), offset=array.offset * width)
 
 
-def _zero_nulls(words: U64, valid: np.ndarray[Any, np.dtype[np.bool_]] | None) -> U64:
+def _zero_nulls(words: U64, valid: npt.NDArray[np.bool_] | None) -> U64:
     return words if valid is None else np.where(valid, words, np.uint64(0))
 
 
-def _string_slots(array: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]] | None) -> Slots:
+def _string_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None) -> Slots:
     buffer, starts, lengths = byte_strings(array)
     inline = lengths <= INLINE_BYTES_MAX
     words = words_at(buffer, starts, lengths) | ((np.uint64(0x80) | lengths.astype(np.uint64)) << np.uint64(56))
@@ -158,7 +159,7 @@ def _string_slots(array: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]] | 
     return Slots(_zero_nulls(words, valid), valid, tail, buffer, starts, lengths)
 
 
-def _decimal_slots(array: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, parsed: Type) -> Slots:
+def _decimal_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed: Type) -> Slots:
     halves = (
         _numbers(array, "<u8")
         if len(array) == 0
@@ -180,7 +181,7 @@ def _decimal_slots(array: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]] |
     return Slots(lengths.astype(np.uint64), valid, tail, buffer, rows * 16 + dropped, lengths)
 
 
-def _timestamp_slots(array: pa.Array, valid: np.ndarray[Any, np.dtype[np.bool_]] | None, parsed: Type) -> Slots:
+def _timestamp_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed: Type) -> Slots:
     ticks = _numbers(array, "<i8")
     if valid is not None:
         ticks = np.where(valid, ticks, 0)

@@ -10,9 +10,10 @@ Invariant: rows are never materialised; the words of all rows are mixed column b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +23,7 @@ from lakebed.table.ragged import I64, U64
 
 __all__ = ["bucket_of", "key_hashes"]
 
-U32 = np.ndarray[Any, np.dtype[np.uint32]]
+U32 = npt.NDArray[np.uint32]
 _SEED: Final = 42
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 _BLOCK_ROWS: Final = 32_768
@@ -35,7 +36,7 @@ def bucket_of(
     *,
     bucket_count: int,
     function: str = "default",
-) -> np.ndarray[Any, np.dtype[np.int32]]:
+) -> npt.NDArray[np.int32]:
     """The bucket of each row.
 
     Args:
@@ -54,17 +55,15 @@ def bucket_of(
         raise InvalidRequest(f"Cannot place rows into {bucket_count} buckets by {len(columns)} columns.")
     if function == "mod":
         numbers = pc.fill_null(columns[0].cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-        remainders: np.ndarray[Any, np.dtype[np.int32]] = np.mod(numbers, np.int64(bucket_count)).astype(np.int32)
+        remainders: npt.NDArray[np.int32] = np.mod(numbers, np.int64(bucket_count)).astype(np.int32)
         return remainders
     if function != "default":
         raise InvalidRequest(f"The bucket function {function!r} is not supported by this version of lakebed.")
-    buckets: np.ndarray[Any, np.dtype[np.int32]] = np.abs(np.fmod(key_hashes(columns, types), np.int32(bucket_count)))
+    buckets: npt.NDArray[np.int32] = np.abs(np.fmod(key_hashes(columns, types), np.int32(bucket_count)))
     return buckets
 
 
-def key_hashes(
-    columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[str]
-) -> np.ndarray[Any, np.dtype[np.int32]]:
+def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[str]) -> npt.NDArray[np.int32]:
     """The hash of each row's key, by which buckets are chosen.
 
     Args:

@@ -316,7 +316,7 @@ def _with_sequences(file: DataFile, first: int, last: int) -> DataFile:
 
 def _require(schema: TableSchema, name: str) -> DataField:
     field = schema.field_by_name(name)
-    assert field is not None, f"key {name} is no column"
+    assert field is not None, f"key {name} is not a column"
     return field
 
 

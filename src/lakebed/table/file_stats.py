@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,7 +30,7 @@ from lakebed.table.types import arrow_schema, arrow_type
 
 __all__ = ["may_match", "partition_columns"]
 
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Mask = npt.NDArray[np.bool_]
 _IN_VALUES_MAX = 64
 """An IN of more values is compared by its smallest and largest value only."""
 
@@ -94,7 +94,7 @@ def may_match(
     return result
 
 
-def _groups(entries: pa.Table) -> list[tuple[np.ndarray[Any, np.dtype[np.int64]], tuple[str, ...] | None]]:
+def _groups(entries: pa.Table) -> list[tuple[npt.NDArray[np.int64], tuple[str, ...] | None]]:
     """Rows whose statistics have the same columns: same schema, same named columns, same arity."""
     keys = pa.table(
         {
@@ -186,14 +186,12 @@ class _FileBounds:
         has_null, has_value = nulls != 0, (nulls < 0) | (nulls < row_counts)
         return _Bounds(low, high, has_null, has_value)
 
-    def _null_counts(self, stats: str, index: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def _null_counts(self, stats: str, index: int) -> npt.NDArray[np.int64]:
         counts = self.group.column(f"{stats}_null_counts").combine_chunks()
         long_enough = pc.fill_null(pc.greater(pc.list_value_length(counts), index), False)
         nothing = pa.scalar(None, counts.type)
         padded = pc.if_else(long_enough, counts, nothing)
-        found: np.ndarray[Any, np.dtype[np.int64]] = pc.fill_null(pc.list_element(padded, index), -1).to_numpy(
-            zero_copy_only=False
-        )
+        found: npt.NDArray[np.int64] = pc.fill_null(pc.list_element(padded, index), -1).to_numpy(zero_copy_only=False)
         return found
 
 

@@ -179,7 +179,7 @@ def parse_consumer(path: str) -> str | None:
 
 
 def parse_branch(path: str) -> str | None:
-    """Name of the branch in whose folder a path lies, or whose folder it is."""
+    """Name of the branch whose folder is the path or above it."""
     return _text(_BRANCH, path)
 
 

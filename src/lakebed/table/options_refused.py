@@ -59,4 +59,4 @@ COLUMN_PREFIXES: Final[Mapping[str, str]] = {
     "file.compression.per.level": "files of all levels are compressed alike",
     "file.format.per.level": "lakebed writes Parquet files only",
 }
-"""The same for families of options, by how their names begin."""
+"""The same for families of options, by prefix."""

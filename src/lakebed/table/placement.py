@@ -205,8 +205,8 @@ def check_placement(schema: TableSchema) -> None:
 
 def _not_implemented(name: str, text: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Option {name!r} = {text!r} decides where rows or files of the table lie, and this version of lakebed does "
-        "not implement it: the table can be read, but neither written nor cleaned.",
+        f"Option {name!r} = {text!r} decides the location of rows or files of the table, and this version of lakebed "
+        "does not implement it: the table can be read, but neither written nor cleaned.",
         kind="unsupported_option",
         option=name,
     )

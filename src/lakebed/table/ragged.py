@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 __all__ = [
@@ -25,9 +26,9 @@ __all__ = [
     "words_at",
 ]
 
-Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-U64 = np.ndarray[Any, np.dtype[np.uint64]]
-I64 = np.ndarray[Any, np.dtype[np.int64]]
+Bytes = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
 
 _WORD_BYTES = 8
 _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(_WORD_BYTES)] + [2**64 - 1], dtype=np.uint64)
@@ -83,11 +84,11 @@ def gather_bytes(buffer: Bytes, starts: I64, lengths: I64) -> Bytes:
     return np.frombuffer(taken.buffers()[2], dtype=np.uint8, count=total) if total else buffer[:0]
 
 
-def valid_mask(array: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
     """True where a value is present."""
     if array.null_count == 0:
         return np.ones(len(array), dtype=np.bool_)
-    mask: np.ndarray[Any, np.dtype[np.bool_]] = array.is_valid().to_numpy(zero_copy_only=False)
+    mask: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
     return mask
 
 

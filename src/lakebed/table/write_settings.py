@@ -31,7 +31,7 @@ from lakebed.table.schema import bucket_function, bucket_keys
 __all__ = ["UNAWARE_BUCKET", "WriteSettings", "check_writable", "file_settings"]
 
 UNAWARE_BUCKET = -1
-"""Option ``bucket`` of a table that places rows anywhere; its files lie in bucket 0. DO NOT CHANGE: on disk."""
+"""Option ``bucket`` of a table that places rows anywhere; its files are in bucket 0. DO NOT CHANGE: on disk."""
 
 KEYED_FILE_BYTES = 128 * 1024 * 1024
 APPEND_FILE_BYTES = 256 * 1024 * 1024
