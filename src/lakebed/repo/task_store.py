@@ -96,7 +96,7 @@ class ObjectBytes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StorageBytes:
+class StorageBytes(ObjectBytes):
     """Bytes in storage that the process reaches itself.
 
     Attributes:
@@ -109,11 +109,9 @@ class StorageBytes:
 
     @property
     def url(self) -> str:
-        """See `ObjectBytes.url`."""
         return self.store.root_url
 
     def read(self, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
-        """See `ObjectBytes.read`."""
         store, address = self._locate(entry)
         return read_object(store, address, entry, byte_range=byte_range)
 
@@ -123,14 +121,13 @@ class StorageBytes:
         return read_object_ranges(store, address, entry, ranges)
 
     def upload(self, body: Buffer | Iterable[Buffer]) -> Entry:
-        """See `ObjectBytes.upload`."""
         return upload_to(self.store, body, environment=Environment())
 
     def _locate(self, entry: Entry) -> tuple[ObjectStore, str]:
         return self.foreign.locate(entry.address) if is_foreign(entry.address) else (self.store, entry.address)
 
 
-class TaskStore:
+class TaskStore(ObjectStore):
     """`ObjectStore` over some files of a branch: see the module. Thread-safe.
 
     Args:
@@ -161,7 +158,6 @@ class TaskStore:
 
     @property
     def root_url(self) -> str:
-        """See `ObjectStore.root_url`."""
         return self._root_url
 
     @property
@@ -172,17 +168,14 @@ class TaskStore:
     # ---- reading
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        """See `ObjectStore.get`."""
         return self._source.read(path, self._entry(path), byte_range=byte_range)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """See `ObjectStore.get_ranges`."""
         return self._source.read_ranges(path, self._entry(path), ranges=ranges) if ranges else []
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
-        """See `ObjectStore.get_stream`."""
         return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def head(self, path: str) -> ObjectMeta:

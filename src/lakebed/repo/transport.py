@@ -116,7 +116,7 @@ class Transport(Protocol):
         ...
 
 
-class LocalTransport:
+class LocalTransport(Transport):
     """`Transport` to a repository that this process has opened.
 
     Args:
@@ -143,20 +143,16 @@ class LocalTransport:
 
     @property
     def url(self) -> str:
-        """See `Transport.url`."""
         return self._context.store.root_url
 
     @property
     def context(self) -> RepositoryContext:
-        """See `Transport.context`."""
         return self._context
 
     def call(self, verb: Verb[R], **local: Any) -> R:
-        """See `Transport.call`."""
         return verb.run(self._context, **local)
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
-        """See `Transport.rows`."""
         return verb.rows(self._context, amount=amount)
 
     def commit_id(self, branch: str) -> str:
@@ -220,5 +216,4 @@ class LocalTransport:
         return write.stage_many(self._context, branch=branch, entries=entries)
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
-        """See `Transport.store`."""
         return local_store(self._context, ref, prefix)

@@ -28,7 +28,7 @@ from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.remote.client import READ_S, Client, encoded, read_reply
 from lakebed.repo.remote.objects import HttpObjects
-from lakebed.repo.transport import Body
+from lakebed.repo.transport import Body, Transport
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Described, ListVerb, RepositoryFacts, Verb
 from lakebed.repo.verbs.reading import Head
@@ -99,7 +99,7 @@ def _row_name(row: Any) -> str:
     raise InternalError(f"A row of {type(row).__name__} has no name.")
 
 
-class HttpTransport:
+class HttpTransport(Transport):
     """`Transport` to a repository behind a server. Thread-safe. It can be pickled, with its credentials.
 
     Args:
@@ -125,7 +125,6 @@ class HttpTransport:
 
     @property
     def facts(self) -> RepositoryFacts:
-        """See `Transport.facts`."""
         return self._facts
 
     @property
