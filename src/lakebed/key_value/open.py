@@ -52,7 +52,7 @@ def open_key_value(
         create: make it when nothing is there.
         take_over: also when another process owns it; that one is over then, and loses nothing that it acknowledged.
         durable: False does not wait for the disk, on local folders.
-        endpoint: where this process serves others; whom its ownership turns away is told.
+        endpoint: where this process serves others; the errors of processes that it turns away name it.
         options: settings of the database; None: those that suit repositories.
 
     Raises:

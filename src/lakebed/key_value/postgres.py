@@ -61,7 +61,7 @@ FORMAT: Final = 1
 """Of the tables. A newer one is refused."""
 
 _SERVER_VERSION_MIN: Final = 13_00_00  # for pg_xact_status of xid8
-_SETUP_LOCK: Final = 0x6C616B65626564  # any number that nobody else takes: "lakebed"
+_SETUP_LOCK: Final = 0x6C616B65626564  # any number that no other program uses: "lakebed"
 _ONE_CALL_KEY_COUNT_MAX: Final = 64
 """A write of more keys goes in statements over many rows; of so many, key by key in one call."""
 _STATEMENT_ROW_COUNT_MAX: Final = 10_000
@@ -143,9 +143,9 @@ def open_postgres(url: str, *, environment: Environment, create: bool = True) ->
 
     Raises:
         NotFound: kind ``database_not_found``; there are no tables, and not `create`.
-        InvalidRequest: the URL, the user or the database cannot be, or psycopg is missing.
+        InvalidRequest: the URL, the user or the database is invalid, or psycopg is missing.
         UnsupportedFormat: the tables are a newer lakebed's.
-        Unavailable: nobody answers.
+        Unavailable: the server does not answer.
     Cost: 1 connection and 2 statements; some more to create.
     """
     connections = Connections(url, environment=environment)
@@ -201,7 +201,7 @@ class PostgresSnapshot(KeyValueSnapshot):
         self._lock = environment.runtime.lock()
 
     def _rows(self, query: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
-        with self._lock:  # of this connection: whoever comes second waits for it anyway
+        with self._lock:  # of this connection: a second caller waits for it anyway
             if self._connection is None:
                 raise Closed("The snapshot was closed: take a new one.")
             try:
@@ -383,15 +383,15 @@ class PostgresKeyValue(KeyValue):
             is_committed = self._ended(witness)
         except LakebedError as unanswered:
             raise OutcomeUnknown(
-                f"The connection to {self._connections.shown} was lost during a commit, and nobody can be asked yet "
-                "what became of it: read before trying again.",
+                f"The connection to {self._connections.shown} was lost during a commit, and the server cannot be asked "
+                "yet what became of it: read before trying again.",
                 kind="commit_unanswered",
             ) from unanswered
         if not is_committed:
             raise_translated(lost, shown=self._connections.shown)
 
     def _ended(self, witness: Witness) -> bool:
-        """Whether a transaction was committed. Raises `Unavailable` when that cannot be known now."""
+        """Whether a transaction was committed. Raises `Unavailable` if that is not known now."""
         for turn in range(_SETTLE_TRIES_MAX):
             is_committed = self._connections.became_of(witness)
             if is_committed is not None:
@@ -399,7 +399,7 @@ class PostgresKeyValue(KeyValue):
                     self._unresolved -= {witness}
                 return is_committed
             self._environment.clock.sleep(min(0.5, 0.005 * 2**turn))
-        raise Unavailable(f"A commit to {self._connections.shown} goes on and on: try again later.", kind="slow_commit")
+        raise Unavailable(f"A commit to {self._connections.shown} does not end: try again later.", kind="slow_commit")
 
     def _resolve_outcomes(self) -> None:
         """Before a read: resolve the outcome of commits whose replies were lost. Raises `Unavailable`."""

@@ -105,7 +105,7 @@ class Connections:
         environment: clock and locks.
         count_max: most connections at once.
 
-    Raises `InvalidRequest` for a URL that cannot be, or when psycopg is missing. Cost: no connection.
+    Raises `InvalidRequest` for an invalid URL, or if psycopg is missing. Cost: no connection.
     """
 
     def __init__(
@@ -223,12 +223,12 @@ class Connections:
         raise Unavailable(f"PostgreSQL at {self.shown} closes every connection.")
 
     def became_of(self, witness: Witness) -> bool | None:
-        """Whether a transaction was committed; None: it has not ended yet. Afterwards it cannot be committed any more.
+        """Whether a transaction was committed; None: it has not ended yet. After that it cannot be committed any more.
 
         A crash of the server gives the ids of transactions that it lost to others, so ``pg_xact_status`` may speak of
         another one. What a transaction wrote is there or not: its row is written here too, which waits for it.
 
-        Raises `Unavailable` when nobody answers.
+        Raises `Unavailable` if the server does not answer.
         """
 
         def question(connection: Connection) -> int | None:
@@ -250,7 +250,7 @@ class Connections:
         self._idle.clear()
 
     def close(self) -> None:
-        """Close what is idle now, and the others when they are given back. Again is fine."""
+        """Close what is idle now, and the others when they are given back. Closing twice is a no-op."""
         with self._changed:
             self._is_closed = True
             self._drop_idle()
@@ -271,5 +271,5 @@ def _parsed(url: str) -> dict[str, Any]:
     else:
         problem = None
     if problem is not None:
-        raise problem  # outside of the handler: the error that has the URL is no part of it
+        raise problem  # outside of the handler, so that the error that has the URL is not its context
     return {**_DEFAULTS, **settings}

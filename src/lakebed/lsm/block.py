@@ -5,8 +5,8 @@ whole) and finding a key in a decoded one. Invariants: rows are sorted by (key a
 is immutable, and so is its batch, of which slices are views.
 
 The message is compressed as a whole, not column by column as Arrow would: one call and one allocation instead of eight.
-Finding bisects over the offsets of the keys: rows do not become Python objects but for those that are returned. Who
-searches a block a second time gets every sixteenth key as an object, and bisects over those first.
+Finding bisects over the offsets of the keys: only rows that are returned become Python objects. The second search of a
+block makes an object of every sixteenth key, and later ones bisect over those first.
 Does not know: files, indexes.
 """
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 PLAIN: Final = 1
-"""Flag of a block: only PUT, no row ends by itself, each key once in the whole file. On disk: DO NOT CHANGE."""
+"""Flag of a block: only PUT, no row has a TTL, each key once in the whole file. On disk: DO NOT CHANGE."""
 TOMBSTONES_ONLY: Final = 2
 """Flag of a block: only DELETE. On disk: DO NOT CHANGE."""
 CONTINUES: Final = 4
@@ -53,12 +53,12 @@ _CODEC_NUMBERS: Final[dict[Compression, int]] = {"lz4": 1, "zstd": 2}  # on disk
 _CODECS: Final = {1: pa.Codec("lz4_raw"), 2: pa.Codec("zstd")}
 
 _PYTHON_BYTES_OF_BLOCK: Final = 4096
-"""What stands around the columns of one block: the message's metadata, batch, buffers, views."""
+"""What one block needs besides its columns: the message's metadata, batch, buffers, views."""
 
 _MARK_ROWS: Final = 16
 """Rows from one mark to the next."""
 _PYTHON_BYTES_OF_MARK: Final = 48
-"""What a mark costs beside its letters: a bytes object and its place in a list."""
+"""What a mark costs in addition to its bytes: a bytes object and its slot in a list."""
 
 _PUT: Final = int(Kind.PUT)
 _MERGE: Final = int(Kind.MERGE)
@@ -94,7 +94,7 @@ class _Point(NamedTuple):
     values: memoryview
     expires: memoryview
     ends: bytes
-    """One byte a row: whether `expires` holds for it. Both are empty when no row of the block ends by itself."""
+    """One byte a row: whether `expires` holds for it. Both are empty if no row of the block has a TTL."""
     key_bytes: int
     """Of all keys together, which are copied."""
 
@@ -121,7 +121,7 @@ class Block:
 
     @property
     def plain(self) -> bool:
-        """Only PUT, no row ends by itself, each key once in the whole file."""
+        """Only PUT, no row has a TTL, each key once in the whole file."""
         return self.flags & PLAIN != 0
 
     @property
@@ -167,13 +167,13 @@ class Block:
         return self._seek(key, point)
 
     def rows_of(self, key: bytes, *, sequence: int | None = None) -> tuple[list[Row], bool]:
-        """Rows of one key, newest first, down to the first that is no MERGE.
+        """Rows of one key, newest first, down to the first that is not a MERGE.
 
         Args:
             sequence: rows above it are passed over; None: none is.
 
         Returns:
-            The rows, and whether more of them may stand in the next block: this one ended before that first row.
+            The rows, and whether more of them may be in the next block: this one ended before that first row.
         """
         point = self._point or self._make_point()
         rows, key_at, sequences, kinds, value_offsets, values, expires, ends, _ = point

@@ -1,11 +1,11 @@
 """Memory for what was read: blocks and tails of files in one bounded cache a process, single rows in another.
 
 Invariants: the sum of the sizes never exceeds the setting, not even while something is put in; what is larger than the
-setting is not kept; files are immutable, so a cached block is never stale. A cached row can be, so whoever puts one
-says which generation it was read in, and rows read before the last `discard` are refused.
+setting is not kept; files are immutable, so a cached block is never stale. A cached row can be, so `put` names
+the generation in which it was read, and rows read before the last `discard` are refused.
 
-Reads take no lock: one lookup in a dictionary is atomic, a value is never changed once it is in, and the mark that it
-was used may be lost in a race without harm. Changes are made under a lock. Does not know: how to read or decode.
+Reads take no lock: one lookup in a dictionary is atomic, a value is never changed once it is in, and a lost mark
+that it was used does no harm. Changes are made under a lock. Does not know: how to read or decode.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CACHE_BYTES_MAX_DEFAULT: Final = 64 << 20
 """Of the process's shared cache."""
 
 _ENTRY_BYTES: Final = 400
-"""What one entry costs beside its value: key, node of the ordered dictionary, entry, place in its file's set."""
+"""What one entry costs in addition to its value: key, node of the ordered dictionary, entry, slot in its file's set."""
 
 _FULL_SHARE: Final = 0.9
 """Of the setting: from here on a cache counts as full."""
@@ -32,7 +32,7 @@ _MET_PER_ENTRY: Final = 4
 """Blocks remembered as read once: so many for each that is kept, 150 bytes each."""
 
 _ROW_BYTES: Final = 200
-"""What one row costs beside its letters: two bytes objects and its place in a dictionary that has just grown."""
+"""What one row costs in addition to its bytes: two bytes objects and its slot in a dictionary that has just grown."""
 
 
 class _Entry:
@@ -89,7 +89,7 @@ class BlockCache:
         return entry.value
 
     def put(self, file: str, number: int, value: Any, *, size_bytes: int) -> None:
-        """Keep a value that is never None; others make room first."""
+        """Keep a value, which is never None; evict others first if needed."""
         size_bytes += _ENTRY_BYTES
         key = (file, number)
         with self._lock:
@@ -102,7 +102,7 @@ class BlockCache:
             self._size_bytes += size_bytes
 
     def wants(self, file: str, number: int) -> bool:
-        """Whether to put in what was just read for a single key: while there is room, and at its second reading."""
+        """Whether to cache what was just read for a single key: while there is space, and at its second reading."""
         if self._size_bytes < self._bytes_max * _FULL_SHARE:
             return True
         key, met = (file, number), self._met

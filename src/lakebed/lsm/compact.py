@@ -11,7 +11,7 @@ Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.
 - Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, twice one encoded output
   file, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
-- Nothing is published here, and no input is touched: a compaction that fails leaves files that nobody refers to.
+- Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
 
 Does not know: manifests, jobs, who else compacts.
 """

@@ -36,7 +36,7 @@ def mint_file_id(after: str | None = None, *, environment: Environment) -> str:
         after: an id that the new one must exceed; None: any will do.
 
     Raises:
-        InvalidRequest: `after` is no id.
+        InvalidRequest: `after` is not a valid id.
         InternalError: `after` is the last id there is.
     """
     now_ms = min(max(environment.clock.now_ms(), 0), _TIME_MS_MAX)
@@ -72,8 +72,8 @@ def is_file_id(text: str) -> bool:
 def _parsed(file_id: str) -> int:
     if not is_file_id(file_id):
         raise InvalidRequest(
-            f"{file_id!r} is no file id: one has {FILE_ID_CHARACTERS} characters, digits and capital letters without "
-            "I, L, O and U, and the first is at most 7.",
+            f"{file_id!r} is not a valid file id: one has {FILE_ID_CHARACTERS} characters, digits and capital letters "
+            "without I, L, O and U, and the first is at most 7.",
             kind="invalid_file_id",
         )
     number = 0

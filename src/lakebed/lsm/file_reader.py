@@ -96,11 +96,11 @@ class FileReader:
         return self.tail().filter.may_contain(probe_hash(key_hash))
 
     def get(self, key: bytes, *, sequence: int | None = None, probe: Probe | None = None) -> list[Row]:
-        """The rows that tell what a key is: newest first, down to the first that is no MERGE.
+        """The rows that decide the value of a key: newest first, down to the first that is not a MERGE.
 
         Args:
             sequence: only rows up to it; None: all.
-            probe: `probe_key` of the key, for a caller who asks several files.
+            probe: `probe_key` of the key, for a caller that asks several files.
 
         Returns:
             Nothing when the key is not here.
@@ -172,7 +172,7 @@ class FileReader:
                 found[key] = rows
 
     def _go_on(self, tail: Tail, number: int, key: bytes, *, sequence: int | None, rows: list[Row]) -> None:
-        """Add the rows of a key that stand in the blocks from `number` on."""
+        """Add the rows of a key that are in the blocks from `number` on."""
         unfinished = True
         while unfinished and number < tail.block_count and tail.first_keys[number] == key:
             more, unfinished = self._block(tail, number).rows_of(key, sequence=sequence)

@@ -28,10 +28,10 @@ from lakebed.objects.port import ObjectStore
 __all__ = ["FileOptions", "FileWriter"]
 
 _CREATE_TRIES_MAX: Final = 4
-"""Creates of one file whose replies were lost, at once: whoever calls again waits first."""
+"""Creates of one file whose replies were lost, at once: a second call waits first."""
 
 _ROW_BYTES: Final = 8 + 1 + 8 + 2 * 4
-"""Of a row beside key and value: sequence, kind, end, and two offsets."""
+"""Of a row in addition to key and value: sequence, kind, end, and two offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class FileWriter:
             except OutcomeUnknown:
                 if not tries_left:
                     raise
-                continue  # only its name can be in doubt, for nobody else has this id: the same bytes again
+                continue  # no other process has this id, so only its name can be in doubt: write the same bytes again
             except AlreadyExists:
                 if memoryview(self._store.get(self._path)) != memoryview(self._body):
                     raise
@@ -118,7 +118,7 @@ class FileWriter:
         return meta
 
     def abandon(self) -> None:
-        """Let go of the memory; what was not finished is nowhere."""
+        """Release the memory; an unfinished file is not stored."""
         self._body, self._held, self._hashes, self._finished = bytearray(), [], [], None
 
     def _take(self, batch: pa.RecordBatch) -> None:
@@ -261,7 +261,7 @@ class _Index:
         tombstones_only = np.logical_and.reduceat(kinds == Kind.DELETE, starts)
         continues = repeats[starts]
         flags = plain * PLAIN + tombstones_only * TOMBSTONES_ONLY + continues * CONTINUES
-        # A key that goes on in the next block is not there once.
+        # A key that continues in the next block is there more than once.
         flags[:-1][continues[1:]] &= ~PLAIN
         if continues[0]:
             self.flags[-1] &= ~PLAIN

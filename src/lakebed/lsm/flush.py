@@ -28,7 +28,7 @@ def encode_memtable(
     """Form a memtable's file; nothing is in the store before `FileWriter.finish`. None when there are no rows to keep.
 
     Args:
-        memtable: nobody writes to it any more.
+        memtable: no longer written to.
         files: where the file will be.
         file_id: its id.
         now_ms: what has expired by then becomes a tombstone.

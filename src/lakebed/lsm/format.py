@@ -1,7 +1,7 @@
 """The bytes of a sorted file, but for its blocks and filter: index, statistics, footer. Pure.
 
-Owns: the layout (`docs/format/sorted-file.md` tells it byte by byte), the checksums, and what a damaged or a newer file
-is told by.
+Owns: the layout (`docs/format/sorted-file.md` defines every byte), the checksums, and how damaged or newer
+files are detected.
 
     blocks ... | filter | index | statistics | footer | trailer
                ^ tail_offset
@@ -64,7 +64,7 @@ INDEX_SCHEMA: Final = pa.schema(
 """One row a block, in the order of the file. On disk: DO NOT CHANGE."""
 
 _PYTHON_BYTES_OF_BLOCK: Final = 64
-"""What a first key costs beside its letters: a bytes object and its place in a list."""
+"""What a first key costs in addition to its bytes: a bytes object and its slot in a list."""
 _PYTHON_BYTES_OF_TAIL: Final = 4096
 """What the objects around one tail cost."""
 

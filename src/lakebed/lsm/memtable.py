@@ -29,7 +29,7 @@ from lakebed.lsm.sort import KeyColumn, sort_rows
 __all__ = ["ROW_OVERHEAD_BYTES", "Memtable"]
 
 ROW_OVERHEAD_BYTES: Final = 192
-"""Memory of a row beside its bytes: two bytes objects (33 each), two list slots, a dict entry, an int."""
+"""Memory of a row in addition to its bytes: two bytes objects (33 each), two list slots, a dict entry, an int."""
 
 TAIL_ROW_COUNT_MAX: Final = 256
 """Newest rows that scans look through one by one, before they are sorted into a piece."""
@@ -207,7 +207,7 @@ class Memtable:
         return Row(self.keys[position], self.first_sequence + position, kind, value or b"", expires_at_ms)
 
     def rows_of(self, key: bytes, sequence: int | None = None) -> list[Row]:
-        """Versions of a key, newest first, down to the first that is no operand.
+        """Versions of a key, newest first, down to the first that is not an operand.
 
         Args:
             key: any.

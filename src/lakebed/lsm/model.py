@@ -1,10 +1,10 @@
-"""What the engine is made of: rows, files, runs, sets of files. Pure data.
+"""Rows, files, runs and sets of files. Pure data.
 
-Owns: the schema of a row, the limits of keys and values, and what is remembered of a file without opening it. The
+Owns: the schema of a row, the limits of keys and values, and what a version knows of a file without opening it. The
 structs are part of the manifests of the stores above, so their field names are on disk: DO NOT CHANGE them.
 
 Invariants: rows are sorted by (key ascending, sequence descending), keys compare as unsigned bytes; the files of one
-run do not overlap and are sorted by key; in a `FileSet` newer data stands before older.
+run do not overlap and are sorted by key; in a `FileSet` newer data comes before older.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 KEY_BYTES_MAX: Final = 65_535
-"""Longest key. Every block's first key stands in the index of its file, so keys are meant to be short."""
+"""Longest key. Every block's first key is in the index of its file, so keys should be short."""
 
 VALUE_BYTES_MAX: Final = 256 << 20
 """Longest value: a block, a batch and an Arrow column hold it whole."""
@@ -73,7 +73,7 @@ ROW_SCHEMA: Final = pa.schema(
 
 
 class FileMeta(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A sorted file, as versions remember it: enough to skip it, and to open it with one ranged GET of its tail."""
+    """A sorted file, as versions name it: enough to skip it, and to open it with one ranged GET of its tail."""
 
     id: str
     """A ULID (`lakebed.lsm.file_id`); also its name."""
@@ -113,7 +113,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sorted files that do not overlap, in the order of their keys: together one larger sorted file."""
 
     id: str
-    """A ULID, minted when the run was written; of two runs the one that stands first in the set is newer."""
+    """A ULID, minted when the run was written; of two runs the one that comes first in the set is newer."""
     files: tuple[FileMeta, ...]
 
     @property

@@ -20,7 +20,7 @@ INT64_MASK: Final = (1 << 64) - 1
 
 
 def accept_any(operand: bytes) -> None:
-    """Every operand is fine."""
+    """Accept every operand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Which files to merge next: size-tiered, and pure.
 
 Owns: `plan_compaction` and `plan_full`. A version's files stand in the order of their age, level-0 files first, then
-runs. A plan takes neighbours only, and its output takes their place, so newer data always stands before older.
+runs. A plan takes neighbours only, and its output takes their place, so newer data always comes before older.
 
 Bounds, with k = `run_compaction_count` (a property test holds them):
 - Read amplification: when no plan is left there are fewer than `l0_compaction_count` files of level 0, and at most
@@ -73,7 +73,7 @@ class CompactionTask:
 
 
 def plan_compaction(file_set: FileSet, *, l0_compaction_count: int, run_compaction_count: int) -> CompactionTask | None:
-    """What to merge next; None when the set is in good form.
+    """What to merge next; None if nothing needs to be merged.
 
     Args:
         l0_compaction_count: files of level 0 at which they are merged into a run, >= 1.

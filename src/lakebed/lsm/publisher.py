@@ -73,5 +73,5 @@ class VersionPublisher(Protocol):
         ...
 
     def refreshed(self) -> FileSet:
-        """The newest set, whoever published it, made safe to be read from now on."""
+        """The newest set of any publisher, pinned so that it can be read from now on."""
         ...

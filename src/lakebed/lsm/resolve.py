@@ -5,7 +5,7 @@ it has expired; a tombstone, or an expired PUT, means absent; operands are combi
 is none. Compaction keeps exactly what any reader it promises to serve could still see.
 
 Invariants: rows come sorted by (key, sequence descending), with all versions of a key at once. Rows with equal (key,
-sequence) are one row, whichever source they come from; of such, one that is no operand wins, since it is an operand
+sequence) are one row, whichever source they come from; of such, one that is not an operand wins, since it is an operand
 already combined. An operand that ends by itself is, when it has ended, as if it had never been. Only keys with operands
 go through Python row by row. Knows no sources, no files.
 """
@@ -36,7 +36,7 @@ def resolve_row(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | N
     """What one key reads as: a PUT with the newest row's sequence, or None when it is absent.
 
     Args:
-        rows: versions of one key, newest first, all visible, at least down to the first that is no operand.
+        rows: versions of one key, newest first, all visible, at least down to the first that is not an operand.
         now_ms: Unix time in milliseconds, UTC: rows that end then or earlier have ended.
         operator: of the database; None where it has none.
 
@@ -110,7 +110,7 @@ class _Columns:
 
 
 def _without_repeats(window: pa.Table) -> pa.Table:
-    """Rows of equal (key, sequence) made one: the one that is no operand, if there is one."""
+    """Rows of equal (key, sequence) made one: the one that is not an operand, if there is one."""
     columns = _Columns(window)
     sequences = columns.sequences()
     repeats = ~columns.starts[1:] & (sequences[1:] == sequences[:-1])
@@ -204,7 +204,7 @@ def compacted(
     retain_since_sequence: int | None,
     operator: MergeOperator | None,
 ) -> pa.Table:
-    """What has to be kept of a window, so that nobody reads anything else than before.
+    """The rows of a window that have to be kept, so that no read changes.
 
     Args:
         window: rows of `ROW_SCHEMA`, sorted, with all versions of every key.

@@ -12,9 +12,9 @@ Invariants:
   before that. Sets are published and shown in one turn, so an older one never follows a newer one.
 - A failed step leaves everything as it was. A memtable's file is written once: when publishing it failed, the next try
   publishes the same file, so that no second file of its rows can become visible.
-- *Row cache.* A cached value is what a read of its key in the files shown would find; values that end by themselves are
-  never cached. Whoever inserts has read the files of one set and hands in the cache's generation as of the showing of
-  that set. Before a set with a new file is shown, the keys of its memtable are discarded, which begins a new
+- *Row cache.* A cached value is what a read of its key in the files shown would find; values with a TTL are never
+  cached. Every insert comes from reading the files of one set, with the cache's generation as of the showing of that
+  set. Before a set with a new file is shown, the keys of its memtable are discarded, which begins a new
   generation: a late reader of older files is refused from then on, and as long as the memtable has not left `waiting`
   its rows hide the cache. A set of unknown origin empties the cache in the same way. Compaction changes no value.
 - A read looks through the active memtable, the waiting ones, cache and files in this order, while rows only ever move
@@ -47,7 +47,7 @@ __all__ = ["Tree", "TreeOptions"]
 _PUT: Final = int(Kind.PUT)
 
 _COMPACTION_TRIES_MAX: Final = 3
-"""How often a compaction is planned anew because its inputs were taken away meanwhile."""
+"""How often a compaction is planned again because another process removed its inputs."""
 
 
 class TreeOptions(Protocol):
@@ -111,7 +111,7 @@ class _Shown:
         self.rows_generation = rows_generation
         """Of the row cache, when the set was shown."""
         self.has_operands = any(file.merge_count for file in file_set.files())
-        """Then a value may be combined of rows of which one ends by itself, and nobody tells: none is cached."""
+        """Then a value may be combined of rows of which one has a TTL that is not known here: none is cached."""
 
 
 class Tree:
@@ -152,7 +152,8 @@ class Tree:
         self._compaction_turn = runtime.lock()
         self._publication_turn = runtime.lock()
         self.lock = runtime.lock()
-        """Taken by whoever writes rows, rotates, or needs several facts of one moment. Short holds; no requests."""
+        """Taken to write rows, to rotate, or to read several facts of one moment. Held for a short time; no
+        requests."""
         self._rows = RowCache(options.row_cache_bytes, runtime=runtime)
         self.active = Memtable(first_sequence)
         """Where rows are written, under `lock`."""
@@ -221,7 +222,7 @@ class Tree:
         return memtable.values[row]
 
     def _latest_special(self, key: bytes, memtable: Memtable, row: int) -> bytes | None:
-        """From a row that ends by itself, or is an operand."""
+        """From a row that has a TTL, or is an operand."""
         kind, expires_at_ms = memtable.special[row]
         if kind == _PUT:
             is_there = expires_at_ms is None or self._environment.clock.now_ms() < expires_at_ms
@@ -333,7 +334,7 @@ class Tree:
         self.active = Memtable(full.last_sequence + 1)
 
     def begin_after_loss(self) -> None:
-        """Leave a sequence out, so that what was read before rows were taken back is told from what is read later.
+        """Skip a sequence, so that reads before and after rows were taken back can be distinguished.
 
         The caller holds `lock`, and has rotated.
         """
@@ -391,7 +392,7 @@ class Tree:
         self._shown = _Shown(waiting, file_set, self._view_of((), file_set), self._rows.generation)
 
     def poll_once(self) -> bool:
-        """Show a set that was published elsewhere; False when there is no other than the one shown.
+        """Show a set that another process published; False if it is the one that is shown already.
 
         Raises `Fenced` and whatever else `VersionPublisher.refreshed` raises. Cost: what that costs.
         """
@@ -415,7 +416,7 @@ class Tree:
 
         Raises:
             Fenced: another compactor has taken over.
-            Conflict: inputs were taken away three times.
+            Conflict: another process removed inputs three times.
             Unavailable, OutcomeUnknown: nothing changed here; call again.
         """
         options = self._options
@@ -452,7 +453,7 @@ class Tree:
             try:
                 return self._planned_and_run(plan, progress)
             except Conflict:
-                self.poll_once()  # the inputs were taken away: see what is there now
+                self.poll_once()  # the inputs were removed: see what is there now
         return self._planned_and_run(plan, progress)
 
     def _planned_and_run(
@@ -483,7 +484,7 @@ class Tree:
                 with self.lock:
                     self._show(file_set, waiting=self._shown.waiting)
         except NotFound as error:
-            self.poll_once()  # says so when another compactor has taken over
+            self.poll_once()  # raises `Fenced` if another compactor has taken over
             self._check_outdated(shown, error)
             raise Conflict(f"An input was taken away: {error}", kind="inputs_gone") from error
         finally:
@@ -494,9 +495,9 @@ class Tree:
     # ---- for transactions; the caller holds `lock`
 
     def surely_is(self, key: bytes, value: bytes | None) -> bool:
-        """Whether memory alone tells that a key's value is this one (None: that it has none), with no end of its own.
+        """Whether memory alone shows that a key has this value (None: no value), without a TTL.
 
-        False says nothing: a read knows. Cost: as `latest` from memory.
+        False means that only a read can tell. Cost: as `latest` from memory.
         """
         shown = self._shown
         for memtable in (self.active, *shown.memtables):

@@ -2,10 +2,10 @@
 
 Owns: which sources can have a key or a range, asking them from the newest to the oldest, and the choice between the
 ways to merge them. Invariants: a view does not change: of its newest memtable, which may still grow, only rows up to
-the view's sequence are read; time is taken once, when a read begins; a source that stands before another has the newer
-rows of every key.
+the view's sequence are read; time is taken once, when a read begins; of two sources, the first has the newer rows of
+every key.
 
-Does not know: logs, versions, who keeps the files there: that a file is gone passes through as `NotFound`.
+Does not know: logs, versions, what keeps the files there. A missing file raises `NotFound`.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class View:
             end: Key behind the last; None: to the largest.
             reverse: from the largest to the smallest.
 
-        Raises: as `get_row`, while it goes on.
+        Raises: as `get_row`, while it is read.
         Cost: see `scan_arrow`, and 0.2 us a row for the Python objects.
         """
         return self._pairs(start, end, reverse=reverse, now_ms=self._clock.now_ms())

@@ -51,9 +51,9 @@ def test_time_of_an_id() -> None:
     "text", ["", "0" * 25, "0" * 27, "8" + "0" * 25, "0" * 25 + "U", "0" * 25 + "a", "0" * 25 + "é"]
 )
 def test_what_is_no_id(text: str) -> None:
-    """What cannot be an id is told so in a sentence."""
+    """An invalid id is refused with a sentence."""
     assert not is_file_id(text)
-    with pytest.raises(InvalidRequest, match="no file id"):
+    with pytest.raises(InvalidRequest, match="not a valid file id"):
         file_id_time_ms(text)
 
 
