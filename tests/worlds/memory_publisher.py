@@ -95,7 +95,7 @@ class MemoryPublisher:
         return self._answered("after refreshed")
 
     def _answered(self, step: str) -> FileSet:
-        """The set as it is now, though others may go on before the answer arrives."""
+        """The set as it is now, though others may change it before the answer arrives."""
         file_set = self.file_set
         self.at(step)
         return file_set

@@ -4,7 +4,7 @@ Owns: who runs next, what time it is, who is crashed, paused or waiting, and the
 those are built on `ActorLoop.switch` and `ActorLoop.wait_until`.
 
 Invariants: the same seed and the same actors give the same trace, whatever PYTHONHASHSEED; between two switching points
-an actor runs alone; time passes only when nobody can run; a crashed actor is unwound by `Crashed` at its next
+an actor runs alone; time passes only when no actor can run; a crashed actor is unwound by `Crashed` at its next
 switching point and never runs again after that.
 """
 
@@ -32,7 +32,7 @@ class Deadlock(AssertionError):  # a finding, like any other failed assertion
 
 
 class StepsExceeded(AssertionError):
-    """The run is longer than it may be: somebody loops."""
+    """The run is longer than allowed: an actor loops."""
 
 
 @dataclass(eq=False, slots=True)
@@ -108,7 +108,7 @@ class ActorLoop:
             self.crash(process)
 
     def pause(self, actor: Actor, *, steps: int) -> None:
-        """Let an actor stand still for some steps of others; it is a zombie when it wakes."""
+        """Pause an actor for some steps of others; it may act on old knowledge when it wakes."""
         actor.paused_until_step = self.step_count + steps
 
     def run(self, *, steps_max: int = 200_000, raise_errors: bool = True) -> None:
@@ -153,13 +153,13 @@ class ActorLoop:
             awake = [actor for actor in able if actor.paused_until_step <= self.step_count]
             if awake:
                 return awake[self.rng.randrange(len(awake))]
-            if able:  # only zombies are left: the first of them wakes
+            if able:  # only paused actors are left: the first of them wakes
                 able[0].paused_until_step = 0
                 continue
             wakes = [actor.wake_s for actor in waiting if actor.wake_s is not None]
             if not wakes:
                 names = ", ".join(f"{actor.name} at {actor.label}" for actor in waiting)
-                raise Deadlock(f"seed {self.seed}: nobody can run ({names})\n{self.story()}")
+                raise Deadlock(f"seed {self.seed}: no actor can run ({names})\n{self.story()}")
             self.now_s = max(self.now_s, min(wakes))
 
     def _live(self, actor: Actor, function: Callable[[], object]) -> None:
@@ -200,7 +200,7 @@ class ActorLoop:
 
         Raises:
             Crashed: this actor is gone.
-            Deadlock: outside of actors, where nobody could make it ready.
+            Deadlock: outside of actors, where nothing could make it ready.
         """
         actor = self._current
         if actor is None:

@@ -25,7 +25,7 @@ __all__ = ["Crashed", "Fault", "FaultyStore", "lost", "random_faults"]
 R = TypeVar("R")
 
 
-class Crashed(BaseException):  # a state of the actor, not an error that anybody may handle
+class Crashed(BaseException):  # a state of the actor, not an error to handle
     """The process that called is gone. Not an `Exception`: nothing in the product may catch it."""
 
 
@@ -131,13 +131,13 @@ class FaultyStore(StoreWrapper):
         self._state.is_crashed = True
 
     def land(self) -> int:
-        """Let late changes take effect, in the order they were asked; returns how many. Their errors reach nobody."""
+        """Let late changes take effect, in the order they were asked; returns how many. Their errors are dropped."""
         late, self._state.late = self._state.late, []
         for perform in late:
             try:
                 perform()
             except LakebedError:
-                continue  # such as AlreadyExists: nobody waits for this answer any more
+                continue  # such as AlreadyExists: no caller waits for this answer
         return len(late)
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:

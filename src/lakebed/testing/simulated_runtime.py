@@ -90,7 +90,7 @@ class _Condition:
                 self._lock.take()
 
     def notify_all(self) -> None:
-        """Let every waiter go on once the lock is free."""
+        """Wake every waiter once the lock is free."""
         self._notified += 1
 
 

@@ -1,4 +1,4 @@
-"""Who lives in a simulated world of databases: processes that write, read, compact, collect, clone, restore, destroy.
+"""The processes of simulated databases: they write, read, compact, collect, clone, restore and destroy.
 
 Owns: `ACTIONS`, what an owner may be told to do, by name, and one function for each kind of process, which spawns it.
 Invariants: every verb that a process calls is noted and judged by a handle or by the world; errors that are part of
@@ -98,7 +98,7 @@ def opened(
     after_destroy: bool = False,
     create: bool = True,
 ) -> Owner | None:
-    """An owner that takes over whoever was there; None when the place cannot be opened."""
+    """An owner that takes over from any other; None when the database cannot be opened."""
     for _ in range(OPEN_TRIES_MAX):
         try:
             return Owner(world, folder, name, settings=settings, after_destroy=after_destroy, create=create)
@@ -119,7 +119,7 @@ def wait_for(world: DatabaseWorld, folder: str, *, times: int = WAITS_MAX) -> No
 
 
 def use(world: DatabaseWorld, owner: Owner, rng: random.Random, verbs: Mapping[str, int], count: int) -> None:
-    """Some verbs, one after another, until the owner finds that it is one no more."""
+    """Some verbs, one after another, until the owner is fenced."""
     names, weights = list(verbs), list(verbs.values())
     for _ in range(count):
         verb = ACTIONS[rng.choices(names, weights)[0]]
@@ -266,7 +266,7 @@ def pin_old(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
 
 
 def refuse_unknown(world: DatabaseWorld, folder: str, rng: random.Random) -> None:
-    """What nobody made can neither be prolonged nor deleted."""
+    """A checkpoint that was never made can neither be prolonged nor deleted."""
     unknown = str(uuid.UUID(int=rng.getrandbits(128), version=4))
     admin = world.admin(folder)
     verbs: tuple[Callable[[], object], ...] = (
@@ -282,7 +282,7 @@ def refuse_unknown(world: DatabaseWorld, folder: str, rng: random.Random) -> Non
 
 
 def meddler(world: DatabaseWorld, folder: str) -> None:
-    """Tries to delete what clones and readers hold; without force nobody may."""
+    """Tries to delete what clones and readers hold; without force that is refused."""
 
     def live(_life: str, rng: random.Random) -> None:
         wait_for(world, folder)
@@ -370,7 +370,7 @@ def cloner(world: DatabaseWorld, parent: str, target: str, name: str, *, fixed: 
         source = chosen[0]
         index = None if source is None else world.monitor.index_of(parent, source)
         if source is not None and index is None:
-            return  # somebody deleted it
+            return  # another process deleted it
         asked = world.clones.setdefault(
             (target, source), CloneAsked(parent, len(world.known(parent).history.events), index)
         )
@@ -436,7 +436,7 @@ def begin(
     rounds: int = 2,
     compact: bool = False,
 ) -> None:
-    """A database with some files and a log, made before anybody comes."""
+    """A database with some files and a log, made before any process starts."""
     if compact:
         settings = options(run_file_bytes=100)
     owner = Owner(world, folder, f"beginner of {folder}", settings=settings)

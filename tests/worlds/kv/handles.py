@@ -1,4 +1,4 @@
-"""What actors of a simulated world hold in their hands: `Owner` for a `Database`, `Follower` for a `DatabaseReader`.
+"""The handles of simulated processes: `Owner` of a `Database`, `Follower` of a `DatabaseReader`.
 
 Owns: noting what is asked before it is asked, and judging the answer when it comes, or leaving it to be judged at rest.
 Invariants: a handle changes nothing of what it wraps; errors pass on, and whatever was asked then stays open. Threads
@@ -165,7 +165,7 @@ class Owner:
     # ---- reading
 
     def _floor(self) -> int:
-        """Count of events that whoever reads now must see: what the log held at opening, and what we were told of."""
+        """Count of events that a read must see now: what the log held at opening, and what we were told of."""
         landed = self.history.landed
         told = (landed[one.id] + 1 for one in self.writes if one.outcome == "acknowledged" and one.id in landed)
         return max(told, default=self._opened_after)
@@ -198,7 +198,7 @@ class Owner:
         watch(dict(zip(keys, values, strict=True)))
 
     def get_surely(self, key: bytes) -> bytes | None:
-        """A linearizable get: what is durable now, whoever wrote it."""
+        """A linearizable get: what is durable now, from any writer."""
         floor, now_ms = len(self.history.events), self.world.now_ms()
         value = self.database.get(key, linearizable=True)
         self.history.check_read(
@@ -213,7 +213,7 @@ class Owner:
         return value
 
     def snapshot_surely(self, keys: list[bytes]) -> dict[bytes, bytes | None]:
-        """A linearizable snapshot: what is durable now of all keys, whoever wrote it; the values of some."""
+        """A linearizable snapshot: what is durable now of all keys, from any writer; the values of some."""
         watch = self._watch("linearizable snapshot", is_durable=True)
         with self.database.snapshot(linearizable=True) as snapshot:
             began = self.world.tick()
@@ -271,7 +271,7 @@ class Owner:
     # ---- verbs
 
     def linger(self, steps: int) -> None:
-        """Let others go on for a while."""
+        """Let others run for a while."""
         for _ in range(steps):
             self.world.scheduler.switch("linger")
 
@@ -360,7 +360,7 @@ class Follower:
         except Conflict as error:
             is_over = self.world.now_ms() - self._seen_ms >= LIFETIME_MS
             if self.is_mixed or self.checkpoint is not None or is_over:
-                raise  # nothing pins it, or somebody else's pin may have ended, or ours, which nobody refreshed
+                raise  # nothing pins it, or another's pin may have expired, or ours, which was not refreshed
             raise PromiseBroken(f"reader {self.name} of {self.folder} lost the version under its checkpoint") from error
         self.world.counts["reader scans"] += 1
         if self._index is not None:

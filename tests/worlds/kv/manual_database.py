@@ -1,4 +1,4 @@
-"""A small database that is driven step by step: `ManualDatabase`, for tests of what happens beside a writer.
+"""A small database that is driven step by step: `ManualDatabase`, for tests of what happens next to a writer.
 
 Owns: short words for what such tests do. Rows are numbers: the value says which, so a wrong row is noticed. Invariants:
 no thread, no time but the manual clock's; two databases never have a file id in common, because what was read of a file

@@ -5,7 +5,7 @@ each), `Write`, what a caller asked for and was told, and the judgement of every
 
 Invariants: the model knows no file, no manifest and no lock. Every value it is told is unique and begins with the
 number of its write, so what is read tells which writes it rests on. A write is one event: the dictionary between two
-events is the only thing that anybody may ever see of several keys at once.
+events is all that may ever be seen of several keys at once.
 
 Does not know: where events come from. `worlds.kv.monitor` learns them from the store itself.
 """
@@ -264,7 +264,7 @@ class DatabaseHistory:
                 raise PromiseBroken(f"{self.url}: {write.id} expected {value!r}, and happened on {before!r} of {key!r}")
 
     def _check_transaction(self, write: Write, index: int) -> None:
-        """What it read was true at one moment since it began, and nobody wrote in between what it wrote (or read)."""
+        """What it read was true at one moment since it began; no other write changed what it wrote (or read) since."""
         guarded = {change.key for change in write.changes}
         if write.is_serializable:
             guarded |= set(write.read)
@@ -283,7 +283,7 @@ class DatabaseHistory:
         values = (value for value in seen.content.values() if value is not None)
         numbers = {number for value in values for number in writes_in(value)}
         if not seen.is_durable and not self.keeps_all:
-            return  # between two files, nobody but the writer knows what there was
+            return  # between two files, only the writer knows what there was
         if not seen.is_durable:
             # The writer's own reads include what is not durable yet; what never became so leaves nothing to compare.
             required = {
@@ -325,7 +325,7 @@ def is_later(event: Event, tick: int) -> bool:
 
 
 def is_deleted_by(write: Write, key: bytes) -> bool:
-    """Whether a write leaves a tombstone on a key, or lets it end by itself."""
+    """Whether a write leaves a tombstone on a key, or lets it expire."""
     return any(one.key == key and (one.kind is Kind.DELETE or one.expires_at_ms is not None) for one in write.changes)
 
 

@@ -5,7 +5,7 @@ for each database, and finds at once: a version whose files do not hold what the
 fence; sequences that go back; a version, checkpoint or clone whose objects are deleted; a destroyed database that comes
 back.
 
-Invariants: it stands below all actors, so what it sees has happened; it never raises into the code under test, but
+Invariants: it is below all actors, so what it sees has happened; it never raises into the code under test, but
 keeps what it found in `violations`.
 """
 
@@ -56,7 +56,7 @@ class ObservedDatabase:
     copied: set[int] = field(default_factory=set)
     """Log objects of a clone that is not ready."""
     corrupted: set[int] = field(default_factory=set)
-    """Manifests that were taken away by force."""
+    """Manifests that were deleted on purpose."""
     is_destroyed: bool = False
     known_l0: set[str] = field(default_factory=set)
 
@@ -66,7 +66,7 @@ class ObservedDatabase:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a collection has to leave it alone: a clone that nobody finished, or destroyed and pinned by one."""
+        """Whether a collection has to leave it alone: an unfinished clone, or destroyed and pinned by one."""
         manifest = self.manifest
         return manifest is not None and (not manifest.initialized or (self.is_destroyed and bool(manifest.checkpoints)))
 
@@ -82,7 +82,7 @@ class StoreMonitor(StoreWrapper):
     Args:
         inner: the real store, whose folders are databases.
         now_ms: the simulation's time.
-        writes: all writes asked for so far, by number; the caller goes on adding to it.
+        writes: all writes asked for so far, by number; the caller keeps adding to it.
         tick: counts on with each event.
     """
 
@@ -141,7 +141,7 @@ class StoreMonitor(StoreWrapper):
 
     def _log(self, database: ObservedDatabase, log_id: int, path: str) -> None:
         if log_id <= max(database.log, default=0) or database.is_destroyed:
-            return  # a collected id created again, or a late writer's: nobody may be told that this counts
+            return  # a collected id created again, or a late writer's: no caller may be told that this counts
         if database.manifest is not None and not database.manifest.initialized:
             database.copied.add(log_id)  # cloners copy in any order; it counts when the clone is ready
             return
@@ -174,7 +174,7 @@ class StoreMonitor(StoreWrapper):
         manifest = decode_manifest(bytes(self.root.get(path)), path=path).manifest
         before, database.manifest = database.manifest, manifest
         if before is not None and not before.initialized:
-            # A clone that is not ready may still begin from another version, when its pins have died.
+            # A clone that is not ready may still begin from another version, when its pins have expired.
             database.history, before = DatabaseHistory(database.folder), None
         database.newest_id = manifest_id
         database.manifests[manifest_id] = manifest
@@ -214,7 +214,7 @@ class StoreMonitor(StoreWrapper):
             if manifest.l0 or manifest.runs:
                 raise PromiseBroken(f"{name}: a destroyed database came back with its files")
             database.is_destroyed = False
-            # Numbers go on; what was written late to the destroyed database is below.
+            # Numbers continue; what was written late to the destroyed database is below.
             log_id = max([manifest.replay_after_wal_id, *database.log])
             database.log[log_id] = None
             database.history.last_sequence = manifest.last_sequence
@@ -341,7 +341,7 @@ class StoreMonitor(StoreWrapper):
                 raise PromiseBroken(f"{why} of {database.folder} was made, and {path} is gone")
 
     def index_of(self, folder: str, checkpoint_id: str) -> int | None:
-        """Count of events that a checkpoint's version holds; None when there is no such checkpoint now."""
+        """Count of events that a checkpoint's version holds; None when the checkpoint does not exist now."""
         database = self.databases[folder]
         checkpoint = database.manifest.checkpoint(checkpoint_id) if database.manifest else None
         return None if checkpoint is None else database.contents.get(checkpoint.manifest_id)

@@ -99,7 +99,7 @@ def hot(world: DatabaseWorld) -> None:
 
 
 def rivals(world: DatabaseWorld) -> None:
-    """Whoever opens the database asks what is there for sure, and replaces just that."""
+    """Each owner reads linearizably what is there, and replaces just that."""
     world.keys = world.keys[:1]
     begin(world, "a", rounds=1)
     for number in range(4):
@@ -147,7 +147,7 @@ def scans(world: DatabaseWorld) -> None:
 
 
 def checkpoints(world: DatabaseWorld) -> None:
-    """Checkpoints made, prolonged, deleted and expiring, beside a writer and collectors."""
+    """Checkpoints made, prolonged, deleted and expiring, with a writer and collectors."""
     begin(world, "a")
     verbs = {"put": 4, "soft put": 2, "flush memtable": 3, "compact fully": 2, "checkpoint": 2, "sleep": 1}
     writer(world, "a", "writer", verbs=verbs, count=8)
@@ -173,7 +173,7 @@ def compactors(world: DatabaseWorld) -> None:
 
 
 def roles(world: DatabaseWorld) -> None:
-    """Writers that take the compactor's role over from a separate one, which sleeps."""
+    """Writers that take over the compactor's role from a separate one, which pauses."""
     world.keys = [b"k%02d" % number for number in range(10)]
     world.set_faults(SLEEPY)
     begin(world, "a", rounds=3)
@@ -247,7 +247,7 @@ def lineages(world: DatabaseWorld) -> None:
 
 
 def generations(world: DatabaseWorld) -> None:
-    """Three generations made in peace; then everybody compacts, is collected, or is destroyed."""
+    """Three generations made without faults; then each compacts, is collected, or is destroyed."""
     begin(world, "a")
     for parent, target in (("a", "b"), ("b", "c")):
         world.clones[target, None] = CloneAsked(parent, len(world.known(parent).history.events), None, is_made=True)
@@ -275,7 +275,7 @@ def corruptions(world: DatabaseWorld) -> None:
 
 
 def restores(world: DatabaseWorld) -> None:
-    """Restores beside writers, checkpointers and a collector."""
+    """Restores with writers, checkpointers and a collector."""
     begin(world, "a")
     writer(world, "a", "writer 1", verbs={**WRITING, "checkpoint": 2, "compact": 1}, count=7)
     restorer(world, "a", "restorer", lives=2)
@@ -289,7 +289,7 @@ def restores(world: DatabaseWorld) -> None:
 
 
 def destructions(world: DatabaseWorld) -> None:
-    """Databases destroyed under their writers, clones and collectors, and perhaps made anew."""
+    """Databases destroyed under their writers, clones and collectors, and perhaps created again."""
     begin(world, "a")
     writer(world, "a", "writer", verbs={"put": 5, "flush memtable": 2, "get": 1}, count=8)
     if world.rng.random() < 0.6:
@@ -313,7 +313,7 @@ def logless(world: DatabaseWorld) -> None:
 
 
 def endings(world: DatabaseWorld) -> None:
-    """Values that end by themselves and operands, through flushes and compactions of every depth."""
+    """Values with a TTL and operands, through flushes and compactions of every depth."""
     world.has_ttl = True
     world.keys = world.keys[: world.rng.choice((1, 3))]
     settings = options(merge_operator="append", run_compaction_count=4)
@@ -327,7 +327,7 @@ def endings(world: DatabaseWorld) -> None:
 
 
 def power(world: DatabaseWorld) -> None:
-    """The power goes for everybody; whoever comes then finds what was durable."""
+    """All processes lose power; those that start then find what was durable."""
     takeovers(world)
     checkpointer(world, "a", "checkpointer")
     world.power_lost_at = world.rng.randrange(50, 900)

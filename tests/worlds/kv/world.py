@@ -41,7 +41,7 @@ EXPECTED: Final = (AlreadyExists, Closed, Conflict, Fenced, InvalidRequest, Outc
 """Errors that are part of an actor's life; all else is a finding."""
 
 _LATER: Final = timedelta(days=30)
-"""After every lifetime that nobody asked to last."""
+"""After every lifetime that a scenario uses."""
 
 
 def options(**changes: object) -> DatabaseOptions:
@@ -60,7 +60,7 @@ def options(**changes: object) -> DatabaseOptions:
 
 @dataclass(eq=False, slots=True)
 class Promise:
-    """A checkpoint that somebody was told is made, and that nobody was asked to delete."""
+    """A checkpoint that was acknowledged, and that no call deletes."""
 
     folder: str
     id: str
@@ -71,7 +71,7 @@ class Promise:
 
 @dataclass(eq=False, slots=True)
 class CloneAsked:
-    """A clone that somebody wants."""
+    """A clone that was asked for."""
 
     parent: str
     floor: int
@@ -141,7 +141,7 @@ class DatabaseWorld(World):
         self.counts["corrupted"] += 1
 
     def promise(self, folder: str, checkpoint_id: str) -> Promise:
-        """Somebody was told that a checkpoint is made: from now on it holds."""
+        """A checkpoint was acknowledged: from now on it must hold."""
         known = self.known(folder)
         manifest = known.manifest
         checkpoint = None if manifest is None else manifest.checkpoint(checkpoint_id)
@@ -215,7 +215,7 @@ class DatabaseWorld(World):
             return dict(reader.scan())
 
     def _check_reopened(self, folder: str) -> None:
-        """Whoever opens it now finds exactly what became durable, and can write."""
+        """A new owner finds exactly what became durable, and can write."""
         known = self.known(folder)
         if known.manifest is None or known.is_destroyed or not known.manifest.initialized:
             return
@@ -247,7 +247,7 @@ class DatabaseWorld(World):
             self.counts["clones judged"] += 1
 
     def _check_pins(self) -> None:
-        """A clone's pin is named by the clone; others were given up, or end by themselves when their maker crashed."""
+        """A clone's pin is named by the clone; others were released, or expire when their maker crashed."""
         is_calm = not (self.faults.crash or self.faults.lost_reply or self.faults.error_before)
         for folder, known in self.monitor.databases.items():
             for checkpoint in known.manifest.checkpoints if known.manifest is not None else ():
@@ -281,9 +281,7 @@ class DatabaseWorld(World):
             for checkpoint in known.manifest.checkpoints if known.manifest is not None else ():
                 clone = self._clone_of(checkpoint)
                 if clone is not None and clone.is_destroyed and not clone.is_waiting:
-                    raise PromiseBroken(
-                        f"{checkpoint.owner} was destroyed, and its pin in {known.folder} stays for ever"
-                    )
+                    raise PromiseBroken(f"{checkpoint.owner} was destroyed, and its pin in {known.folder} stays")
         waiting = tuple(f"{one.folder}/" for one in self.monitor.databases.values() if one.is_waiting)
         strays = {path for path in self.monitor.strays() if not path.startswith(waiting)}
         if strays:

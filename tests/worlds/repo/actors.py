@@ -1,7 +1,7 @@
-"""Who lives in a simulated repository: processes, and threads of one process, that draw verbs by weight.
+"""The processes of a simulated repository, and threads of one process, that draw verbs by weight.
 
-Owns: `worker`, `crew`, and `begin`, the history with which a scene starts. Invariants: what a life draws is decided by
-its name, its number and the seed. Does not know: what the verbs do (`worlds.repo.handles`).
+Owns: `worker`, `crew`, and `begin`, the history with which a scenario starts. Invariants: what a life draws is decided
+by its name, its number and the seed. Does not know: what the verbs do (`worlds.repo.handles`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def use(process: Process, rng: random.Random, weights: Weights, count: int) -> N
 
 
 def begin(world: RepositoryWorld, *, others: Sequence[str] = (), count: int = 2) -> None:
-    """A history of some commits, other branches with commits of their own, and perhaps something staged, in peace."""
+    """Some commits, other branches with commits of their own, and perhaps something staged, without faults."""
     rng = random.Random(f"begin {world.seed}")
     process = Process(world, "beginner")
     for _ in range(rng.randrange(count + 1)):
@@ -71,7 +71,7 @@ def crew(
     count: int = 6,
     lives: int = 1,
 ) -> None:
-    """A process whose threads share one home."""
+    """A process whose threads share one context."""
 
     def live(life: str, rng: random.Random) -> None:
         process = Process(world, life, branches=branches)

@@ -1,8 +1,8 @@
 """What processes of a simulated repository do: verbs drawn by weight, each announced to the monitor and judged.
 
-Owns: `Process`, a home that one actor or the threads of one process share, with one method for each thing that users
-do. Invariants: what a caller is told is judged when it is told; an error that is not part of life is raised; objects
-that are uploaded are real, and what is read is compared with what was uploaded. Does not know: who lives on these
+Owns: `Process`, a context that one actor or the threads of one process share, with one method for each thing that users
+do. Invariants: what a caller is told is judged when it is told; an unexpected error is raised; objects that are
+uploaded are real, and what is read is compared with what was uploaded. Does not know: which processes call these
 methods (`worlds.repo.actors`).
 """
 
@@ -120,7 +120,7 @@ class Process:
     def _check_refusal(self, verb: JudgedVerb, error: LakebedError) -> None:
         monitor = self.world.monitor
         if error.kind not in REFUSALS.get(type(error), ()):
-            # Whoever still reads what a collection without any minimal age takes is told so.
+            # A reader of what a collection without a minimal age deletes gets this error.
             is_gone = isinstance(error, NotFound | Corruption) and monitor.has_deleted_since(verb.started)
             if not is_gone:
                 raise error
@@ -152,7 +152,7 @@ class Process:
         return rng.choice(sorted(others)) if others and rng.random() < 0.7 else self._commit_id(rng)
 
     def _linger(self, rng: random.Random) -> None:
-        """Let others go first, so that there is something to do."""
+        """Let other processes run first, so that there is something to do."""
         for _ in range(rng.randrange(60)):
             self.world.scheduler.switch("linger")
 
@@ -207,13 +207,13 @@ class Process:
             self.perform(verb, lambda home: stage_many(home, branch=branch, entries=entries))
 
     def delete(self, rng: random.Random) -> None:
-        """Take a path away."""
+        """Delete a path."""
         branch, path = self._branch(rng), self._path(rng)
         verb = Delete(name="delete", branch=branch, by=self.name, path=path.encode())
         self.perform(verb, lambda home: delete(home, branch=branch, path=path))
 
     def delete_prefix(self, rng: random.Random) -> None:
-        """Take all below a prefix away."""
+        """Delete all below a prefix."""
         branch, prefix = self._branch(rng), rng.choice(_PREFIXES)
         verb = DeletePrefix(name="delete prefix", branch=branch, by=self.name, prefix=prefix.encode())
         self.perform(verb, lambda home: delete_prefix(home, branch=branch, prefix=prefix))
@@ -277,7 +277,7 @@ class Process:
             )
 
     def differ(self, rng: random.Random) -> None:
-        """Ask what is uncommitted."""
+        """Read what is uncommitted."""
         branch = self._branch(rng)
         verb = self._verb("uncommitted", branch)
 
@@ -343,7 +343,7 @@ class Process:
         alone.commit(rng)
 
     def _clean_branch(self, rng: random.Random) -> str:
-        """A branch; what is staged on it is mostly committed first, for whoever needs one without."""
+        """A branch; what is staged on it is mostly committed first, for verbs that need a clean one."""
         branch = self._branch(rng)
         now = self.world.monitor.history(branch).now
         if now.state is not None and rng.random() < 0.8:
@@ -380,12 +380,12 @@ class Process:
         )
 
     def reset(self, rng: random.Random) -> None:
-        """Give up all that is uncommitted."""
+        """Discard all that is uncommitted."""
         branch = self._branch(rng)
         self.perform(Reset(name="reset", branch=branch, by=self.name), lambda home: reset(home, branch))
 
     def reset_some(self, rng: random.Random) -> None:
-        """Give up a path, or what is below a prefix."""
+        """Discard a path, or what is below a prefix."""
         branch, prefix, path = self._branch(rng), rng.choice(_PREFIXES), self._path(rng)
         if rng.random() < 0.5:
             verb = Reset(name="reset of a path", branch=branch, by=self.name, path=path.encode())
@@ -395,7 +395,7 @@ class Process:
             self.perform(verb, lambda home: reset_prefix(home, branch, prefix=prefix))
 
     def hard_reset(self, rng: random.Random) -> None:
-        """Let a branch go to another commit."""
+        """Move a branch to another commit."""
         branch, ref, force = self._branch(rng), self._reference(rng), rng.random() < 0.6
         verb = HardReset(name="hard reset", branch=branch, by=self.name, ref=ref, force=force)
         self.perform(verb, lambda home: hard_reset(home, branch, ref=ref, force=force))
@@ -420,14 +420,14 @@ class Process:
         self.perform(verb, lambda home: verb_of(home, branch, ref=id, parent_number=number + 1, strategy=strategy))
 
     def rebase(self, rng: random.Random) -> None:
-        """Make a branch's commits again upon another reference."""
+        """Rebase a branch onto another reference."""
         branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
         onto = self._news(branch, rng)
         verb = Rebasing(name="rebase", branch=branch, by=self.name, onto=onto, strategy=strategy)
         self.perform(verb, lambda home: rebase(home, branch, onto=onto, strategy=strategy))
 
     def import_objects(self, rng: random.Random) -> None:
-        """Import a folder, or go on with an import that somebody has left."""
+        """Import a folder, or resume an import that another process has left."""
         left = self.perform(self._verb("unfinished imports"), unfinished_imports) or []
         if left and rng.random() < 0.5:
             self._run_import(rng.choice(left))
@@ -455,7 +455,7 @@ class Process:
         self.perform(verb, lambda home: run_import(home, record.id))
 
     def cancel_import(self, rng: random.Random) -> None:
-        """Stop an import that somebody runs."""
+        """Cancel an import that another process runs."""
         for _ in range(60):
             left = self.perform(self._verb("unfinished imports"), unfinished_imports)
             if left:
@@ -503,7 +503,7 @@ class Process:
         verb = Tagging(name="tag", branch="main", by=self.name, tag=tag, commit=id)
         self.perform(verb, lambda home: create_tag(home, tag, commit_id=id))
 
-    # ---- what runs beside
+    # ---- maintenance
 
     def compact(self, rng: random.Random) -> None:
         """Compact what is staged, whatever the sensor says."""

@@ -1,7 +1,7 @@
 """The verbs of a repository that move heads, judged: seal, work on what is sealed, publish.
 
 Owns: `JudgedMove`, and one class for each kind of them. A move rests on one moment of its branch, that of its seal;
-what was written since stays on top of what it comes to. Invariants: as of `worlds.repo.verbs`; what a new head holds is
+what was written since stays on top of its result. Invariants: as of `worlds.repo.verbs`; what a new head holds is
 what the dictionary model says, for one moment at which the branch was as the verb needs it. Does not know: how a verb
 is made.
 """
@@ -25,7 +25,7 @@ MERGE_SOURCE_KEY: Final = ".lakebed.merge.source"
 
 
 class Target(NamedTuple):
-    """What a move comes to if it was sealed at some moment."""
+    """The result of a move if it was sealed at some moment."""
 
     state: State
     """What the branch shows, if nothing is written after the seal."""
@@ -42,7 +42,7 @@ class JudgedMove(JudgedVerb):
         raise NotImplementedError
 
     def explains(self, change: Change) -> bool:
-        """For some moment of its time it is what the verb comes to, and what was written since stays."""
+        """The change is the result for some moment of the call, and what was written since stays."""
         before, after = change.before, change.after
         if before.state is None or after.state is None:
             return False
@@ -63,7 +63,7 @@ class JudgedMove(JudgedVerb):
         return moment.state is not None and alike(moment.state, known.ledger.content(moment.head or ""))
 
     def acknowledged(self, result: Any, known: Known) -> None:
-        """The new head is the one it was told; somebody may have made the very same commit in the same millisecond."""
+        """The new head is the one it was told; another call may have made the same commit in the same millisecond."""
         heads = [one.head for one in self.moments(known)]
         if result.id not in heads[1:]:
             self.must_have_happened()
@@ -293,7 +293,7 @@ class Picking(JudgedMove):
 
 @dataclass(eq=False, kw_only=True)
 class Rebasing(JudgedMove):
-    """The branch's own commits, made again upon another reference."""
+    """The branch's own commits, made again on another reference."""
 
     onto: str
     strategy: Strategy | None = None
@@ -327,7 +327,7 @@ class Rebasing(JudgedMove):
         self.must_have_been(known, f"rebased to {result.id}", lambda one: one.head == result.id)
 
     def changes_nothing(self, moment: Moment, known: Known) -> bool:
-        """Whether the branch stands on it."""
+        """Whether the branch descends from it."""
         metas = known.meanings(self.onto, self.started)
         return any(known.ledger.merge_bases(onto, moment.head or "") == [onto] for onto in metas)
 
@@ -360,7 +360,7 @@ class Importing(JudgedMove):
             yield Target(state, state)
 
     def acknowledged(self, result: Any, known: Known) -> None:
-        """It is completed, by whoever ran it, or somebody made something else of it."""
+        """It is completed, by any process, or it ended otherwise."""
         made = {one.head for one in known.histories[self.branch].moments}
         if result.state == "completed" and result.commit_id not in made:
             raise PromiseBroken(f"{self} says it made {result.commit_id}, which the branch never had")

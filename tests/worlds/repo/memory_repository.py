@@ -1,9 +1,9 @@
-"""Repositories in memory for tests: homes, what branches hold as dictionaries, and traps that spring at one call.
+"""Repositories in memory for tests: contexts, what branches hold as dictionaries, and traps for one call.
 
-Owns: `memory_home`, the small words in which tests write and read paths, and `Trap`, which counts the calls of a home's
+Owns: `open_context`, short functions that write and read paths, and `Trap`, which counts the calls of a context's
 key-value store and object store and makes exactly one of them fail. Invariants: after a crash every later call of that
-home fails too and has no effect, so that nothing cleans up for it; what was stored stays for the next home of the same
-`MemoryRepository`.
+context fails too and has no effect, so that nothing cleans up for it; what was stored stays for the next context of the
+same `MemoryRepository`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Trap:
         self.has_sprung = False
 
     def pass_by(self, perform: Callable[[], R], *, changes: bool) -> R:
-        """Make a call, or not, or die. `changes`: it is a write, whose outcome can be unknown."""
+        """Make a call, or not, or crash. `changes`: it is a write, whose outcome can be unknown."""
         with self._lock:
             if self.is_dead:
                 raise Crashed("the process is dead")
@@ -115,7 +115,7 @@ class Trap:
 
 
 class Pause(Trap):
-    """Lets somebody else act before one of the calls: the process that calls was asleep meanwhile.
+    """Lets another process act before one of the calls: the calling process was paused meanwhile.
 
     Args:
         at: the call, from 0.
@@ -163,7 +163,7 @@ class TrappedKeyValue(KeyValueWrapper):
 
 @dataclass
 class MemoryRepository:
-    """Where a repository is: rows, objects, a clock. Every home of one place is a process of its own."""
+    """Where a repository is: rows, objects, a clock. Every context of it is a process of its own."""
 
     environment: Environment = field(default_factory=Environment)
     options: RepositoryOptions = field(default_factory=lambda: RepositoryOptions(ranges=SMALL_RANGES, committer="ada"))
@@ -186,7 +186,7 @@ class MemoryRepository:
 
 
 def copy_of(place: MemoryRepository) -> MemoryRepository:
-    """The same repository with records of its own, over the same objects, which nobody changes."""
+    """The same repository with records of its own, over the same objects, which do not change."""
     made = copy.copy(place)
     made.space = MemorySpace(environment=place.environment)
     with MemoryKeyValue(place.space).snapshot() as snapshot:
@@ -198,7 +198,7 @@ def copy_of(place: MemoryRepository) -> MemoryRepository:
 def open_context(
     place: MemoryRepository, *, trap: Trap | None = None, key_value: KeyValue | None = None
 ) -> Iterator[RepositoryContext]:
-    """A home of a place, as a process of its own; `key_value` instead of the place's."""
+    """A context of a repository, as a process of its own; `key_value` replaces the repository's."""
     store: Any = open_store(place.url, environment=place.environment)
     inner: Any = key_value
     if inner is None and place.records_url is not None:

@@ -156,7 +156,7 @@ class Moment:
     tick: int
     head: str | None
     state: State | None
-    """What it shows; None: there is no such branch."""
+    """What it shows; None: the branch does not exist."""
     at_ms: int = 0
     begun_ms: int = 0
     """When the verb that made it so began; it may have slept for days since."""

@@ -1,4 +1,4 @@
-"""Stands below all actors of a simulated repository, sees every change, and knows at once whether a promise is broken.
+"""Monitors a simulated repository below all its processes: judges every change when it happens.
 
 Owns: what is really stored. It mirrors the records and staged rows of one repository from the changes that reach the
 key-value store, and the names of all objects from the calls that reach the object store; after each change it says what
@@ -143,7 +143,7 @@ class RepositoryMonitor:
     # ---- changes of records
 
     def changed(self, verb: JudgedVerb | None, puts: Mapping[bytes, bytes], deletes: Iterable[bytes]) -> None:
-        """A change has happened. `verb`: whose; None: of whoever sets the scene."""
+        """A change has happened. `verb`: whose; None: of the set-up."""
         try:
             self._changed(verb, puts, deletes)
         except PromiseBroken as violation:

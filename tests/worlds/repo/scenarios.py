@@ -32,7 +32,7 @@ BACKGROUND: Final[Weights] = {"sense": 3, "clean": 2}
 
 
 def staging(world: RepositoryWorld) -> None:
-    """Writers and deleters, while somebody commits, compacts and cleans up."""
+    """Writers and deleters, while others commit, compact and clean up."""
     begin(world)
     worker(world, "writer 1", WRITING, count=9, lives=2)
     worker(world, "writer 2", WRITING, count=9)
@@ -42,7 +42,7 @@ def staging(world: RepositoryWorld) -> None:
 
 
 def rivals(world: RepositoryWorld) -> None:
-    """Several want to be the one who makes a path, while it is sealed, committed, compacted and deleted."""
+    """Several processes try to create one path, while it is sealed, committed, compacted and deleted."""
     world.paths = world.paths[:2]
     for number in range(3):
         worker(world, f"rival {number}", {"put_if_absent": 6, "delete": 5, "get": 1}, count=9)
@@ -51,7 +51,7 @@ def rivals(world: RepositoryWorld) -> None:
 
 
 def insisters(world: RepositoryWorld) -> None:
-    """Replies are lost, and what was written is sealed, committed and swept before its writer can look for it."""
+    """Replies are lost, and what was written is sealed, committed and swept before its writer can look it up."""
     world.set_faults(LOSSY)
     world.paths = world.paths[:4]
     for number in range(2):
@@ -81,7 +81,7 @@ def prefixes(world: RepositoryWorld) -> None:
 
 
 def movers(world: RepositoryWorld) -> None:
-    """Everybody moves one head: commits, resets, subsets, compactions, with a writer."""
+    """All processes move one head: commits, resets, subsets, compactions, with a writer."""
     begin(world)
     moving = {"commit": 3, "commit_some": 3, "reset": 1, "reset_some": 3, "compact": 3, "hard_reset": 2, "put_many": 3}
     worker(world, "mover 1", moving, count=8, lives=2)
@@ -116,7 +116,7 @@ def branches(world: RepositoryWorld) -> None:
 
 
 def imports(world: RepositoryWorld) -> None:
-    """Imports that are run by several and again, beside commits and resets."""
+    """Imports that are run by several processes and repeated, with commits and resets."""
     begin(world)
     worker(world, "importer 1", {"import_objects": 3, "commit": 1, "reset": 1}, count=5, lives=3)
     worker(world, "importer 2", {"import_objects": 3, "put": 1}, count=4)
@@ -139,7 +139,7 @@ def garbage(world: RepositoryWorld) -> None:
 
 
 def sweepers(world: RepositoryWorld) -> None:
-    """Everything that is dropped is swept away at once, under readers that fall asleep."""
+    """Everything that is dropped is swept away at once, under readers that pause."""
     world.set_faults(SLEEPY)
     world.paths = world.paths[:4]
     begin(world)
@@ -152,7 +152,7 @@ def sweepers(world: RepositoryWorld) -> None:
 
 
 def sleepers(world: RepositoryWorld) -> None:
-    """Writers that fall asleep between upload and staging, and collectors that fall asleep anywhere."""
+    """Writers that pause between upload and staging, and collectors that pause anywhere."""
     world.set_faults(SLEEPY)
     world.dawdling = 0.95
     world.paths = world.paths[:3]
@@ -164,7 +164,7 @@ def sleepers(world: RepositoryWorld) -> None:
 
 
 def expiry(world: RepositoryWorld) -> None:
-    """Commits that nobody needs any more are tagged, branched and gone back to, while they expire."""
+    """Commits that are no longer needed are tagged, branched and returned to, while they expire."""
     begin(world, others=("dev",), count=4)
     both = ("main", "dev")
     making = {"tag": 4, "create_branch": 2, "branch_anywhere": 5, "delete_branch": 4, "undelete_branch": 3, "pick": 2}
@@ -176,7 +176,7 @@ def expiry(world: RepositoryWorld) -> None:
 
 
 def retention(world: RepositoryWorld) -> None:
-    """Commits expire while somebody tags them, goes back to them, reverts and undeletes."""
+    """Commits expire while others tag them, return to them, revert and undelete."""
     begin(world, others=("dev",), count=3)
     both = ("main", "dev")
     moving = {"advance": 4, "hard_reset": 4, "pick": 4, "reset": 1, "merge": 2, "rebase": 1}
@@ -190,7 +190,7 @@ def retention(world: RepositoryWorld) -> None:
 
 
 def sensors(world: RepositoryWorld) -> None:
-    """Threads of one process, as a server has them, with its background; another process beside."""
+    """Threads of one process, as a server has them, with its background; and another process."""
     begin(world, others=("dev",))
     both = ("main", "dev")
     threads = (
@@ -238,7 +238,7 @@ def crowd(world: RepositoryWorld) -> None:
 
 
 def power(world: RepositoryWorld) -> None:
-    """The power goes for everybody; what was referred to is there."""
+    """All processes lose power; what was referred to is there."""
     garbage(world)
     world.power_lost_at = world.rng.randrange(100, 1200)
 

@@ -1,7 +1,7 @@
 """A server in a process of its own, which may be killed, stopped and started again, and a client of it.
 
 Owns: `ServerProcess`, one ``lakebed serve`` at a port that stays the same over all its lives, and `HttpClient`, which
-speaks HTTP with one of several servers. Does not know: what is written, and when a server dies
+speaks HTTP with one of several servers. Does not know: what is written, and when a server is killed
 (`worlds.repo.workload`).
 """
 
@@ -320,7 +320,7 @@ class ImportWorkload(Workload):
             started = self._client.ask("POST", IMPORT, {"paths": [place], "commit": {"message": "import"}}).json()["id"]
         except Refused as error:
             if error.args[0] == "import_busy":
-                raise Unclear("another import goes on") from error
+                raise Unclear("another import is running") from error
             raise
         while True:
             told = self._patiently(lambda: self._client.ask("GET", IMPORT, id=started).json())

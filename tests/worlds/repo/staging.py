@@ -147,7 +147,7 @@ class StagedBranch:
             return apply_changes(self.home.committed, base, changes_of(self.home, snapshot, record.sealed)).ref
 
     def _commit_of(self, metarange: MetarangeRef) -> str:
-        commit = Commit((), metarange, "a commit", "somebody", 0, 1)
+        commit = Commit((), metarange, "a commit", "ada", 0, 1)
         id = commit_id(commit)
         self.home.key_value.set(self.home.keys.commit(id), encode_record(commit))
         return id

@@ -1,7 +1,7 @@
 """States of a repository as dictionaries, and as metaranges of many small ranges.
 
-Owns: the way between both. For tests of committed data: what they promise is said of dictionaries, which anybody can
-merge and compare, and kept by ranges and windows.
+Owns: the conversion between both. For tests of committed data, whose promises are stated of dictionaries and kept by
+ranges and windows.
 """
 
 from __future__ import annotations

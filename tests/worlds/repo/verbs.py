@@ -50,7 +50,7 @@ class Known(NamedTuple):
     """Name -> from which tick on it named which commit."""
     ever_expired: set[str]
     cancelled: set[str]
-    """Imports that somebody was told are cancelled."""
+    """Imports whose cancellation was acknowledged."""
 
     def meanings(self, reference: str, since: int) -> set[str]:
         """Commits that a reference may have led to since a tick."""
@@ -176,7 +176,7 @@ def _address(value: bytes) -> str:
 
 @dataclass(eq=False, kw_only=True)
 class Delete(JudgedVerb):
-    """A path is taken away."""
+    """A path is deleted."""
 
     path: bytes
 
@@ -190,7 +190,7 @@ class Delete(JudgedVerb):
         return after == applied(before, {self.path: None})
 
     def acknowledged(self, result: Any, known: Known) -> None:
-        """It was there, and this or another one took it away; or it was not there."""
+        """It was there, and this or another call deleted it; or it was not there."""
         if result:
             self.must_have_been(known, "there", lambda one: self.path in (one.state or {}))
         if not result or not self.effect_count:
@@ -201,7 +201,7 @@ class Delete(JudgedVerb):
 
 @dataclass(eq=False, kw_only=True)
 class DeletePrefix(JudgedVerb):
-    """Everything below a prefix is taken away."""
+    """Everything below a prefix is deleted."""
 
     prefix: bytes
 

@@ -84,11 +84,11 @@ class RepositoryWorld(World):
         super().__init__(seed, faults=faults)
         self.options = options(**settings)
         self.paths = ["a/1", "a/2", "a/b/3", "b/1", "b/_SUCCESS", "a/_SUCCESS", "c", "d/e/f"]
-        """What scenes write and read."""
+        """What scenarios write and read."""
         self.texts = [b"x", b"y", b"", b"a longer one"]
         """What objects hold: few, so that entries of different uploads are the same."""
         self.dawdling = 0.3
-        """Of those who have uploaded, how many let somebody else go first, again and again."""
+        """How often a process that has uploaded lets another one go first."""
         self.jump_ms_max = 3
         """Largest step of the clock before a verb."""
         self.record = RepositoryRecord("01J0000000000000000000SEED", "here", "main", START_MS)
@@ -268,7 +268,7 @@ class RepositoryWorld(World):
             raise PromiseBroken(f"the check finds: {errors[0]}")
 
     def _check_imports(self) -> None:
-        """Each import has happened once at most, whoever ran it how often."""
+        """Each import has happened once at most, however often it was run."""
         heads = {one.head for history in self.monitor.histories.values() for one in history.moments}
         messages = Counter(
             commit.message

@@ -43,7 +43,7 @@ _INDEX_SCHEMA = RecordSchema.of(
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a commit names beside data files."""
+    """What a commit names besides data files."""
 
     index_files: tuple[str, ...] = ()
     """New index files, instead of those of the snapshot before; empty: its index manifest is carried on."""

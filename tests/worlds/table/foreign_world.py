@@ -1,4 +1,4 @@
-"""A table that lakebed and the format's Java implementation take turns on, beside the model of it.
+"""A table that lakebed and the format's Java implementation take turns on, with the model of it.
 
 Owns: `ForeignWorld`: `TableWorld` with every verb of the other client that moves or removes versions. Java's rollbacks
 use ids again, below whatever marks lakebed has; files that its rollbacks leave are excused, since Java leaves them to

@@ -1,4 +1,4 @@
-"""A real table beside a brute-force model of it: what may be gone, what must be there, after any history.
+"""A real table with a brute-force model of it: what may be gone, what must be there, after any history.
 
 Owns: `TableWorld`, which does random steps on a table of tiny files and, independently, on plain sets.
 
