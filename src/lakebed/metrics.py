@@ -37,7 +37,7 @@ NAMING_LABELS: Final = frozenset({"repository", "branch", "table", "database"})
 
 
 def counting_lock() -> AbstractContextManager[Any]:
-    """A real lock for counters of any kind: whoever holds it calls nothing, so a simulation need not see it."""
+    """A real lock for counters of any kind: its holder calls nothing, so a simulation need not see it."""
     return threading.Lock()
 
 

@@ -84,7 +84,7 @@ class _Shape:
     part_bytes: int
     part_count_max: int
     frame_request_count: int
-    """Requests beside the parts: to begin and to end."""
+    """Requests in addition to the parts: to begin and to end."""
 
 
 class _Threads:

@@ -270,14 +270,14 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
     """
     key = context.keys.branch(sealed.name)
     record, raw = sealed.record, sealed.raw
-    beside, witness = _beside(context, sealed, move, operation)
+    also, witness = _also_written(context, sealed, move, operation)
     guards = _guards(context, sealed, move)
     for _ in range(context.options.publish_tries_max):
         unclear: OutcomeUnknown | None = None
         after = _moved(record, sealed, move)
         encoded = encode_record(after)
         try:
-            context.key_value.write([(key, encoded), *beside], expected={**guards, key: raw})
+            context.key_value.write([(key, encoded), *also], expected={**guards, key: raw})
         except Conflict:
             pass
         except OutcomeUnknown as problem:
@@ -300,7 +300,7 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
     return False
 
 
-def _beside(
+def _also_written(
     context: RepositoryContext, sealed: SealedBranch, move: Move, operation: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
     """What is written with the record, and the key that only this move writes."""
@@ -352,7 +352,7 @@ def sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterator[Ke
     """A snapshot in which the sealed tokens have all their rows.
 
     A cleanup takes the rows of tokens that a publish has dropped. Who reads them only then sees a branch that never
-    was; a publish upon that would fail, but a refusal, such as that nothing has changed, would be told.
+    was; a publish on top of it would fail, but a refusal, such as "nothing has changed", would be reported.
 
     Raises:
         Overtaken: the tokens have been dropped.

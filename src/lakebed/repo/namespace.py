@@ -149,7 +149,7 @@ def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: st
 
     Returns:
         The repository's uid: a new one, or that of a creation by the same catalog that was interrupted before anything
-        was put here. Whoever records it expects that this uid is neither recorded nor deleted.
+        was put here. Its recorder expects that this uid is neither recorded nor deleted.
 
     Raises:
         AlreadyExists: kind ``namespace_in_use``: another catalog's marker, or any other object, is there.

@@ -43,7 +43,7 @@ class RetentionRules(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def load_retention(context: RepositoryContext, *, snapshot: KeyValueSnapshot | None = None) -> RetentionRules | None:
-    """The rules; None: there are none, and nothing expires. Raises `Corruption`. Cost: 1 read."""
+    """The rules; None: no rules, and nothing expires. Raises `Corruption`. Cost: 1 read."""
     key = context.keys.setting(_SETTING)
     raw = (context.key_value if snapshot is None else snapshot).get(key)
     return None if raw is None else decode_record(raw, RetentionRules, key=key)

@@ -51,7 +51,7 @@ def render(facts: ReportFacts) -> str:
         f"<title>{escape(facts.title)}</title><style>{style}</style></head><body><main>"
         f"{''.join(body)}"
         f"<footer>Written by lakebed on {generated:%d %B %Y, %H:%M} UTC from the run ledger of "
-        f"<code>{escape(facts.lake)}</code>. The same facts as JSON lie beside this page.</footer>"
+        f"<code>{escape(facts.lake)}</code>. The same facts are next to this page as JSON.</footer>"
         "</main></body></html>\n"
     )
 
