@@ -7,17 +7,20 @@ know: routes, or what a handler does with the request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest
-from lakebed.http.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest
+from lakebed.http.pages import AMOUNT_DEFAULT, AMOUNT_MAX, PageRequest, page_of
 from lakebed.http.pools import run_in
+from lakebed.http.replies import json
 from lakebed.http.serving import Serving
 from lakebed.http.streaming import download, gathered, upload
 
@@ -138,6 +141,23 @@ class Call:
         return PageRequest(
             self.query.get("prefix", ""), self.query.get("after", ""), amount if amount > 0 else AMOUNT_MAX
         )
+
+    async def list_page(
+        self, rows: Callable[[PageRequest], Iterable[R]], *, key: Callable[[R], str], row: Callable[[R], object]
+    ) -> Response:
+        """Read one page of a list, and encode it, in the pool for calls that compute.
+
+        Args:
+            rows: the rows from a page's start; those after the first `PageRequest.probe` are not read.
+            key, row: as `page_of` takes them.
+        """
+        page = self.page()
+
+        def read() -> Response:
+            found = list(islice(rows(page), page.probe))
+            return json(page_of(found, amount=page.amount, key=key, row=row))
+
+        return await self.heavy(read)
 
     def content_length(self, *, bytes_max: int) -> int | None:
         """The announced length of the body; None: it comes in chunks. Raises when it is too large."""

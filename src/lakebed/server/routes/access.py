@@ -7,8 +7,9 @@ from typing import Final
 from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
-from lakebed.http.pages import Page, page_of
+from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
+from lakebed.server.audit import AuditLine
 from lakebed.server.bodies import (
     AccessKeyCreation,
     AccessKeyRow,
@@ -49,10 +50,12 @@ async def get_current_user(call: RepositoryCall) -> Response:
 @ACCESS.add("GET", _KEYS, "listAccessKeys", needs="admin", gives={200: Page[AccessKeyRow]}, parameters=PAGE)
 async def list_keys(call: RepositoryCall) -> Response:
     """List access keys."""
-    page = call.page()
-    keys = await call.quick(call.site.keys.list)
-    wanted = [key for key in keys if key.id.startswith(page.prefix) and key.id > page.after][: page.probe]
-    return json(page_of(wanted, amount=page.amount, key=lambda key: key.id, row=_row))
+    keys = call.site.keys
+    return await call.list_page(
+        lambda page: (key for key in keys.list() if key.id.startswith(page.prefix) and key.id > page.after),
+        key=lambda key: key.id,
+        row=_row,
+    )
 
 
 @ACCESS.add(
@@ -97,24 +100,18 @@ async def rotate_key(call: RepositoryCall) -> Response:
 @ACCESS.add("GET", "/auth/audit", "listAudit", needs="admin", gives={200: Page[AuditRow]}, parameters=(AFTER, AMOUNT))
 async def list_audit(call: RepositoryCall) -> Response:
     """List the audit log, newest first."""
-    page = call.page()
-    rows = await call.heavy(call.site.audit_log.read, before=page.after or None, amount=page.probe)
-    return json(
-        page_of(
-            rows,
-            amount=page.amount,
-            key=lambda row: row[0],
-            row=lambda row: AuditRow(
-                row[0],
-                row[1].at_ms,
-                row[1].access_key,
-                row[1].action,
-                row[1].repository,
-                row[1].subject,
-                row[1].status,
-                row[1].request_id,
-            ),
-        )
+    log = call.site.audit_log
+    return await call.list_page(
+        lambda page: log.read(before=page.after or None, amount=page.probe),
+        key=lambda row: row[0],
+        row=lambda row: _audit_row(*row),
+    )
+
+
+def _audit_row(line_id: str, line: AuditLine) -> AuditRow:
+    subject, status = line.subject, line.status
+    return AuditRow(
+        line_id, line.at_ms, line.access_key, line.action, line.repository, subject, status, line.request_id
     )
 
 

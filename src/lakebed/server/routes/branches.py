@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
 from starlette.responses import PlainTextResponse, Response
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.http.pages import Page, page_of
+from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
 from lakebed.repo import branches
 from lakebed.repo.verbs.reset import HardReset, Reset
@@ -38,16 +37,12 @@ async def get_branch(call: RepositoryCall) -> Response:
 @BRANCHES.add("GET", _ALL, "listBranches", needs="read", gives={200: Page[Ref]}, parameters=(*PAGE, _HIDDEN))
 async def list_branches(call: RepositoryCall) -> Response:
     """List branches."""
-    home, page, hidden = await call.home(), call.page(), call.flag("show_hidden")
-
-    def read() -> Response:
-        found = branches.list_branches(home, prefix=page.prefix, after=page.after or None, hidden=hidden)
-        rows = list(islice(found, page.probe))
-        return json(
-            page_of(rows, amount=page.amount, key=lambda row: row[0], row=lambda row: Ref(row[0], row[1].commit_id))
-        )
-
-    return await call.heavy(read)
+    home, hidden = await call.home(), call.flag("show_hidden")
+    return await call.list_page(
+        lambda page: branches.list_branches(home, prefix=page.prefix, after=page.after or None, hidden=hidden),
+        key=lambda row: row[0],
+        row=lambda row: Ref(row[0], row[1].commit_id),
+    )
 
 
 @BRANCHES.add("POST", _ALL, "createBranch", needs="write", takes=BranchCreation, gives={201: str}, audited=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -9,8 +10,8 @@ from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.http.pages import Page, page_of
-from lakebed.http.replies import json
+from lakebed.http.pages import Page, PageRequest
+from lakebed.repo.model import Difference
 from lakebed.repo.verbs.differences import Diff, Status
 from lakebed.server.bodies import DiffRow
 from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX
@@ -35,14 +36,13 @@ _RIGHT_STATS: Final = Parameter("include_right_stats", "Include what the right s
 )
 async def diff_branch(call: RepositoryCall) -> Response:
     """List the uncommitted changes of a branch."""
-    home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
+    home, branch, delimiter = await call.home(), call.path["branch"], call.query.get("delimiter", "")
 
-    def read() -> Response:
-        status = Status(branch=call.path["branch"], prefix=page.prefix, after=page.after, delimiter=delimiter)
-        found = status.rows(home, amount=page.probe)
-        return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=diff_row))
+    def rows(page: PageRequest) -> Iterable[Difference]:
+        status = Status(branch=branch, prefix=page.prefix, after=page.after, delimiter=delimiter)
+        return status.rows(home, amount=page.probe)
 
-    return await call.heavy(read)
+    return await call.list_page(rows, key=lambda row: row.path, row=diff_row)
 
 
 @DIFFS.add(
@@ -56,13 +56,13 @@ async def diff_branch(call: RepositoryCall) -> Response:
 )
 async def diff_two(call: RepositoryCall) -> Response:
     """Compare two references; by default, list what the right one changed since their merge base."""
-    home, page, delimiter = await call.home(), call.page(), call.query.get("delimiter", "")
+    home, delimiter = await call.home(), call.query.get("delimiter", "")
     kind = call.query.get("type") or "three_dot"
     if kind not in _KINDS:
         raise InvalidRequest(f"type={kind!r} is invalid: use two_dot or three_dot.", kind="invalid_query")
     row = partial(diff_row, with_right=call.flag("include_right_stats"))
 
-    def read() -> Response:
+    def rows(page: PageRequest) -> Iterable[Difference]:
         diff = Diff(
             left=call.path["left"],
             right=call.path["right"],
@@ -71,7 +71,6 @@ async def diff_two(call: RepositoryCall) -> Response:
             after=page.after,
             delimiter=delimiter,
         )
-        found = diff.rows(home, amount=page.probe)
-        return json(page_of(list(found), amount=page.amount, key=lambda row: row.path, row=row))
+        return diff.rows(home, amount=page.probe)
 
-    return await call.heavy(read)
+    return await call.list_page(rows, key=lambda row: row.path, row=row)

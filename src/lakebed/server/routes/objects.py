@@ -13,13 +13,14 @@ from starlette.responses import Response
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.multipart import FORM, form_content
-from lakebed.http.pages import Page, PageRequest, page_of
+from lakebed.http.pages import Page, PageRequest
 from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.http.streaming import whole_or_stream
 from lakebed.repo import data
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
+from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.write import delete, delete_many
 from lakebed.server.bodies import (
     ObjectCopyCreation,
@@ -320,36 +321,17 @@ async def stage_object(call: RepositoryCall) -> Response:
 )
 async def list_objects(call: RepositoryCall) -> Response:
     """List objects and, with a delimiter, common prefixes."""
-    page, delimiter = call.page(), call.query.get("delimiter", "")
+    delimiter, ref = call.query.get("delimiter", ""), call.path["ref"]
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign") and call.site.signs
     home = await call.home()
-    ref = call.path["ref"]
-    return await call.heavy(
-        _list, call, home, ref, page, delimiter=delimiter, with_metadata=with_metadata, presign=presign
-    )
 
+    def rows(page: PageRequest) -> list[Listed]:
+        with home.key_value.snapshot() as snapshot, view_of(home, ref, snapshot) as view:
+            return list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
 
-def _list(
-    call: RepositoryCall,
-    home: RepositoryContext,
-    ref: str,
-    page: PageRequest,
-    *,
-    delimiter: str,
-    with_metadata: bool,
-    presign: bool,
-) -> Response:
-    with home.key_value.snapshot() as snapshot, view_of(home, ref, snapshot) as view:
-        rows = list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
-    return json(
-        page_of(
-            rows,
-            amount=page.amount,
-            key=lambda row: row.path,
-            row=lambda row: (
-                prefix_stats(row.path)
-                if row.entry is None
-                else _stats(call, home, row.path, row.entry, with_metadata=with_metadata, presign=presign)
-            ),
-        )
-    )
+    def row(listed: Listed) -> ObjectStats:
+        if listed.entry is None:
+            return prefix_stats(listed.path)
+        return _stats(call, home, listed.path, listed.entry, with_metadata=with_metadata, presign=presign)
+
+    return await call.list_page(rows, key=lambda listed: listed.path, row=row)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
-from lakebed.http.pages import Page, page_of
+from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
 from lakebed.server.auth import check_role
 from lakebed.server.bodies import RepositoryCreation, RepositoryMetadataKeys, RepositoryMetadataSet, RepositoryRow
@@ -41,27 +41,17 @@ async def get_repository(call: RepositoryCall) -> Response:
 )
 async def list_repositories(call: RepositoryCall) -> Response:
     """List the repositories that the access key may see."""
-    page, search, principal = call.page(), call.query.get("search", ""), call.principal
+    search, principal, repositories = call.query.get("search", ""), call.principal, call.site.repositories
     assert principal is not None
-
-    def read() -> Response:
-        rows = []
-        for repository in call.site.repositories.list(prefix=page.prefix, after=page.after or None):
-            if principal.sees(repository.name) and search in repository.name:
-                rows.append(repository.context)
-                if len(rows) == page.probe:
-                    break
-        url = call.site.repositories.url
-        return json(
-            page_of(
-                rows,
-                amount=page.amount,
-                key=lambda home: home.name,
-                row=lambda home: repository_row(home.name, home.record, root_url=url),
-            )
-        )
-
-    return await call.heavy(read)
+    return await call.list_page(
+        lambda page: (
+            repository.context
+            for repository in repositories.list(prefix=page.prefix, after=page.after or None)
+            if principal.sees(repository.name) and search in repository.name
+        ),
+        key=lambda context: context.name,
+        row=lambda context: repository_row(context.name, context.record, root_url=repositories.url),
+    )
 
 
 @REPOSITORIES.add(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Final
 
 from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
-from lakebed.http.pages import Page, page_of
+from lakebed.http.pages import Page
 from lakebed.http.replies import empty, json
 from lakebed.repo import tags
 from lakebed.repo.context import RepositoryContext
@@ -27,15 +26,12 @@ _ONE = "/repositories/{repository}/tags/{tag:path}"
 @TAGS.add("GET", _ALL, "listTags", needs="read", gives={200: Page[Ref]}, parameters=PAGE)
 async def list_tags(call: RepositoryCall) -> Response:
     """List tags."""
-    home, page = await call.home(), call.page()
-
-    def read() -> Response:
-        rows = list(islice(tags.list_tags(home, prefix=page.prefix, after=page.after or None), page.probe))
-        return json(
-            page_of(rows, amount=page.amount, key=lambda row: row[0], row=lambda row: Ref(row[0], row[1].commit_id))
-        )
-
-    return await call.heavy(read)
+    home = await call.home()
+    return await call.list_page(
+        lambda page: tags.list_tags(home, prefix=page.prefix, after=page.after or None),
+        key=lambda row: row[0],
+        row=lambda row: Ref(row[0], row[1].commit_id),
+    )
 
 
 @TAGS.add("POST", _ALL, "createTag", needs="write", takes=TagCreation, gives={201: Ref}, audited=True)
