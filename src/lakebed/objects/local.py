@@ -3,7 +3,8 @@
 Owns: the system calls. Invariants:
 - A create-only put writes a file without a name (``O_TMPFILE``; elsewhere a hidden one), then gives it its name with
   ``link``, which fails when the name is taken. Never ``rename``: that would replace what another writer acknowledged.
-- With ``durable=True`` the file is synced before it gets its name, then its folder; those above once in a store's life.
+- With ``durable=True`` the file is synced before it gets its name, then its folder; the folders above it once in the
+  life of the store, because their creator may not have synced them.
 - Hidden names of unfinished files are neither listed nor accepted as paths; those that a crash left are removed when
   a store first writes such a file into their folder, a day after they were made.
 - Symbolic links below the root are not objects: not listed, not followed. The check of a folder is remembered, so a
@@ -36,7 +37,6 @@ __all__ = ["LocalDriver"]
 
 _READ_FIRST_BYTES: Final = 64 << 10
 """One read of this size gets a small object whole, without asking for its size first."""
-
 _IO_BYTES_MAX: Final = 1 << 30
 """Linux moves at most 2 GiB - 4 KiB in one call."""
 
