@@ -4,7 +4,7 @@ Owns: `ImportPlaces`, the judgement of a URL that a client names. Invariants: a 
 where it is once links are followed, and is opened there, so no spelling of a path reaches more than another; nothing
 below the storage of the repositories is allowed unless the operator has allowed a place inside it; the records, the
 namespaces of repositories and the other stores of the storage are refused whatever is allowed.
-docs/design/0030-what-a-stranger-cannot-do.md.
+docs/design/0030-limits-of-server-clients.md.
 
 Does not know: entries, stores, or who asks.
 """

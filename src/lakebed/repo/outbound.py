@@ -4,7 +4,7 @@ Owns: `AllowedHosts` and `post`. A webhook's URL comes from the administrator of
 from the machine of the server, which reaches what that person does not: its own loopback, its network, the metadata
 service of its cloud. Invariants: a host is resolved once for a request, and the connection goes to an address of that
 answer that was checked, so a name that resolves to another address a moment later changes nothing; a redirect is not
-followed; of a reply only its status is read. docs/design/0030-what-a-stranger-cannot-do.md.
+followed; of a reply only its status is read. docs/design/0030-limits-of-server-clients.md.
 
 Does not know: hooks, or what is sent.
 """
