@@ -21,7 +21,6 @@ from lakebed.spark.expression import quoted
 from lakebed.spark.tasks import Batches, opened_in_task, returning_changes
 from lakebed.table.bucket import bucket_of
 from lakebed.table.dynamic_bucket import HashIndex, IndexEntry
-from lakebed.table.layout import Layout
 from lakebed.table.model import BucketChange, DataField, TableSchema
 from lakebed.table.options import TableOptions
 from lakebed.table.rows import inside_partition
@@ -41,7 +40,6 @@ class WriteTask:
     """Everything except the store that an executor needs to write its share. Picklable."""
 
     schema: TableSchema
-    branch: str | None
     settings: WriteSettings
     index: BucketIndex | None
     """The state from which numbers continue; None: not needed."""
@@ -57,7 +55,6 @@ class WriteTask:
         return TableWriter(
             store,
             schema=self.schema,
-            layout=Layout(branch=self.branch),
             settings=self.settings,
             environment=environment,
             index=lambda: self.index or BucketIndex(None),
@@ -123,7 +120,6 @@ def write_task(
         index = BucketIndex(None if head is None else table.context.reader.live_entries(head), key_files=key_files)
     return WriteTask(
         schema=schema,
-        branch=table.branch,
         settings=settings,
         index=index,
         starts_anew=starts_anew,

@@ -108,7 +108,6 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
     return TableWriter(
         branch.store,
         schema=schema,
-        layout=branch.layout,
         settings=WriteSettings.of(schema),
         environment=branch.environment,
         index=index,

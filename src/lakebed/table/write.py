@@ -125,7 +125,6 @@ class TableWriter:
     Args:
         store: the table's folder.
         schema: the newest; rows are conformed to it.
-        layout: of the table.
         settings: see `WriteSettings`.
         environment: clock (creation times), randomness (file names), runtime (workers).
         index: loads the state of the base snapshot; called at most once, only if numbers are needed.
@@ -138,7 +137,6 @@ class TableWriter:
         store: ObjectStore,
         *,
         schema: TableSchema,
-        layout: Layout,
         settings: WriteSettings,
         environment: Environment,
         index: Callable[[], BucketIndex],
@@ -155,7 +153,7 @@ class TableWriter:
         self._load_index = index
         self._index: BucketIndex | None = BucketIndex(None) if starts_anew else None
         self._next_sequence: dict[tuple[bytes, int], int] = {}
-        self._hash_index = hash_index or HashIndex(store, layout)
+        self._hash_index = hash_index or HashIndex(store, Layout())
         self._assigner: BucketAssigner | None = None
         self._hashes: dict[tuple[bytes, int], list[Int32s]] = {}
         self._added: dict[tuple[bytes, int], list[DataFile]] = {}

@@ -21,7 +21,6 @@ from lakebed.repo import CollectionOptions, ImportSource, Repository, Repository
 from lakebed.repo.local_objects import local_store
 from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.runtime import Environment
-from lakebed.table.layout import Layout
 from lakebed.table.read import data_path, read_split
 from lakebed.table.write import BucketIndex, TableWriter
 from lakebed.table.write_settings import WriteSettings
@@ -200,7 +199,6 @@ def written_by_a_task(table: Table, rows: dict[int, str | None]) -> Any:
     writer = TableWriter(
         task,
         schema=schema,
-        layout=Layout(branch=table.branch),
         settings=WriteSettings.of(schema),
         environment=Environment(),
         index=lambda: BucketIndex(None if newest is None else table.context.reader.live_entries(newest)),

@@ -17,7 +17,6 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import decode_row
 from lakebed.table.bucket import bucket_of
-from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.schema import new_schema
@@ -51,7 +50,6 @@ def writer(
     return TableWriter(
         store,
         schema=schema,
-        layout=Layout(),
         settings=WriteSettings.of(schema),
         environment=Environment(),
         index=index,
@@ -160,7 +158,6 @@ def test_a_large_batch_is_encoded_as_several_files(store: ObjectStore, bucket: s
     one = TableWriter(
         store,
         schema=schema,
-        layout=Layout(),
         settings=settings,
         environment=Environment(),
         index=lambda: BucketIndex(None),
