@@ -195,6 +195,7 @@ def test_a_request_under_way_ends_before_the_service(running: Running) -> None:
             break
         except urllib3.exceptions.TimeoutError:
             continue
+    stopping.join(0.5)  # longer than a server that does not wait takes to cut the request off
     assert not running.site.is_closed
     running.site.may_read.set()
     asking.join(30)
