@@ -25,6 +25,7 @@ from lakebed.repo.compact import compact_once, run_compactor_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
 from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, run_import, unfinished_imports
+from lakebed.repo.merge import as_strategy
 from lakebed.repo.model import Entry
 from lakebed.repo.options import DAY_MS, CollectionOptions
 from lakebed.repo.refs import resolve
@@ -32,24 +33,16 @@ from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
 from lakebed.repo.tags import create_tag, delete_tag
+from lakebed.repo.verbs.commit import Commit
+from lakebed.repo.verbs.merge import Merge
+from lakebed.repo.verbs.pick import CherryPick, Revert
+from lakebed.repo.verbs.rebase import Rebase
+from lakebed.repo.verbs.reset import HardReset, Reset
 from worlds.promise import PromiseBroken
-from worlds.repo.head_verbs import Commitment, HardReset, Importing, Merging, Picking, Rebasing, Reset
+from worlds.repo import head_verbs as judged
 from worlds.repo.model import ListedLine, alike, difference, identified, listing, same
 from worlds.repo.monitor import MonitoredKeyValue
-from worlds.repo.operations import (
-    cherry_pick,
-    commit,
-    diff_refs,
-    diff_uncommitted,
-    hard_reset,
-    merge,
-    rebase,
-    reset,
-    reset_path,
-    reset_prefix,
-    revert,
-    start_import,
-)
+from worlds.repo.operations import diff_refs, diff_uncommitted, start_import
 from worlds.repo.verbs import (
     REFUSALS,
     BranchCreation,
@@ -66,6 +59,8 @@ from worlds.repo.world import RepositoryWorld, check_body
 __all__ = ["Process"]
 
 R = TypeVar("R")
+
+HeadVerb = Commit | Merge | CherryPick | Revert | Rebase | Reset | HardReset
 
 _STRATEGIES: Final[Sequence[Strategy | None]] = (None, None, "source-wins", "dest-wins")
 _PREFIXES: Final = ("a/", "a/b/", "b/", "")
@@ -131,6 +126,34 @@ class Process:
 
     def _verb(self, name: str, branch: str = "main") -> JudgedVerb:
         return JudgedVerb(name=name, branch=branch, by=self.name)
+
+    def move(self, verb: HeadVerb) -> None:
+        """Run a verb that moves a head; its own fields say how it is judged."""
+        self.perform(self._judged(verb), verb.run)
+
+    def _judged(self, verb: HeadVerb) -> judged.JudgedMove:
+        call: dict[str, Any] = {"branch": verb.branch, "by": self.name}
+        if isinstance(verb, Commit):
+            prefixes = tuple(prefix.encode() for prefix in verb.prefixes or ())
+            return judged.Commitment(name="commit of some" if prefixes else "commit", prefixes=prefixes, **call)
+        if isinstance(verb, Reset):
+            name = "reset" + (
+                " of a path" if verb.path is not None else " of a prefix" if verb.prefix is not None else ""
+            )
+            path, prefix = (None if one is None else one.encode() for one in (verb.path, verb.prefix))
+            return judged.Reset(name=name, path=path, prefix=prefix, **call)
+        if isinstance(verb, HardReset):
+            return judged.HardReset(name="hard reset", ref=verb.ref, force=verb.force, **call)
+        call["strategy"] = as_strategy(verb.strategy)
+        if isinstance(verb, Merge):
+            call |= {"source": verb.source, "squash": verb.squash, "prefix": verb.prefix.encode()}
+            return judged.Merging(name="merge", **call)
+        if isinstance(verb, Rebase):
+            return judged.Rebasing(name="rebase", onto=verb.onto, **call)
+        undo = isinstance(verb, Revert)
+        parent = self.world.monitor.ledger.commits[verb.ref].parents[(verb.parent_number or 1) - 1]
+        name = "revert" if undo else "cherry-pick"
+        return judged.Picking(name=name, commit=verb.ref, parent=parent, undo=undo, **call)
 
     # ---- what it draws
 
@@ -323,15 +346,11 @@ class Process:
 
     def commit(self, rng: random.Random) -> None:
         """Commit everything."""
-        branch = self._branch(rng)
-        verb = Commitment(name="commit", branch=branch, by=self.name)
-        self.perform(verb, lambda home: commit(home, branch, message="all"))
+        self.move(Commit(branch=self._branch(rng), message="all"))
 
     def commit_some(self, rng: random.Random) -> None:
         """Commit what is below a prefix."""
-        branch, prefix = self._branch(rng), rng.choice(_PREFIXES[:3])
-        verb = Commitment(name="commit of some", branch=branch, by=self.name, prefixes=(prefix.encode(),))
-        self.perform(verb, lambda home: commit(home, branch, message="some", prefixes=[prefix]))
+        self.move(Commit(branch=self._branch(rng), message="some", prefixes=[rng.choice(_PREFIXES[:3])]))
 
     def advance(self, rng: random.Random) -> None:
         """Stage something and commit it."""
@@ -349,8 +368,7 @@ class Process:
         if now.state is not None and rng.random() < 0.8:
             head = self.world.monitor.ledger.content(now.head or "")
             if not alike(now.state, head):
-                verb = Commitment(name="commit", branch=branch, by=self.name)
-                self.perform(verb, lambda home: commit(home, branch, message="before"))
+                self.move(Commit(branch=branch, message="before"))
         return branch
 
     def _news(self, branch: str, rng: random.Random) -> str:
@@ -366,65 +384,35 @@ class Process:
         branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
         source = self._news(branch, rng)
         squash, prefix = rng.random() < 0.25, rng.choice(("", "", "", "a/"))
-        verb = Merging(
-            name="merge",
-            branch=branch,
-            by=self.name,
-            source=source,
-            strategy=strategy,
-            squash=squash,
-            prefix=prefix.encode(),
-        )
-        self.perform(
-            verb, lambda home: merge(home, source, into=branch, strategy=strategy, squash=squash, prefix=prefix)
-        )
+        self.move(Merge(branch=branch, source=source, strategy=strategy, squash=squash, prefix=prefix))
 
     def reset(self, rng: random.Random) -> None:
         """Discard all that is uncommitted."""
-        branch = self._branch(rng)
-        self.perform(Reset(name="reset", branch=branch, by=self.name), lambda home: reset(home, branch))
+        self.move(Reset(branch=self._branch(rng)))
 
     def reset_some(self, rng: random.Random) -> None:
         """Discard a path, or what is below a prefix."""
         branch, prefix, path = self._branch(rng), rng.choice(_PREFIXES), self._path(rng)
-        if rng.random() < 0.5:
-            verb = Reset(name="reset of a path", branch=branch, by=self.name, path=path.encode())
-            self.perform(verb, lambda home: reset_path(home, branch, path=path))
-        else:
-            verb = Reset(name="reset of a prefix", branch=branch, by=self.name, prefix=prefix.encode())
-            self.perform(verb, lambda home: reset_prefix(home, branch, prefix=prefix))
+        self.move(Reset(branch=branch, path=path) if rng.random() < 0.5 else Reset(branch=branch, prefix=prefix))
 
     def hard_reset(self, rng: random.Random) -> None:
         """Move a branch to another commit."""
         branch, ref, force = self._branch(rng), self._reference(rng), rng.random() < 0.6
-        verb = HardReset(name="hard reset", branch=branch, by=self.name, ref=ref, force=force)
-        self.perform(verb, lambda home: hard_reset(home, branch, ref=ref, force=force))
+        self.move(HardReset(branch=branch, ref=ref, force=force))
 
     def pick(self, rng: random.Random) -> None:
         """Make a commit's changes again, or undo them."""
         branch, id, strategy = self._clean_branch(rng), self._commit_id(rng), rng.choice(_STRATEGIES)
         parents = self.world.monitor.ledger.commits[id].parents
-        if not parents:
-            return
-        number, undo = rng.randrange(len(parents)), rng.random() < 0.5
-        verb = Picking(
-            name="revert" if undo else "cherry-pick",
-            branch=branch,
-            by=self.name,
-            commit=id,
-            parent=parents[number],
-            undo=undo,
-            strategy=strategy,
-        )
-        verb_of = revert if undo else cherry_pick
-        self.perform(verb, lambda home: verb_of(home, branch, ref=id, parent_number=number + 1, strategy=strategy))
+        if parents:
+            number, undo = rng.randrange(len(parents)), rng.random() < 0.5
+            kind = Revert if undo else CherryPick
+            self.move(kind(branch=branch, ref=id, parent_number=number + 1, strategy=strategy))
 
     def rebase(self, rng: random.Random) -> None:
         """Rebase a branch onto another reference."""
         branch, strategy = self._clean_branch(rng), rng.choice(_STRATEGIES)
-        onto = self._news(branch, rng)
-        verb = Rebasing(name="rebase", branch=branch, by=self.name, onto=onto, strategy=strategy)
-        self.perform(verb, lambda home: rebase(home, branch, onto=onto, strategy=strategy))
+        self.move(Rebase(branch=branch, onto=self._news(branch, rng), strategy=strategy))
 
     def import_objects(self, rng: random.Random) -> None:
         """Import a folder, or resume an import that another process has left."""
@@ -444,7 +432,7 @@ class Process:
     def _run_import(self, record: Import) -> None:
         destination = record.sources[0].destination
         imported = self.world.imported.items()
-        verb = Importing(
+        verb = judged.Importing(
             name="import",
             branch=record.branch,
             by=self.name,
