@@ -27,7 +27,7 @@ class Parsed:
     """The parser's result for a text."""
 
     wrong: str | None
-    """In Spark's first words; None: it is SQL."""
+    """The first line of Spark's error; None: it is SQL."""
     tables: frozenset[str] = frozenset()
     """Of a query: names of one part that it reads and does not define itself, as written."""
 
@@ -39,10 +39,10 @@ _EXIT_SECONDS_MAX = 10
 
 @contextmanager
 def sql_parser() -> Iterator[Parse]:
-    """The parser, for as long as the context lasts.
+    """Open Spark's parser for the length of the context.
 
     Raises:
-        InvalidRequest: no Java or no PySpark; says what to install.
+        InvalidRequest: no Java or no PySpark; names what to install.
         Unavailable: the JVM did not start.
     """
     require_pyspark()

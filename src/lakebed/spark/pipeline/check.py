@@ -15,10 +15,12 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
+from lakebed.spark.java import require_java, require_pyspark
 from lakebed.spark.pipeline.context import fields_of
 from lakebed.spark.pipeline.files import find_files
 from lakebed.spark.pipeline.model import Plan, PlannedStep
 from lakebed.spark.pipeline.nodes import SourceLocation, nearest
+from lakebed.spark.pipeline.on_demand import open_sql_parser
 from lakebed.spark.pipeline.plain import plain_type
 from lakebed.spark.pipeline.steps import KINDS
 from lakebed.spark.pipeline.steps.merge import without_key
@@ -142,19 +144,14 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
     texts = list(_sql(plan))
     if not texts:
         return None
-    # Imported here because it loads PySpark, which a plan without SQL does not need.
-    from lakebed.spark.java import require_java, require_pyspark
-
     try:
         require_pyspark()
         require_java()
     except InvalidRequest as error:
         return f"Its SQL was not checked: {error.message}"
-    from lakebed.spark.sql_parser import sql_parser
-
     known = _known(plan, tables)
     accepted: dict[tuple[str, str], frozenset[str]] = {}
-    with sql_parser() as parse:
+    with open_sql_parser() as parse:
         for step, what, kind, text in texts:
             if (kind, text) not in accepted:
                 found = parse(kind, text)

@@ -22,6 +22,7 @@ from lakebed.spark.pipeline.ledger import Ledger
 from lakebed.spark.pipeline.measure import committed_snapshot
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord, TableSpec
 from lakebed.spark.pipeline.nodes import SourceLocation, nearest
+from lakebed.spark.pipeline.on_demand import new_engine
 from lakebed.spark.pipeline.rows import Rows
 from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.engines.registry import engine_of
@@ -69,10 +70,7 @@ class RunContext:
     def engine(self) -> Engine:
         """Return the engine, which uses Spark; the session starts when Spark is first needed."""
         if self._engine is None:
-            # Imported here because it loads PySpark, which a run of metadata steps does not need.
-            from lakebed.spark.pipeline.engine import Engine
-
-            self._engine = Engine(self.start_spark)
+            self._engine = new_engine(self.start_spark)
         return self._engine
 
     def close(self) -> None:
