@@ -111,7 +111,7 @@ class WriteBatch:
         self.values += new_values
 
     def clear(self) -> None:
-        """Forget all rows, to gather anew."""
+        """Remove all rows, so that the batch can be filled again."""
         self.keys.clear()
         self.values.clear()
         self.special.clear()

@@ -11,7 +11,7 @@ Invariants:
   appended to*: a collector first marks versions as unreadable in a manifest (`Manifest.readable_since`).
 - An expired checkpoint is dead at once: it cannot be a source, refreshed or opened, and its name is free. It can be
   deleted; until the collector drops it, it is in the manifest.
-- One call makes one checkpoint, even if replies are lost: its id is drawn once, and a manifest that has it is ours.
+- One call makes one checkpoint, even if replies are lost: its id is generated once, and a manifest that has it is ours.
 
 Does not know: files, logs' contents, when anything is deleted.
 """
@@ -519,7 +519,7 @@ def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, exp
 
     Args:
         name: only those of this name.
-        expired: also dead ones that no collection has dropped yet; `Checkpoint.is_live` tells them apart.
+        expired: also expired ones that no collection has dropped yet; see `Checkpoint.is_live`.
 
     Raises `NotFound` when there is no database; a destroyed one is listed. Cost: 1 LIST + 1 GET.
     """

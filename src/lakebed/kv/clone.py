@@ -4,14 +4,14 @@ Owns: `create_clone`, the order of its steps, and what a retry after a crash at 
 
 Invariants:
 - Nothing that a clone's manifest names is ever unpinned: pins in the parent and in every ancestor that owns a file
-  stand before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened.
+  exist before the manifest does, live for `PIN_LIFETIME`, and become permanent before the clone may be opened.
 - The first manifest decides between rivals: it is create-only, and names the source, the pins, and
   ``initialized=false``. A call with the same source joins it, any other raises `AlreadyExists`.
 - The last update asks that the manifest still names the very pins that were made permanent: an attempt that slept while
   another replaced dead pins begins again.
-- A crash leaks at most pins that expire, and what lies in the unfinished clone's own folder, which its retry uses.
+- A crash leaks at most pins that expire, and the objects in the unfinished clone's own folder, which its retry uses.
 
-Cost is that of the ancestors and of the log's tail; rows do not matter. Source: "Clones"; the steps stand in
+Cost is that of the ancestors and of the log's tail; rows do not matter. Source: "Clones"; the steps are in
 docs/design/0009-databases.md, and what happens at each when something fails in 0012-clones-and-destroy.md.
 """
 

@@ -62,7 +62,7 @@ class Collection:
 
     report: ReclaimReport
     gone: bool = False
-    """The database is destroyed and nothing but its tombstone is left, or there is none: it needs no collector."""
+    """Only the tombstone of a destroyed database is left, or there is no database: it needs no collector."""
     detached: tuple[str, ...] = ()
     """URLs of ancestors that it does not need any more."""
     error: LakebedError | None = None
@@ -81,7 +81,7 @@ def collect_garbage(
     Safe while writers, readers, compactors, clones and other collectors run, at any `CollectorOptions.min_age`.
 
     Args:
-        dry_run: say what would go; write and delete nothing. By our own clock, as nothing tells the store's.
+        dry_run: report what would be deleted; write and delete nothing. By our own clock only.
         progress: called after each batch of deletions.
 
     Returns:
@@ -112,7 +112,7 @@ def collect_once(
     dry_run: bool = False,
     progress: ProgressCall | None = None,
 ) -> Collection:
-    """One collection, as `collect_garbage`; also tells whether the database is gone. A step function."""
+    """One collection, as `collect_garbage`; also reports whether the database is gone. A step function."""
     return _Round(location, options or CollectorOptions(), dry_run=dry_run, progress=progress).run()
 
 
@@ -236,7 +236,7 @@ class _Round:
     # What is not an ordinary collection
 
     def _left_alone(self, found: Found) -> Collection:
-        """A clone that is not finished: its maker may be at work, and a retry of his uses what lies there."""
+        """A clone that is not finished: its creator may still run, and a retry uses what is there."""
         count = len(found.files) + len(found.logs) + len(found.manifests)
         warning = (
             f"{self._location.url} is a clone that is not finished, and was left alone: make the same clone again to "

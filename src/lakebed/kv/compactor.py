@@ -86,7 +86,7 @@ class Compactor:
         return task is not None
 
     def compact_full(self, progress: Progress | None = None) -> bool:
-        """Merge all files into one run, all written anew; False for an empty database. Otherwise as `compact_once`."""
+        """Merge all files into one run, all rewritten; False for an empty database. Otherwise as `compact_once`."""
         task = self._compact(plan_full, progress)
         if task is None:
             return False
@@ -109,7 +109,7 @@ class Compactor:
                 `DatabaseOptions.manifest_poll_interval_ms`.
             progress: as for `compact_once`.
 
-        Raises as `compact_once`, but for a store that does not answer.
+        Raises as `compact_once`, except if the store does not answer.
         """
         interval_ms = self._options.manifest_poll_interval_ms if poll_interval_ms is None else poll_interval_ms
         while not is_stopped():

@@ -6,9 +6,9 @@ Invariants:
 - Nothing goes while a live checkpoint pins a version: a hard destruction is refused with the checkpoints and their
   owners, a soft one waits for them. Once destroyed, nothing may be made, refreshed or opened, so they only get fewer.
 - Writers and compactors are fenced before the stamp, in manifest and log alike.
-- What is deleted was listed **before** the newest manifest was seen to be a destroyed one: a database made anew on this
-  path has other names, and what it writes is in no such list.
-- Our pins in ancestors go first; then only objects that bear a name of ours. What else lies below, such as another
+- What is deleted was listed **before** the newest manifest was seen to be a destroyed one: a database created again on
+  this path has other names, and what it writes is in no such list.
+- Our pins in ancestors go first; then only objects with a name of ours. Anything else in the folder, such as another
   database, is left alone and named in the report.
 - A tombstone stays: the newest manifest, the boundary, the log's fences, the lease. Each refuses a sleeping writer.
 
@@ -162,7 +162,7 @@ def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool) -> R
 def take_apart(
     location: DatabaseLocation, *, dry_run: bool = False, progress: ProgressCall | None = None
 ) -> ReclaimReport:
-    """Delete what a destroyed database owns, but for its tombstone; fine when that happened before.
+    """Delete what a destroyed database owns, except its tombstone. Calling it again is a no-op.
 
     Args:
         dry_run: say what would go; change nothing.
@@ -181,7 +181,7 @@ def take_apart(
             manifest = _leave_ancestors(location, log, manifest)
     name = store_name(location)
     if manifest.destroyed_at_ms is None:
-        warning = f"{location.url} was made anew meanwhile: nothing of it was deleted."
+        warning = f"{location.url} was created again meanwhile: nothing of it was deleted."
         return report_of(ReclaimPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
     plan = plan_taking_apart(found, manifest=manifest, store=name, strangers=_strangers(location))
     if dry_run:
@@ -207,7 +207,7 @@ def _leave_ancestors(location: DatabaseLocation, log: ManifestLog, manifest: Man
 
 
 def find_objects(location: DatabaseLocation) -> Found:
-    """What lies in the folders of a database now. Cost: 3 LIST, 1 more a thousand objects."""
+    """The objects in the folders of a database now. Cost: 3 LIST, 1 more a thousand objects."""
     store = location.store
     return Found(
         files=tuple(store.list(SST_FOLDER)),

@@ -115,7 +115,7 @@ class GroupCommit:
         self._wait(sequence, row_count)
 
     def wait_durable(self, sequence: int) -> None:
-        """Return when every row up to `sequence` is durable or was taken back. Raises as `wait`, but for the latter."""
+        """Return when every row up to `sequence` is durable or was taken back. Otherwise raises as `wait`."""
         self._wait(sequence, 0)
 
     def _wait(self, sequence: int, row_count: int) -> None:
@@ -246,7 +246,7 @@ class LogGroups:
 
     Args:
         wal: the log.
-        epoch: ours; stands in every record.
+        epoch: ours; part of every record.
         last_wal_id: the newest id of the log, the fence of this opening: the next group gets the id behind it.
         memtable: the active one; all its rows so far are in the log.
         spacing_ms: shortest time between the beginnings of two appends.
@@ -374,7 +374,7 @@ class LogGroups:
 
         Args:
             checked_sequence: of the last write that was made under a condition: where it stands behind the group, all
-                that stands behind goes with the group, for the condition may have met a row of it.
+                behind it is taken back as well, because the condition may have seen a row of it.
 
         Returns:
             The sequences ``[first, last]`` of each group that was taken back, the oldest group's first.

@@ -65,7 +65,7 @@ class ManifestLog:
             environment=location.environment,
         )
         self._seen: DecodedManifest | None = None
-        # Changes of one process stand in line here, where waiting is cheaper than losing the race to one another.
+        # Changes of one process wait for each other here, which is cheaper than losing races to each other.
         self._changing = location.environment.runtime.lock()
 
     @property
@@ -81,7 +81,7 @@ class ManifestLog:
         Raises:
             NotFound: kind ``database_not_found``; says what is there instead.
             Corruption, UnsupportedFormat: it cannot be read.
-        Cost: 1 LIST, and 1 GET when it is not the one seen last; 1 LIST more when there is none.
+        Cost: 1 LIST, and 1 GET if it is not the one seen last; 1 LIST more if there is none.
         """
         found = self.find_latest()
         if found is None:
@@ -89,7 +89,7 @@ class ManifestLog:
         return found
 
     def find_latest(self) -> Manifest | None:
-        """The newest manifest; None when there is none. Errors and cost as `latest`."""
+        """The newest manifest; None if there is none. Errors and cost as `latest`."""
         found = self._find_newest()
         return None if found is None else found.manifest
 
@@ -183,7 +183,7 @@ class ManifestLog:
             UnsupportedFormat: the newest manifest may be read but not followed by this lakebed.
             OutcomeUnknown: the store gave no clear answer, so the change may be there, or still land: a
                 second call lets `change` look for it. Kind ``boundary_forgotten``: this call slept through so many
-                collections that its fate is not on record.
+                collections that its outcome is not recorded any more.
         Cost: 1 PUT + 1 LIST if no other process wrote since; fresh and after a lost race: 1 LIST + 1 GET before.
         """
         with self._changing:

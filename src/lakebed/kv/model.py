@@ -148,7 +148,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         )
 
     def checkpoint(self, id_or_name: str) -> Checkpoint | None:
-        """A checkpoint by id or by name, expired or not; None when there is none."""
+        """A checkpoint by id or by name, expired or not; None if there is none."""
         for checkpoint in self.checkpoints:
             if id_or_name in (checkpoint.id, checkpoint.name):
                 return checkpoint

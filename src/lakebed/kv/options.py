@@ -10,7 +10,7 @@ __all__ = ["CheckpointOptions", "CollectorOptions", "DatabaseOptions", "ReaderOp
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:
-    """Settings of a writer. None of them is stored, but for `merge_operator` and `wal_enabled`."""
+    """Settings of a writer. Only `merge_operator` and `wal_enabled` are stored."""
 
     wal_enabled: bool = True
     """False: no log; a write is durable when its memtable was flushed to a file. Fewer requests, longer waits."""
@@ -52,7 +52,7 @@ class DatabaseOptions:
     """About 1 % of lookups of an absent key read a block in vain; 0: no filter."""
 
     file_count_max: int = 16_384
-    """Most files of one version: beyond it a flush would write more manifest than data."""
+    """Most files of one version. With more, a flush would write more manifest than data."""
 
     merge_operator: str | None = None
     """Name of a registered operator; stored with the database by the first writer that names one."""

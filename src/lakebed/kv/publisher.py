@@ -61,7 +61,7 @@ def _ids(manifest: Manifest) -> Iterator[str]:
 
 
 class _Job:
-    """A compaction that stands in the manifest."""
+    """A compaction that is recorded in the manifest."""
 
     __slots__ = ("_last_id", "_location", "id")
 

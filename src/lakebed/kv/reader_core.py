@@ -12,7 +12,7 @@ Invariants:
   scan still reads after that is right; what is gone raises, and no answer comes from part of a version.
 - One thread looks for news at a time; readers wait for it only if files that they read are gone.
 
-Does not know: how to write, but for the reader's own checkpoint.
+Does not know: how to write; only the reader's own checkpoint changes, through the source.
 """
 
 from __future__ import annotations

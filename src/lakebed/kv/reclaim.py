@@ -53,7 +53,7 @@ Pinned = Mapping[int, Manifest | None]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What lies in a database's folders, listed before its newest manifest was read."""
+    """The objects in a database's folders, listed before its newest manifest was read."""
 
     files: tuple[ObjectMeta, ...]
     logs: tuple[ObjectMeta, ...]

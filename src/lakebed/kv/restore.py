@@ -5,8 +5,8 @@ Owns: `restore` and the order of its steps.
 Invariants:
 - Nothing is lost: before anything changes, one update checkpoints the present, with everything that was acknowledged up
   to our fence.
-- The wanted version cannot go away under us: the same update pins it once more, as the new epoch's writer, so that a
-  crash leaves nothing which the next writer does not remove.
+- The wanted version cannot be collected meanwhile: the same update pins it once more, as the new epoch's writer, so
+  that a crash leaves nothing which the next writer does not remove.
 - A crash leaves the old state or the new one: files of level 0 are only named by the last update. Sequences, log ids
   and file ids go on from the larger of both states.
 

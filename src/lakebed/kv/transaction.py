@@ -62,7 +62,7 @@ class Transaction:
         view, _ = fixed.pinned_view()
         assert view.sequence is not None, "a view of files alone"
         self.sequence: int = view.sequence
-        """The last write that it sees, but for its own."""
+        """The last write that it sees, apart from its own."""
 
     # ---- writing, into the buffer
 
@@ -86,7 +86,7 @@ class Transaction:
     # ---- reading
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key as this transaction sees it; None when there is none. Raises as `Database.get`."""
+        """The value of a key as this transaction sees it; None if there is none. Raises as `Database.get`."""
         check_key(key)
         self._fixed.pinned_view()
         own = self._writes.get(key)

@@ -142,7 +142,7 @@ class DatabaseVerbs:
         return collect_garbage(self.location, options=options or CollectorOptions(), dry_run=dry_run, progress=progress)
 
     def compact(self, *, full: bool = False, progress: Callable[[int, int], None] | None = None) -> bool:
-        """Merge files until nothing needs to be merged; `full`: all of them into one run, written anew.
+        """Merge files until nothing needs to be merged; `full`: all of them into one run, rewritten.
 
         This claims the compactor's role: a compactor that runs elsewhere stops with `Fenced`.
 

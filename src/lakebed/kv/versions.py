@@ -133,7 +133,7 @@ def find_version(location: DatabaseLocation, newest: Manifest, version: str) -> 
         readable = {one.manifest_id for one in live}
         if number in readable or newest.readable_since <= number <= newest.manifest_id:
             return number
-        # Manifests of one version stand in a row: if any of its row is left, the next one that is readable is.
+        # Manifests of one version follow each other: if any of its row is left, the next one that is readable is.
         above = min((one for one in readable | {newest.readable_since} if one > number), default=None)
         stand_in = None if above is None else load_several(location, ManifestLog(location), [above])[above]
         if stand_in is not None and stand_in.content_since <= number:
@@ -176,7 +176,7 @@ def list_pins(location: DatabaseLocation, *, store: str) -> list[Pin]:
     """Live checkpoints of every owner, with the bytes that each alone keeps; oldest first.
 
     `Pin.bytes_alone` counts sorted files and log objects in this database's folder that neither the newest version nor
-    a version pinned by any other checkpoint needs: what deleting this one would free, but for the manifest.
+    a version pinned by any other checkpoint needs: what deleting this one would free, without the manifest.
 
     Raises as `ManifestLog.latest`. Cost: 1 LIST + 1 GET, 1 GET a pinned manifest, and 1 LIST a thousand log objects
     where a pinned version needs some that the newest does not.

@@ -264,7 +264,7 @@ class WriterCore:
         return 0 if self.groups is None else self.groups.last_wal_id - self._rotated_wal_id
 
     def _set_alarm(self) -> None:
-        """Half of the way to the next limit, whatever rows will come; the alarm is set anew there. Under the lock."""
+        """Half of the way to the next limit, for rows of any size; the alarm is set again there. Under the lock."""
         active, options = self.tree.active, self.options
         left = options.l0_sst_bytes - active.size_bytes
         self.alarm_rows = len(active.keys) + max(1, left // (2 * ROW_OVERHEAD_BYTES))
@@ -439,7 +439,7 @@ class WriterCore:
             self._changed()
 
     def _shrink_l0(self) -> None:
-        """Back-pressure without a thread of our own: level 0 is too long."""
+        """Back-pressure if level 0 has too many files, where no thread compacts."""
         before = self.tree.l0_count
         if self.compacts:
             self.compact_once()
