@@ -53,8 +53,9 @@ def imports_by_string(module: Any) -> Iterator[int]:
 
 
 def compare(found: dict[str, list[int]], allowed: dict[str, str]) -> None:
-    """Fail for a module that is not allowed."""
+    """Fail for a module that is not listed, and for one that is listed and imports at its head only."""
     wrong = [f"{name}, lines {lines}" for name, lines in found.items() if name not in allowed]
+    wrong += [f"{name} is listed, and needs not be" for name in allowed if name not in found]
     assert not wrong, "\n".join(wrong)
 
 
