@@ -83,7 +83,7 @@ def alternate(
 def rss_peak_mb() -> float:
     """Peak resident memory of this process so far, in megabytes (2**20)."""
     status = Path("/proc/self/status")
-    if status.exists():  # where `getrusage` of a fresh program begins with the peak of whoever started it
+    if status.exists():  # where `getrusage` of a new program begins with the peak of its parent
         peak = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return round(int(peak.split()[1]) / 1024, 1)
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

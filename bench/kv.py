@@ -70,7 +70,7 @@ class Bench:
         )
 
     def new_place(self) -> DatabaseLocation:
-        """A folder that nobody waits to sync."""
+        """A folder that is never synced."""
         self.made += 1
         return DatabaseLocation.at(str(self.folder / f"kv{self.made}"), durable=False)
 

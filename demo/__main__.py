@@ -1,8 +1,8 @@
-"""The story: a year of real flights, delivered day by day, merged by Spark, tagged, compared, saved and verified.
+"""The demo: a year of real flights, delivered day by day, merged by Spark, tagged, compared, rolled back and verified.
 
-The pipeline files beside this module do the work; this program delivers, looks at what came of it, and does what a
-pipeline does not: compare two versions, travel, roll back, and verify every tag against the published CSV. Writes to
-``out/`` in the working folder. Exits with 1 when anything does not hold.
+The pipeline files in this folder do the work. This program makes the deliveries, shows the results, and does what a
+pipeline does not: compare two versions, read older ones, roll back, and verify every tag against the published CSV.
+Writes to ``out/`` in the working folder. Exits with 1 when a check fails.
 
     python -m demo                      the whole year
     python -m demo --months 2           the first two months, for a quick look
@@ -40,7 +40,7 @@ SPARK_SETTINGS = {
     # A delivery has a thousand rows: one task a job, planned once, is fastest.
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
-    # A thousand small jobs: compiling them further, and collecting garbage in parallel, costs more than it brings
+    # A thousand small jobs: compiling them further, and collecting garbage in parallel, costs more than it saves
     # (three months took 67 s of processor time in the JVM without these, 34 s with them).
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
@@ -48,7 +48,7 @@ SPARK_SETTINGS = {
 
 @dataclass(slots=True)
 class Story:
-    """What the chapters share, and what they found."""
+    """The state of the demo, and the results of its checks."""
 
     out: Path
     months: tuple[str, ...]
@@ -66,15 +66,15 @@ class Story:
 
     @property
     def lake_url(self) -> str:
-        """Where the lake is."""
+        """The lake's URL."""
         return str(self.out / "flights-lake")
 
     def table(self) -> Table:
-        """The flights, opened anew, as another program would."""
+        """Open the flights table again, as another program would."""
         return open_lake(self.lake_url, create=False).table(TABLE)
 
     def run(self, name: str, **variables: str) -> RunSummary:
-        """Run one of the pipeline files beside this module."""
+        """Run one of the pipeline files in this folder."""
         return run_file(
             HERE / name,
             variables={"out": str(self.out), **variables},
@@ -83,22 +83,22 @@ class Story:
         )
 
     def say(self, text: str) -> None:
-        """A line of the story."""
+        """Print a line."""
         self.console.print(f"  {text}", highlight=False, soft_wrap=True)
 
     def chapter(self, title: str) -> None:
-        """A heading."""
+        """Print a heading."""
         self.console.print(f"\n[bold]{title}[/]", highlight=False)
 
     def check(self, subject: str, held: bool, detail: str) -> None:
-        """Something that must be so; it goes into the report, and into the exit code."""
+        """Check a condition, for the report and the exit code."""
         self.checks.append(Check(subject, held, detail))
         if not held:
             self.console.print(f"  [red]✗ {subject} {detail}[/]", highlight=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tell the whole story; returns the exit code."""
+    """Run the whole demo; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m demo", description="A year of real flights through lakebed and Spark."
     )
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def deliver(out: Path, months: Sequence[str], console: Console) -> None:
-    """Chapter 1: what arrives."""
+    """Chapter 1: the deliveries."""
     console.print("\n[bold]1  What arrives[/]")
     flights = load_text()
     days = sum(calendar.monthrange(2013, int(month[5:]))[1] for month in months)
@@ -158,7 +158,7 @@ def merge_the_year(story: Story) -> None:
 
 
 def look_back(story: Story) -> None:
-    """Chapter 3: travel to a tag, and compare two."""
+    """Chapter 3: read a tag, and compare two tags."""
     story.chapter("3  Looking back")
     middle = len(story.months) // 2
     earlier, later = story.months[middle - 1], story.months[middle]
@@ -210,7 +210,7 @@ def stop_the_damaged(story: Story) -> None:
 
 
 def roll_back_the_careless(story: Story) -> None:
-    """Chapter 5: a delivery that every rule lets pass, seen by comparing, undone by rolling back."""
+    """Chapter 5: a delivery that passes every rule, found by a comparison, undone by a rollback."""
     story.chapter("5  A careless delivery")
     good = newest_id(story)
     story.run("delivery.yaml", file=str(story.out / "deliveries" / "careless.csv"))
@@ -230,7 +230,7 @@ def roll_back_the_careless(story: Story) -> None:
 
 
 def keep_what_is_needed(story: Story) -> None:
-    """Chapter 6: compact, expire, give the space back."""
+    """Chapter 6: compact, expire, free the space."""
     story.chapter("6  Keeping what is needed")
     summary = story.run("keep.yaml")
     expiry = next(record.metrics for record in summary.records if record.verb == "expire")
@@ -238,7 +238,7 @@ def keep_what_is_needed(story: Story) -> None:
     story.check(
         "Expiry gave space back:",
         after < before and expiry["snapshots_expired"] > 0,
-        f"{expiry['snapshots_expired']:,} snapshots went, {before / 1e6:.1f} MB became {after / 1e6:.1f} MB.",
+        f"{expiry['snapshots_expired']:,} snapshots expired, {before / 1e6:.1f} MB became {after / 1e6:.1f} MB.",
     )
     try:
         story.table().snapshot(40)
@@ -247,7 +247,7 @@ def keep_what_is_needed(story: Story) -> None:
 
 
 def verify_every_tag(story: Story) -> None:
-    """Chapter 7: each tag, read by lakebed, against the published CSV, worked out by pandas."""
+    """Chapter 7: compare each tag, read by lakebed, with the published CSV, computed by pandas."""
     story.chapter("7  Verifying every tag against the published CSV")
     table = story.table()
     for month in story.months:

@@ -1,7 +1,7 @@
 """The year's flights as they are published: 336,776 departures from New York in 2013 (CC0), from a zipped CSV file.
 
-Owns: finding and reading that file, as plain text (`load_text`) for those who deliver it on, or as numbers
-(`load_frame`) for those who check. Uses pandas and pyarrow only; lakebed has no part in it.
+Owns: finding and reading that file, as plain text (`load_text`) for the deliveries, or as numbers (`load_frame`)
+for the checks. Uses pandas and pyarrow only, no code of lakebed.
 """
 
 from __future__ import annotations

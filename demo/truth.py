@@ -1,7 +1,7 @@
-"""What the table must hold after any day: worked out from the published CSV alone, by pandas.
+"""The expected table after any day: computed from the published CSV alone, by pandas.
 
-Owns: the independent answer, and `checksum`, by which it is compared with what lakebed reads. Uses the rules of the
-upstream (see `upstream`), none of its files, and nothing of lakebed.
+Owns: the independent result, and `checksum`, which compares it with what lakebed reads. Uses the rules of the upstream
+(see `upstream`), none of its files, and no code of lakebed.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Truth:
         return cls(load_frame())
 
     def after(self, day: str) -> pd.DataFrame:
-        """What is known at the end of a day (``2013-01-31``), sorted by key."""
+        """Return the flights as known at the end of a day (``2013-01-31``), sorted by key."""
         today = pd.Timestamp(day)
         age = (today - self.flights["date"]).dt.days
         never_left = self.flights["dep_time"].isna()
         known = self.flights[(age >= 0) & ~(never_left & (age >= WITHDRAWN_AFTER))].copy()
         not_yet_corrected = (today - known["date"]).dt.days < CORRECTED_AFTER
         for name in _DELAYS:
-            # An unknown delay stays unknown: comparing it gives null, which is no reason to cap.
+            # An unknown delay stays unknown: the comparison gives null, which does not cap.
             too_long = (known[name] > CAP_MINUTES).fillna(False) & not_yet_corrected
             known.loc[too_long, name] = CAP_MINUTES
         return known.drop(columns="date")
@@ -58,7 +58,7 @@ class Truth:
 def checksum(rows: pa.Table | pd.DataFrame) -> str:
     """SHA-256 (16 hex digits) of the rows as CSV text, sorted by key, columns in the published order.
 
-    Both sides bring their rows here in their own way; only text is compared, so that no library's types matter.
+    Each side converts its rows to text in its own way, so that no library's types matter.
     """
     if isinstance(rows, pd.DataFrame):
         rows = pa.Table.from_pandas(rows, preserve_index=False)

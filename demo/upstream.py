@@ -1,10 +1,10 @@
-"""The airports' own system, as it would deliver: one CSV file a day, with the habits of such systems.
+"""The source system of the airports: one CSV file a day, with typical corrections.
 
 - A day's flights come that evening, but delays of more than an hour are first reported as one hour.
 - `CORRECTED_AFTER` days later such flights come again, with the delay they really had.
 - Flights that never left are withdrawn `WITHDRAWN_AFTER` days later (``withdrawn`` is true).
-- Two deliveries more than a year has days: ``damaged.csv`` (wrong in ways that rules find) and ``careless.csv`` (every
-  value possible, and all the same not true).
+- Two additional deliveries: ``damaged.csv`` (with mistakes that rules find) and ``careless.csv`` (plausible values
+  that are wrong).
 
 Owns: the deliveries. Knows nothing of lakebed.
 """
