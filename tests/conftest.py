@@ -63,7 +63,7 @@ def missing(reason: str) -> Any:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """A free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -119,7 +119,7 @@ class Server:
 
 
 def running(command: list[str], port: int, log: Path) -> Iterator[None]:
-    """Run a server until the generator goes on."""
+    """Run a server until the generator resumes."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
         try:
@@ -265,7 +265,7 @@ def postgresql() -> Iterator[PostgreSQL]:
             wait_for_postgresql(server, log)
             yield server
         finally:
-            process.send_signal(signal.SIGQUIT)  # at once: nobody needs what is in it
+            process.send_signal(signal.SIGQUIT)  # at once: its contents are not needed
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:

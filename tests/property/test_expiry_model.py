@@ -33,7 +33,7 @@ LONG_START, LONG_COUNT, LONG_CHUNK_SIZE = 1_000_000, 10_000, 100
 MET = ("files expired", "deleted with a tag", "upgrade", "rolled back", "foreign")
 """What the law is about; the long run meets each at least a thousand times."""
 MET_TOO = ("index files", "statistics", "changelogs")
-"""What other clients' snapshots named beside data files; as often."""
+"""What other clients' snapshots named besides data files; as often."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
@@ -122,7 +122,7 @@ def no_fork_rule(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_names_for_unknown_birth(patch: pytest.MonkeyPatch) -> None:
-    """A file of unknown birth counts as needed by nobody."""
+    """A file of unknown birth counts as not needed."""
     patch.setattr(reachability, "_keep_nearest", lambda case, which, nearest: None)
 
 
@@ -140,7 +140,7 @@ def unknown_birth_is_filled_in(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_mark_of_rollbacks(patch: pytest.MonkeyPatch) -> None:
-    """Nobody remembers that lives may have holes."""
+    """Lives are assumed to have no holes."""
     patch.setattr(rollback, "mark_restored", lambda line, snapshot_id: None)
 
 
@@ -198,7 +198,7 @@ def carried_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def index_files_are_not_read(patch: pytest.MonkeyPatch) -> None:
-    """Nobody reads which index files an index manifest names."""
+    """The index files that an index manifest names are not read."""
     patch.setattr(referenced_files.ReferencedFiles, "_index_files", lambda self, path: [])
 
 

@@ -1,4 +1,4 @@
-"""Both clients move, remove and roll back versions of one table, beside a brute-force model of it."""
+"""Both clients move, remove and roll back versions of one table, with a brute-force model of it."""
 
 from __future__ import annotations
 

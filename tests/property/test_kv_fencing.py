@@ -1,6 +1,6 @@
 """A writer that stalls at every store call, rivals that open, write, flush and collect meanwhile; and two at once.
 
-The promises, whatever the order and the faults: what was acknowledged is readable, with its value, for ever; whoever
+The promises, whatever the order and the faults: what was acknowledged stays readable, with its value; a writer that
 lost its database learns `Fenced` and nothing else; no manifest number has two winners. Each repair is undone in turn,
 and has to be missed.
 """
@@ -55,7 +55,7 @@ class World:
     inner: Any
     acknowledged: dict[bytes, bytes] = field(default_factory=dict)
     manifests: dict[int, str] = field(default_factory=dict)
-    """Write id of each manifest that somebody was told it had won."""
+    """Write id of each manifest whose author was told that it won."""
     violations: list[str] = field(default_factory=list)
     writers: list[Writer] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)
@@ -232,7 +232,7 @@ class StallingStore(StoreWrapper):
 
 
 def quietly(perform: Callable[[], Any]) -> None:
-    """Carry out a change whose answer reaches nobody."""
+    """Make a change whose answer is dropped."""
     try:
         perform()
     except LakebedError:
@@ -244,13 +244,13 @@ MODES = ("before", "after", "lost request", "lost reply", "late")
 
 
 def usurped(world: World, old: Writer, rival: Writer) -> None:
-    """The old writer goes on for a while, then another takes over, flushes and collects."""
+    """The old writer continues for a while, then another takes over, flushes and collects."""
     old.step("put", "put", "put")
     rival.step("open", "put", "flush", "collect", "put")
 
 
 def outlived(world: World, old: Writer, rival: Writer) -> None:
-    """The old writer goes on, flushes and collects; nobody else comes."""
+    """The old writer continues, flushes and collects, alone."""
     old.step("put", "put", "put", "flush", "collect", "put")
 
 
@@ -271,7 +271,7 @@ collected while the victim is about to raise the epoch."""
 
 
 def played(scene: Scene, before: str, *, at: int | None = None, mode: str = "before") -> tuple[World, StallingStore]:
-    """One run: an old writer, a victim that stalls at a call, and whoever comes meanwhile."""
+    """One run: an old writer, a victim that stalls at a call, and those that come meanwhile."""
     inner = open_store(f"memory://{uuid.uuid4().hex}/db")
     world, clock = World(inner), ManualClock()
     seeds = itertools.count(1)
@@ -388,7 +388,7 @@ def undo_boundary(patch: pytest.MonkeyPatch) -> None:
 
 
 def undo_epoch_of_takers(patch: pytest.MonkeyPatch) -> None:
-    """Take the next number whoever holds this one, a newer writer too."""
+    """Take the next number although another, also a newer writer, holds this one."""
     original = WalLog.fence
 
     def fence(self: WalLog, id: int, epoch: int) -> WalRecord | None:
@@ -480,7 +480,7 @@ def in_the_simulation(claim: Claim, log: ManifestLog) -> Claim:
 
 
 def test_usurpers_at_once(tell: Callable[[str], None]) -> None:
-    """Whatever the order and the faults, nothing acknowledged is lost, and whoever lost is fenced."""
+    """Whatever the order and the faults, nothing acknowledged is lost, and each loser is fenced."""
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
         world = simulated(seed)

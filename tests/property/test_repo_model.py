@@ -282,7 +282,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(TAGS), branch=branches)
     def tag(self, name: str, branch: str) -> None:
-        """Made, or taken away."""
+        """Created, or deleted."""
         if name in self.tags:
             self.repo.delete_tag(name)
             del self.tags[name]

@@ -48,7 +48,7 @@ class Play:
                 self.acknowledged[key] = value
 
     def scan(self, db: Database) -> None:
-        """Nothing is ever read that nobody wrote."""
+        """Nothing is ever read that was not written."""
         for _ in range(3):
             try:
                 assert all(value in self.asked[key] for key, value in db.scan())

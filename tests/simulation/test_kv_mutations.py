@@ -118,7 +118,7 @@ def ids_in_any_order(patch: Patch) -> None:
 
 @undone_in("checkpoints")
 def old_versions_stay_pinnable(patch: Patch) -> None:
-    """Nobody is told which versions are being taken apart before they are."""
+    """Versions are not announced before they are taken apart."""
     patch.setattr(collect, "needs_sealing", lambda manifest, **facts: False)
 
 
@@ -176,8 +176,8 @@ def no_second_look_at_the_log(patch: Patch) -> None:
 
 
 @undone_in("takeovers")
-def flushes_by_anybody(patch: Patch) -> None:
-    """Repair 3: a flush is published whoever the writer is now."""
+def flushes_by_any_writer(patch: Patch) -> None:
+    """Repair 3: a flush is published although the writer has changed."""
     patch.setattr(publisher.WriterPublisher, "_check_epoch", lambda self, manifest: None)
 
 
@@ -188,8 +188,8 @@ def linearizable_by_hearsay(patch: Patch) -> None:
 
 
 @undone_in("roles")
-def compactions_by_anybody(patch: Patch) -> None:
-    """A compaction is published whoever the compactor is now, and whatever became of its job."""
+def compactions_by_any_process(patch: Patch) -> None:
+    """A compaction is published although the compactor or its job has changed."""
     replaced = publisher.CompactorPublisher.replaced
 
     def anyhow(self: Any, manifest: Manifest, job: Any, task: Any, run: Any) -> Manifest | None:
@@ -205,7 +205,7 @@ def compactions_by_anybody(patch: Patch) -> None:
 
 @undone_in("restores")
 def sequences_of_the_past(patch: Patch) -> None:
-    """A restore goes on with the sequences of the restored version."""
+    """A restore continues with the sequences of the restored version."""
     patch.setattr(restore, "_last_sequence", lambda place, manifest, fence_id: 0)
 
 
@@ -216,7 +216,7 @@ def readers_keep_what_was_undone(patch: Patch) -> None:
 
 
 @undone_in("restores")
-def restores_by_anybody(patch: Patch) -> None:
+def restores_by_any_process(patch: Patch) -> None:
     """A restore is published although another writer has come since."""
     patch.setattr(restore, "_check_ours", lambda manifest, claim, url: None)
 
@@ -308,7 +308,7 @@ def snapshots_show_what_is_pending(patch: Patch) -> None:
 
 @undone_in("takeovers")
 def nothing_is_replayed(patch: Patch) -> None:
-    """Whoever opens a database takes its files for all."""
+    """An owner that opens a database takes its files for all."""
     patch.setattr(recovery, "read_records", lambda *args, **facts: iter(()))
 
 

@@ -76,7 +76,7 @@ class World:
             raise OutcomeUnknown(f"no answer {step}")
 
     def spawn(self, name: str, step: Callable[[random.Random], None], rounds: int) -> None:
-        """An actor that repeats a step, and goes on when the store does not answer."""
+        """An actor that repeats a step, and continues when the store does not answer."""
         rng = random.Random(f"{name} {self.scheduler.seed}")
 
         def live() -> None:
@@ -122,7 +122,7 @@ class World:
         } == expected
 
     def run(self) -> None:
-        """Everybody at once, then the check of what is in files."""
+        """All at once, then the check of what is in files."""
         for key in KEYS:
             self.written[key] = 1
             self.tree.active.put(key, b"1")
@@ -168,7 +168,7 @@ def keep_old_rows(patch: pytest.MonkeyPatch) -> None:
 
 
 def discard_without_a_generation(patch: pytest.MonkeyPatch) -> None:
-    """Keys are discarded, and yet a value is taken from whoever comes, however long ago the files were read."""
+    """Keys are discarded, and yet a value is taken from any reader, however long ago the files were read."""
 
     def discard(self: RowCache, keys: Collection[bytes]) -> None:
         for key in keys:
@@ -190,7 +190,7 @@ def show_out_of_turn(patch: pytest.MonkeyPatch) -> None:
 
 
 class Free:
-    """A lock that keeps nobody out."""
+    """A lock that excludes no thread."""
 
     def __enter__(self) -> Free:
         return self

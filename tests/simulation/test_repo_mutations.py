@@ -45,7 +45,7 @@ def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
     return note
 
 
-def said_otherwise(module: ModuleType, name: str, *lines: tuple[str, str], **more: object) -> Any:
+def recompiled(module: ModuleType, name: str, *lines: tuple[str, str], **more: object) -> Any:
     """A function of a module, or a method, with some words of its source replaced."""
     found: Any = module
     for part in name.split("."):
@@ -55,13 +55,13 @@ def said_otherwise(module: ModuleType, name: str, *lines: tuple[str, str], **mor
         assert before in source, f"{module.__name__}.{name} does not say {before!r} any more"
         source = source.replace(before, after)
     names = {**vars(module), **more}
-    exec(compile("from __future__ import annotations\n" + source, f"{name}, said otherwise", "exec"), names)
+    exec(compile("from __future__ import annotations\n" + source, f"{name}, replaced", "exec"), names)
     return names[name.rpartition(".")[2]]
 
 
-def say_otherwise(patch: Patch, module: ModuleType, name: str, *lines: tuple[str, str], **more: object) -> None:
+def replace_source(patch: Patch, module: ModuleType, name: str, *lines: tuple[str, str], **more: object) -> None:
     """Replace a function of a module, or a method, by what it is when some words are replaced; wherever it is known."""
-    new = said_otherwise(module, name, *lines, **more)
+    new = recompiled(module, name, *lines, **more)
     owner, _, last = name.rpartition(".")
     if owner:
         patch.setattr(getattr(module, owner), last, new)
@@ -111,7 +111,7 @@ def uploads_do_not_age(patch: Patch) -> None:
 @undone_in("insisters")
 def unclear_writes_are_made_again(patch: Patch) -> None:
     """A write whose reply was lost is made again, without a look at what became of it."""
-    say_otherwise(
+    replace_source(
         patch,
         protocol,
         "write_rows",
@@ -121,14 +121,14 @@ def unclear_writes_are_made_again(patch: Patch) -> None:
 
 @undone_in("insisters")
 def own_entries_are_rivals(patch: Patch) -> None:
-    """A conditional put takes its own entry, sealed since its first try, for somebody else's."""
-    say_otherwise(patch, write, "_stage_unless", (".address == entry.address", ".address == '?'"))
+    """A conditional put takes its own entry, sealed since its first try, for another caller's."""
+    replace_source(patch, write, "_stage_unless", (".address == entry.address", ".address == '?'"))
 
 
 @undone_in("rivals")
 def rivals_are_not_expected(patch: Patch) -> None:
     """A conditional put looks, and then writes whatever came meanwhile."""
-    say_otherwise(
+    replace_source(
         patch,
         write,
         "_stage_unless",
@@ -150,13 +150,13 @@ def entries_are_removed_anyway(patch: Patch) -> None:
 @undone_in("deleters")
 def only_the_newest_layer_is_deleted(patch: Patch) -> None:
     """A staged entry is removed without a tombstone although an older layer has the path."""
-    say_otherwise(patch, write, "delete_many", ("if below is None:", "if own is not None:"))
+    replace_source(patch, write, "delete_many", ("if below is None:", "if own is not None:"))
 
 
 @undone_in("prefixes")
 def prefixes_are_cleared_in_place(patch: Patch) -> None:
     """The token that is written to says that a prefix is cleared: what it hides is below, what it shows stays."""
-    say_otherwise(
+    replace_source(
         patch,
         write,
         "delete_prefix",
@@ -170,7 +170,7 @@ def prefixes_are_cleared_in_place(patch: Patch) -> None:
 @undone_in("prefixes")
 def clears_hide_their_own_token(patch: Patch) -> None:
     """A cleared prefix hides what was written after it, too."""
-    say_otherwise(
+    replace_source(
         patch,
         changes,
         "token_sources",
@@ -190,7 +190,7 @@ def clears_hide_their_own_token(patch: Patch) -> None:
 @undone_in("sweepers")
 def layers_of_two_moments(patch: Patch) -> None:
     """A view reads the branch's record first, and rows in a later snapshot."""
-    say_otherwise(
+    replace_source(
         patch,
         view,
         "open_view",
@@ -218,7 +218,7 @@ def naively_joined(patch: Patch, is_stale: Callable[[bytes | None, bytes | None,
         arrays = [pa.array(column, field.type) for column, field in zip(columns, DIFF_SCHEMA, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=DIFF_SCHEMA)
 
-    say_otherwise(
+    replace_source(
         patch,
         uncommitted,
         "uncommitted",
@@ -257,20 +257,20 @@ def publishes_compare_the_head_alone(patch: Patch) -> None:
 @undone_in("prefixes")
 def commits_drop_what_they_did_not_see(patch: Patch) -> None:
     """A publish drops every sealed token."""
-    say_otherwise(patch, heads, "_moved", ("sealed=gained", "sealed=()"))
+    replace_source(patch, heads, "_moved", ("sealed=gained", "sealed=()"))
 
 
 @undone_in("prefixes")
 def compactions_drop_what_they_did_not_see(patch: Patch) -> None:
     """A compaction, and it alone, drops every sealed token."""
-    moved = said_otherwise(heads, "_moved", ("sealed=gained", "sealed=()"))
-    patch.setattr(compact, "publish", said_otherwise(heads, "publish", _moved=moved))
+    moved = recompiled(heads, "_moved", ("sealed=gained", "sealed=()"))
+    patch.setattr(compact, "publish", recompiled(heads, "publish", _moved=moved))
 
 
 @undone_in("staging")
 def full_tokens_are_taken_for_empty(patch: Patch) -> None:
-    """What is staged is not sealed, and so not seen, by whoever moves the head."""
-    say_otherwise(patch, heads, "_look", ("is_empty = next(iter(rows), None) is None", "is_empty = True"))
+    """What is staged is not sealed, and so not seen, by a verb that moves the head."""
+    replace_source(patch, heads, "_look", ("is_empty = next(iter(rows), None) is None", "is_empty = True"))
 
 
 @undone_in("staging")
@@ -292,7 +292,7 @@ def commits_stand_on_the_head(patch: Patch) -> None:
 @undone_in("movers")
 def what_was_not_chosen_is_lost(patch: Patch) -> None:
     """A commit of some paths leaves nothing uncommitted."""
-    say_otherwise(
+    replace_source(
         patch,
         commit,
         "Commit.run",
@@ -303,7 +303,7 @@ def what_was_not_chosen_is_lost(patch: Patch) -> None:
 @undone_in("movers")
 def hard_resets_keep_what_is_compacted(patch: Patch) -> None:
     """The compacted metarange stays when a branch goes to another commit."""
-    say_otherwise(
+    replace_source(
         patch,
         reset,
         "HardReset.run",
@@ -314,7 +314,7 @@ def hard_resets_keep_what_is_compacted(patch: Patch) -> None:
 @undone_in("movers")
 def resets_keep_what_is_compacted(patch: Patch) -> None:
     """The compacted metarange stays when all that is uncommitted is given up."""
-    say_otherwise(
+    replace_source(
         patch,
         reset,
         "Reset.run",
@@ -332,7 +332,7 @@ def merges_do_not_mind_the_dirt(patch: Patch) -> None:
 @undone_in("insisters")
 def unclear_publishes_are_made_again(patch: Patch) -> None:
     """A publish whose reply was lost is taken for one that did not happen."""
-    say_otherwise(
+    replace_source(
         patch,
         heads,
         "publish",
@@ -368,7 +368,7 @@ def merges_by_identity_alone(patch: Patch) -> None:
 @undone_in("imports")
 def imports_do_not_look_at_their_record(patch: Patch) -> None:
     """Two runs of one import do not see each other."""
-    say_otherwise(patch, importing, "_Run._plan", (", expected={key: self._raw}", ""))
+    replace_source(patch, importing, "_Run._plan", (", expected={key: self._raw}", ""))
 
 
 # ---- branches, tags and tokens
@@ -377,13 +377,13 @@ def imports_do_not_look_at_their_record(patch: Patch) -> None:
 @undone_in("branches")
 def deletions_do_not_look_at_the_record(patch: Patch) -> None:
     """A branch is deleted whatever was sealed meanwhile."""
-    say_otherwise(patch, branches, "delete_branch", ("expected={key: raw}", "expected={}"))
+    replace_source(patch, branches, "delete_branch", ("expected={key: raw}", "expected={}"))
 
 
 @undone_in("branches")
 def deletions_forget_sealed_tokens(patch: Patch) -> None:
     """A branch is deleted, and only its staging token is marked for the cleanup."""
-    say_otherwise(patch, branches, "delete_branch", ("(branch.staging, *branch.sealed)", "(branch.staging,)"))
+    replace_source(patch, branches, "delete_branch", ("(branch.staging, *branch.sealed)", "(branch.staging,)"))
 
 
 @undone_in("crowd")
@@ -395,13 +395,13 @@ def named_tokens_are_orphans(patch: Patch) -> None:
 @undone_in("expiry")
 def expired_commits_can_be_tagged(patch: Patch) -> None:
     """A tag is made of a commit whose objects go."""
-    say_otherwise(patch, tags, "create_tag", (", context.keys.expired(commit_id): None}", "}"))
+    replace_source(patch, tags, "create_tag", (", context.keys.expired(commit_id): None}", "}"))
 
 
 @undone_in("expiry")
 def expired_commits_can_be_branched(patch: Patch) -> None:
     """A branch is made, or comes back, at a commit whose objects go."""
-    say_otherwise(patch, branches, "_create", (", context.keys.expired(commit_id): None}", "}"))
+    replace_source(patch, branches, "_create", (", context.keys.expired(commit_id): None}", "}"))
 
 
 @undone_in("retention")
@@ -414,7 +414,7 @@ def expired_commits_can_be_heads(patch: Patch) -> None:
 @undone_in("sweepers")
 def marks_go_before_their_rows(patch: Patch) -> None:
     """A cleanup that is not finished forgets the token."""
-    say_otherwise(
+    replace_source(
         patch, cleanup, "_remove", ("if row_count >= row_count_max and next(keys, None) is not None:", "if False:")
     )
 
@@ -424,14 +424,14 @@ def marks_go_before_their_rows(patch: Patch) -> None:
 
 @undone_in("retention")
 def no_marks_of_expiry(patch: Patch) -> None:
-    """Nobody is told which commits lose their objects."""
+    """Commits that lose their objects are not marked."""
     patch.setattr(collect._Collection, "_write_marks", lambda self: None)
 
 
 @undone_in("expiry")
 def no_second_look(patch: Patch) -> None:
     """What was referred to between the first snapshot and its marks is not seen."""
-    say_otherwise(
+    replace_source(
         patch, collect, "_Collection._judge", ("second = mark(context, snapshot, now_ms=now_ms)", "second = first")
     )
 
@@ -445,7 +445,7 @@ def no_boundary(patch: Patch) -> None:
 @undone_in("sleepers")
 def boundaries_go_back(patch: Patch) -> None:
     """A collector that has slept sets the boundary back."""
-    say_otherwise(
+    replace_source(
         patch,
         collect,
         "_Collection._raise_boundary",
@@ -468,7 +468,7 @@ def what_is_staged_is_garbage(patch: Patch) -> None:
 
 @undone_in("garbage")
 def what_is_compacted_is_garbage(patch: Patch) -> None:
-    """A compacted metarange is needed by nobody."""
+    """A compacted metarange does not count as needed."""
     for name in ("kept_metaranges", "metaranges_with_objects"):
         which = "remembered" if name == "kept_metaranges" else "active"
         patch.setattr(

@@ -251,7 +251,7 @@ class Race:
     def check_at_rest(self) -> None:
         """After recovery and cleaning, every version is whole and nothing unneeded is left."""
         table = self.observer()
-        # A tag whose maker died before it could look may point at what had gone: reports name it, a user drops it.
+        # A tag whose maker crashed before it could look may point at what had gone: reports name it, a user drops it.
         doubtful = [name for name in table.context.tags.names() if name not in self.promises.tags]
         table.delete_tag(*doubtful, if_exists=True)
         table.expire(retain_max=2, retain_min=1, older_than_ms=0)
@@ -369,7 +369,7 @@ def no_pin_before_a_rollback(patch: pytest.MonkeyPatch) -> None:
 
 
 def verdicts_instead_of_candidates(patch: pytest.MonkeyPatch) -> None:
-    """Whoever finishes a deletion deletes what was written down, without judging it."""
+    """A resumed deletion deletes what was written down, without judging it."""
     carry_out, judge = deletion.carry_out, deletion.judge
 
     def carry(line: TableBranch, one: Deletion, **more: object) -> ReclaimReport:
@@ -383,7 +383,7 @@ def verdicts_instead_of_candidates(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_recovery(patch: pytest.MonkeyPatch) -> None:
-    """Nobody finishes what a crash left."""
+    """What a crash left is not finished."""
     patch.setattr(expire, "recover", lambda line: [])
     patch.setattr(rollback, "recover", lambda line: [])
     patch.setattr(orphans, "recover", lambda line: [])

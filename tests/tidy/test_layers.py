@@ -18,9 +18,9 @@ RANK = {
     "key_value": 6,
     "testing": 6,  # wraps the ports; no store imports it
     "table": 7,
-    "repo": 7,  # beside tables: neither imports the other
+    "repo": 7,  # the same rank as tables: neither imports the other
     "lake": 8,
-    # Beside the stores: these import any of them, and none of them imports these.
+    # Next to the stores: these import any of them, and none of them imports these.
     "fsck": 9,
     "spark": 9,
     "server": 9,

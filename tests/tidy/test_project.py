@@ -95,7 +95,7 @@ def test_no_registry_is_named(root: Path, text_files: list[Path]) -> None:
 
 @pytest.mark.parametrize("pattern", [UNFINISHED, ONE_MACHINE], ids=["unfinished", "one-machine"])
 def test_words_that_do_not_belong(root: Path, text_files: list[Path], pattern: re.Pattern[str]) -> None:
-    """No marks of unfinished work, and no path of anybody's own machine."""
+    """No marks of unfinished work, and no path of one machine."""
     wrong = []
     for path in text_files:
         for number, line in enumerate(read(path).splitlines(), 1):

@@ -26,7 +26,7 @@ def line_of(*writes: Write) -> DatabaseHistory:
 
 
 def seen(content: dict[bytes, bytes | None], *, floor: int = 0, ended: int = 100, whole: bool = True) -> Observation:
-    """What somebody read who sees only what is durable."""
+    """A read by a reader that sees only what is durable."""
     return Observation("scan", "reader", floor, 0, ended, NOW_MS, NOW_MS, content, is_durable=True, is_whole=whole)
 
 
@@ -37,7 +37,7 @@ def check(history: DatabaseHistory, observation: Observation, writes: list[Write
 
 
 def test_an_acknowledged_write_must_be_durable() -> None:
-    """Whoever is told that a write is durable can rely on it."""
+    """A write that is acknowledged as durable is durable."""
     first, second = put(1, b"a"), put(2, b"b")
     history = line_of(first)
     history.check_acknowledged(first)
@@ -80,7 +80,7 @@ def test_a_torn_view_is_noticed() -> None:
 
 
 def test_a_view_of_the_future_is_noticed() -> None:
-    """Nobody sees as durable what became so later."""
+    """What became durable later is not seen as durable."""
     writes = [put(1, b"a"), put(2, b"a")]
     with pytest.raises(PromiseBroken, match="never so"):
         check(line_of(*writes), seen({b"a": value_of(2, 0)}, ended=15), writes)
