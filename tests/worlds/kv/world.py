@@ -146,9 +146,13 @@ class DatabaseWorld(World):
         manifest = known.manifest
         checkpoint = None if manifest is None else manifest.checkpoint(checkpoint_id)
         if checkpoint is None:
-            # It may have expired and been dropped before its maker heard of it.
+            # It may have expired and been dropped before its maker heard of it; its last lifetime counts.
             made = next(
-                (found for one in known.manifests.values() if (found := one.checkpoint(checkpoint_id)) is not None),
+                (
+                    one.checkpoint(checkpoint_id)
+                    for one in reversed(known.manifests.values())
+                    if one.checkpoint(checkpoint_id)
+                ),
                 None,
             )
             if made is None or made.is_live(self.now_ms()):
