@@ -82,7 +82,7 @@ class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
     message: str
     facts: dict[str, Any] = {}
-    """What programs may want besides, such as the paths of a conflict."""
+    """Details for programs, such as the paths of a conflict."""
 
 
 def status_of(error: LakebedError, *, statuses: Mapping[str, int] = {}) -> int:

@@ -23,7 +23,7 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     if not allow_remote and not _is_loopback(host):
         raise InvalidRequest(
             f"{host} can be reached from other machines, and nothing is encrypted: listen on 127.0.0.1 behind a proxy "
-            "that ends TLS, or say that other machines are meant (--allow-remote).",
+            "that ends TLS, or allow other machines (--allow-remote).",
             kind="remote_host",
         )
 

@@ -37,20 +37,20 @@ class ImportRunner:
         self._waiting: deque[tuple[RepositoryContext, str]] = deque()
         self._running = 0
 
-    def start(self, home: RepositoryContext, import_id: str) -> None:
+    def start(self, context: RepositoryContext, import_id: str) -> None:
         """Run an import as soon as a thread is free."""
         with self._lock:
-            self._waiting.append((home, import_id))
+            self._waiting.append((context, import_id))
             if self._running == _RUNNING_MAX:
                 return
             self._running += 1
         self._environment.runtime.spawn(self._run, name="lakebed-import")
 
-    def resume(self, homes: Iterable[RepositoryContext]) -> None:
+    def resume(self, contexts: Iterable[RepositoryContext]) -> None:
         """Run the imports that were interrupted by the end of their process."""
-        for home in homes:
-            for record in unfinished_imports(home):
-                self.start(home, record.id)
+        for context in contexts:
+            for record in unfinished_imports(context):
+                self.start(context, record.id)
 
     def _run(self) -> None:
         while True:
@@ -58,12 +58,12 @@ class ImportRunner:
                 if not self._waiting:
                     self._running -= 1
                     return
-                home, import_id = self._waiting.popleft()
+                context, import_id = self._waiting.popleft()
             try:
-                run_import(home, import_id, storage_options=self.storage_options)
+                run_import(context, import_id, storage_options=self.storage_options)
             except Closed:
                 continue  # the server is stopping; the next process resumes the import
             except LakebedError:
                 continue  # its record holds the error, which its status shows
             except Exception as bug:
-                self._log_problem(f"the import {import_id} of {home.name} failed with a bug: {bug!r}")
+                self._log_problem(f"the import {import_id} of {context.name} failed with a bug: {bug!r}")

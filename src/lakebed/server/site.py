@@ -59,7 +59,7 @@ class RepositorySite:
     def __post_init__(self) -> None:
         self.signs = not is_on_disk(self.repositories.url)
 
-    async def home(self, name: str) -> RepositoryContext:
+    async def context(self, name: str) -> RepositoryContext:
         """A repository by name. Raises `NotFound`."""
         if self.repositories.key_value.is_local:
             return self.repositories.repository(name).context
@@ -124,7 +124,7 @@ class RepositoryCall(Call):
 
     Attributes:
         site: what the server serves.
-        principal: who asks; of public endpoints None.
+        principal: the caller; of public endpoints None.
     """
 
     __slots__ = ("principal", "site")
@@ -144,7 +144,7 @@ class RepositoryCall(Call):
 
     @property
     def committer(self) -> str:
-        """Who is named in commits."""
+        """The committer of the caller's commits."""
         return self.principal.id if self.principal is not None else ""
 
     async def optional_principal(self) -> Principal | None:
@@ -156,7 +156,7 @@ class RepositoryCall(Call):
         header = next((value for name, value in self.scope["headers"] if name == b"authorization"), None)
         return None if header is None else await self.site.authenticate(header)
 
-    async def home(self, *, force: bool = False) -> RepositoryContext:
+    async def context(self, *, force: bool = False) -> RepositoryContext:
         """The repository that the path names, limited to what the caller may use.
 
         Args:
@@ -164,9 +164,9 @@ class RepositoryCall(Call):
 
         Raises `NotFound`.
         """
-        home = await self.site.home(self.path["repository"])
+        context = await self.site.context(self.path["repository"])
         if force:
-            home = home.forced()
+            context = context.forced()
         if self.principal is None or self.principal.repositories is None:
-            return home
-        return replace(home, foreign=home.foreign.of(home.name, is_limited=True))
+            return context
+        return replace(context, foreign=context.foreign.of(context.name, is_limited=True))

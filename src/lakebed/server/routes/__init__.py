@@ -39,7 +39,7 @@ ROUTES: Final[dict[str, tuple[Route[RepositoryCall], ...]]] = {
         *settings.SETTINGS,
         *access.ACCESS,
         *service.SERVICE,
-        *verbs.VERB_ENDPOINTS,
+        *verbs.VERB_ROUTES,
     ),
     "": (*staging.ROOT_STAGING, *service.ROOT_SERVICE),
 }

@@ -28,18 +28,18 @@ _HIDDEN = Parameter("show_hidden", "Include hidden branches.", kind="boolean")
 @HOT.add("GET", _ONE, "getBranch", needs="read", gives={200: Ref})
 async def get_branch(call: RepositoryCall) -> Response:
     """Get a branch."""
-    home = await call.home()
+    context = await call.context()
     name = call.path["branch"]
-    record, _ = await call.look(branches.load_branch, home, name)
+    record, _ = await call.look(branches.load_branch, context, name)
     return json(Ref(name, record.commit_id))
 
 
 @BRANCHES.add("GET", _ALL, "listBranches", needs="read", gives={200: Page[Ref]}, parameters=(*PAGE, _HIDDEN))
 async def list_branches(call: RepositoryCall) -> Response:
     """List branches."""
-    home, hidden = await call.home(), call.flag("show_hidden")
+    context, hidden = await call.context(), call.flag("show_hidden")
     return await call.list_page(
-        lambda page: branches.list_branches(home, prefix=page.prefix, after=page.after or None, hidden=hidden),
+        lambda page: branches.list_branches(context, prefix=page.prefix, after=page.after or None, hidden=hidden),
         key=lambda row: row[0],
         row=lambda row: Ref(row[0], row[1].commit_id),
     )
@@ -49,10 +49,15 @@ async def list_branches(call: RepositoryCall) -> Response:
 async def create_branch(call: RepositoryCall) -> Response:
     """Create a branch from a reference; the reply is the id of the commit at its head."""
     body = await call.read(BranchCreation)
-    home = await call.home(force=bool(body.force))
+    context = await call.context(force=bool(body.force))
     call.subject = body.name
     made = await call.quick(
-        branches.create_branch, home, body.name, source=body.source, hidden=bool(body.hidden), committer=call.committer
+        branches.create_branch,
+        context,
+        body.name,
+        source=body.source,
+        hidden=bool(body.hidden),
+        committer=call.committer,
     )
     return PlainTextResponse(made.commit_id, 201)
 
@@ -60,8 +65,8 @@ async def create_branch(call: RepositoryCall) -> Response:
 @BRANCHES.add("DELETE", _ONE, "deleteBranch", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_branch(call: RepositoryCall) -> Response:
     """Delete a branch and its uncommitted changes."""
-    home = await call.home(force=call.flag("force"))
-    await call.quick(branches.delete_branch, home, call.path["branch"], committer=call.committer)
+    context = await call.context(force=call.flag("force"))
+    await call.quick(branches.delete_branch, context, call.path["branch"], committer=call.committer)
     return empty()
 
 
@@ -69,7 +74,7 @@ async def delete_branch(call: RepositoryCall) -> Response:
 async def reset_branch(call: RepositoryCall) -> Response:
     """Discard uncommitted changes: all, at a path, or below a prefix."""
     body = await call.read(ResetCreation)
-    home, name = await call.home(force=bool(body.force)), call.path["branch"]
+    context, name = await call.context(force=bool(body.force)), call.path["branch"]
     if body.type == "reset":
         reset = Reset(branch=name)
     elif not body.path:
@@ -78,7 +83,7 @@ async def reset_branch(call: RepositoryCall) -> Response:
         reset = Reset(branch=name, path=body.path)
     else:
         reset = Reset(branch=name, prefix=body.path)
-    await call.heavy(reset.run, home)
+    await call.heavy(reset.run, context)
     return empty()
 
 
@@ -94,6 +99,6 @@ async def reset_branch(call: RepositoryCall) -> Response:
 async def hard_reset_branch(call: RepositoryCall) -> Response:
     """Move a branch to another commit."""
     ref, force = call.required("ref"), call.flag("force")
-    home = await call.home(force=force)
-    await call.heavy(HardReset(branch=call.path["branch"], ref=ref, force=force).run, home)
+    context = await call.context(force=force)
+    await call.heavy(HardReset(branch=call.path["branch"], ref=ref, force=force).run, context)
     return empty()

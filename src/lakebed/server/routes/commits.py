@@ -56,7 +56,7 @@ async def commit(call: RepositoryCall) -> Response:
     body = await call.read(CommitCreation)
     if call.query.get("source_metarange"):
         raise InvalidRequest("A metarange cannot be committed by its id: commit what is staged.", kind="unsupported")
-    home = await call.home(force=bool(body.force))
+    context = await call.context(force=bool(body.force))
     commit = Commit(
         branch=call.path["branch"],
         message=body.message,
@@ -68,7 +68,7 @@ async def commit(call: RepositoryCall) -> Response:
         prefixes=None if body.paths is None else [path for path in body.paths if path.endswith("/")],
     )
     # Clients of lakeFS send no message in transactions.
-    made = await call.heavy(commit.run, home, allow_empty_message=True)
+    made = await call.heavy(commit.run, context, allow_empty_message=True)
     return json(commit_row(made.id, made.commit), 201)
 
 
@@ -77,8 +77,8 @@ async def commit(call: RepositoryCall) -> Response:
 )
 async def get_commit(call: RepositoryCall) -> Response:
     """Get a commit, by its id or any other reference."""
-    home = await call.home()
-    commit_id, found = await call.look(resolve_commit, home, call.path["commit"])
+    context = await call.context()
+    commit_id, found = await call.look(resolve_commit, context, call.path["commit"])
     return json(commit_row(commit_id, found))
 
 
@@ -101,7 +101,7 @@ async def get_commit(call: RepositoryCall) -> Response:
 )
 async def log_commits(call: RepositoryCall) -> Response:
     """List commits, from a reference backwards."""
-    home, page = await call.home(), call.page()
+    context, page = await call.context(), call.page()
     stop_at, first_parent, limit = call.query.get("stop_at"), call.flag("first_parent"), call.flag("limit")
     since = _parse_time(call.query.get("since"))
     paths, prefixes = call.repeated("objects"), call.repeated("prefixes")
@@ -118,7 +118,7 @@ async def log_commits(call: RepositoryCall) -> Response:
     )
 
     def read() -> Response:
-        found = log.page(home, is_last=limit)
+        found = log.page(context, is_last=limit)
         following = found.following
         rows = [commit_row(*row) for row in found.rows]
         return json(Page(Pagination(bool(following), following, len(rows), AMOUNT_MAX), rows))
@@ -140,7 +140,7 @@ async def log_commits(call: RepositoryCall) -> Response:
 async def merge(call: RepositoryCall) -> Response:
     """Merge a reference into a branch."""
     body = await call.read(MergeCreation, default=MergeCreation())
-    home = await call.home(force=bool(body.force))
+    context = await call.context(force=bool(body.force))
     merge = Merge(
         branch=call.path["branch"],
         source=call.path["source"],
@@ -152,21 +152,21 @@ async def merge(call: RepositoryCall) -> Response:
         prefix=body.prefix or "",
         allow_empty=bool(body.allow_empty or body.force),
     )
-    made = await call.heavy(merge.run, home)
+    made = await call.heavy(merge.run, context)
     return json(MergeResult(made.id))
 
 
 @COMMITS.add("GET", _MERGE, "findMergeBase", tag="refs", needs="read", gives={200: MergeBaseResult})
 async def find_merge_base(call: RepositoryCall) -> Response:
     """The commit that a merge would compare both sides with."""
-    home = await call.home()
-    return json(await call.heavy(_merge_base, home, call.path["source"], call.path["branch"]))
+    context = await call.context()
+    return json(await call.heavy(_merge_base, context, call.path["source"], call.path["branch"]))
 
 
-def _merge_base(home: RepositoryContext, source: str, branch: str) -> MergeBaseResult:
-    source_id, _ = resolve_commit(home, source)
-    destination_id, _ = resolve_commit(home, branch)
-    return MergeBaseResult(source_id, destination_id, merge_base(home, source_id, destination_id) or "")
+def _merge_base(context: RepositoryContext, source: str, branch: str) -> MergeBaseResult:
+    source_id, _ = resolve_commit(context, source)
+    destination_id, _ = resolve_commit(context, branch)
+    return MergeBaseResult(source_id, destination_id, merge_base(context, source_id, destination_id) or "")
 
 
 @COMMITS.add(
@@ -183,7 +183,7 @@ def _merge_base(home: RepositoryContext, source: str, branch: str) -> MergeBaseR
 async def revert(call: RepositoryCall) -> Response:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
-    home, overrides = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
+    context, overrides = await call.context(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
     revert = Revert(
         branch=call.path["branch"],
         ref=body.ref,
@@ -193,7 +193,7 @@ async def revert(call: RepositoryCall) -> Response:
         committer=call.committer,
         allow_empty=bool(body.allow_empty),
     )
-    await call.heavy(revert.run, home)
+    await call.heavy(revert.run, context)
     return empty()
 
 
@@ -210,7 +210,7 @@ async def revert(call: RepositoryCall) -> Response:
 async def cherry_pick(call: RepositoryCall) -> Response:
     """Make one commit's changes again, in a new commit on a branch."""
     body = await call.read(CherryPickCreation)
-    home, overrides = await call.home(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
+    context, overrides = await call.context(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
     pick = CherryPick(
         branch=call.path["branch"],
         ref=body.ref,
@@ -219,7 +219,7 @@ async def cherry_pick(call: RepositoryCall) -> Response:
         metadata=overrides.metadata,
         committer=call.committer,
     )
-    made = await call.heavy(pick.run, home)
+    made = await call.heavy(pick.run, context)
     return json(commit_row(made.id, made.commit), 201)
 
 

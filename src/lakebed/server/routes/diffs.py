@@ -36,11 +36,11 @@ _RIGHT_STATS: Final = Parameter("include_right_stats", "Include what the right s
 )
 async def diff_branch(call: RepositoryCall) -> Response:
     """List the uncommitted changes of a branch."""
-    home, branch, delimiter = await call.home(), call.path["branch"], call.query.get("delimiter", "")
+    context, branch, delimiter = await call.context(), call.path["branch"], call.query.get("delimiter", "")
 
     def rows(page: PageRequest) -> Iterable[Difference]:
         status = Status(branch=branch, prefix=page.prefix, after=page.after, delimiter=delimiter)
-        return status.rows(home, amount=page.probe)
+        return status.rows(context, amount=page.probe)
 
     return await call.list_page(rows, key=lambda row: row.path, row=diff_row)
 
@@ -56,7 +56,7 @@ async def diff_branch(call: RepositoryCall) -> Response:
 )
 async def diff_two(call: RepositoryCall) -> Response:
     """Compare two references; by default, list what the right one changed since their merge base."""
-    home, delimiter = await call.home(), call.query.get("delimiter", "")
+    context, delimiter = await call.context(), call.query.get("delimiter", "")
     kind = call.query.get("type") or "three_dot"
     if kind not in _KINDS:
         raise InvalidRequest(f"type={kind!r} is invalid: use two_dot or three_dot.", kind="invalid_query")
@@ -71,6 +71,6 @@ async def diff_two(call: RepositoryCall) -> Response:
             after=page.after,
             delimiter=delimiter,
         )
-        return diff.rows(home, amount=page.probe)
+        return diff.rows(context, amount=page.probe)
 
     return await call.list_page(rows, key=lambda row: row.path, row=row)

@@ -18,18 +18,18 @@ from lakebed.server.site import RepositoryCall
 __all__ = ["Condition", "condition_of", "dated", "find_entry", "refuse_early", "stage_entry", "view_of"]
 
 
-def find_entry(home: RepositoryContext, ref: str, path: str) -> Entry:
+def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
     """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
-    with home.key_value.snapshot() as snapshot, view_of(home, ref, snapshot) as view:
+    with context.key_value.snapshot() as snapshot, view_of(context, ref, snapshot) as view:
         entry = view.get(path)
     if entry is None:
-        raise NotFound(f"{ref} of repository {home.name} has nothing at {path!r}.", kind="path_not_found", path=path)
+        raise NotFound(f"{ref} of repository {context.name} has nothing at {path!r}.", kind="path_not_found", path=path)
     return entry
 
 
-def view_of(home: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View:
+def view_of(context: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View:
     """What a reference shows, at a moment of the records."""
-    return open_view(home, resolve(home, ref, snapshot=snapshot), snapshot=snapshot)
+    return open_view(context, resolve(context, ref, snapshot=snapshot), snapshot=snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ def condition_of(call: RepositoryCall) -> Condition | None:
     return Condition(absent=True)
 
 
-def refuse_early(home: RepositoryContext, branch: str, path: str, condition: Condition) -> None:
+def refuse_early(context: RepositoryContext, branch: str, path: str, condition: Condition) -> None:
     """Check a condition before the bytes arrive; it is checked again when they are staged."""
     entry = None
     try:
-        entry = find_entry(home, branch, path)
+        entry = find_entry(context, branch, path)
     except NotFound as error:
         if error.kind != "path_not_found":
             raise
@@ -87,16 +87,16 @@ def _unmet(path: str, condition: Condition) -> InvalidRequest:
 
 
 def stage_entry(
-    home: RepositoryContext, branch: str, path: str, entry: Entry, *, condition: Condition | None = None
+    context: RepositoryContext, branch: str, path: str, entry: Entry, *, condition: Condition | None = None
 ) -> None:
     """Stage an entry at a path. Raises `InvalidRequest` (``precondition_failed``) if the condition does not hold."""
     try:
         if condition is None:
-            stage(home, branch=branch, path=path, entry=entry)
+            stage(context, branch=branch, path=path, entry=entry)
         elif condition.absent:
-            stage_if_absent(home, branch=branch, path=path, entry=entry)
+            stage_if_absent(context, branch=branch, path=path, entry=entry)
         else:
-            stage_if_match(home, branch=branch, path=path, entry=entry, matches=condition.holds)
+            stage_if_match(context, branch=branch, path=path, entry=entry, matches=condition.holds)
     except AlreadyExists as error:
         assert condition is not None
         raise _unmet(path, condition) from error

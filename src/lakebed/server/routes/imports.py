@@ -36,7 +36,7 @@ _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 async def start(call: RepositoryCall) -> Response:
     """Start an import, which runs in the background."""
     body = await call.read(ImportCreation)
-    home, root_url = await call.home(), call.site.repositories.url
+    context, root_url = await call.context(), call.site.repositories.url
     imported = ImportObjects(
         branch=call.path["branch"],
         sources=[_source(location, root_url=root_url) for location in body.paths],
@@ -44,8 +44,8 @@ async def start(call: RepositoryCall) -> Response:
         metadata=body.commit.metadata,
         committer=call.committer,
     )
-    import_id = await call.quick(imported.start, home, force=bool(body.force))
-    call.site.imports.start(home, import_id)
+    import_id = await call.quick(imported.start, context, force=bool(body.force))
+    call.site.imports.start(context, import_id)
     return json(ImportStarted(import_id), 202)
 
 
@@ -58,13 +58,13 @@ def _source(location: ImportLocation, *, root_url: str) -> ImportSource:
 async def status(call: RepositoryCall) -> Response:
     """Get the status of an import."""
     import_id = call.required("id")
-    home = await call.home()
-    return json(await call.quick(_status, home, import_id, root_url=call.site.repositories.url))
+    context = await call.context()
+    return json(await call.quick(_status, context, import_id, root_url=call.site.repositories.url))
 
 
-def _status(home: RepositoryContext, import_id: str, *, root_url: str) -> ImportStatus:
-    found = import_status(home, import_id)
-    commit = None if found.commit_id is None else load_commit(home, found.commit_id)
+def _status(context: RepositoryContext, import_id: str, *, root_url: str) -> ImportStatus:
+    found = import_status(context, import_id)
+    commit = None if found.commit_id is None else load_commit(context, found.commit_id)
     updated = datetime.fromtimestamp(found.updated_at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
     return ImportStatus(
         completed=found.state == "completed",
@@ -86,6 +86,6 @@ def _problem(found: Import, *, root_url: str) -> Message | UnsetType:
 async def cancel(call: RepositoryCall) -> Response:
     """Cancel an import; the branch does not change."""
     import_id = call.required("id")
-    home = await call.home()
-    await call.quick(cancel_import, home, import_id)
+    context = await call.context()
+    await call.quick(cancel_import, context, import_id)
     return empty()

@@ -80,27 +80,27 @@ async def stat_object(call: RepositoryCall) -> Response:
     """Get the metadata of an object."""
     path = call.required("path")
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign")
-    home = await call.home()
-    entry = await call.look(find_entry, home, call.path["ref"], path)
+    context = await call.context()
+    entry = await call.look(find_entry, context, call.path["ref"], path)
     if presign and call.site.signs:
-        return json(await call.quick(_stats, call, home, path, entry, with_metadata=with_metadata, presign=True))
-    return json(_stats(call, home, path, entry, with_metadata=with_metadata, presign=False))
+        return json(await call.quick(_stats, call, context, path, entry, with_metadata=with_metadata, presign=True))
+    return json(_stats(call, context, path, entry, with_metadata=with_metadata, presign=False))
 
 
 def _stats(
-    call: RepositoryCall, home: RepositoryContext, path: str, entry: Entry, *, with_metadata: bool, presign: bool
+    call: RepositoryCall, context: RepositoryContext, path: str, entry: Entry, *, with_metadata: bool, presign: bool
 ) -> ObjectStats:
     if not presign:
-        return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
+        return object_stats(path, entry, address=data.physical_url(context, entry), with_metadata=with_metadata)
     expires_in_s = call.site.options.presigned_lifetime_s
     try:
-        address = data.signed_get(home, entry, expires_in_s=expires_in_s)
+        address = data.signed_get(context, entry, expires_in_s=expires_in_s)
     except InvalidRequest as error:
         if error.kind != "import_not_allowed":
             raise
         # Its bytes may not be read: show its address unsigned, so that a listing does not fail.
-        return object_stats(path, entry, address=data.physical_url(home, entry), with_metadata=with_metadata)
-    expires_at_s = home.now_ms() // 1000 + expires_in_s
+        return object_stats(path, entry, address=data.physical_url(context, entry), with_metadata=with_metadata)
+    expires_at_s = context.now_ms() // 1000 + expires_in_s
     return object_stats(path, entry, address=address, with_metadata=with_metadata, expires_at_s=expires_at_s)
 
 
@@ -116,10 +116,10 @@ async def get_object(call: RepositoryCall) -> Response:
     """Read an object, or a range of it."""
     path = call.required("path")
     presign = call.flag("presign")
-    home = await call.home()
-    entry = await call.look(find_entry, home, call.path["ref"], path)
+    context = await call.context()
+    entry = await call.look(find_entry, context, call.path["ref"], path)
     if presign and call.site.signs:
-        url = await call.quick(data.signed_get, home, entry, expires_in_s=call.site.options.presigned_lifetime_s)
+        url = await call.quick(data.signed_get, context, entry, expires_in_s=call.site.options.presigned_lifetime_s)
         return Response(status_code=302, headers={"location": url})
     part = part_of(call, entry)
     if part.status == 304:
@@ -127,9 +127,11 @@ async def get_object(call: RepositoryCall) -> Response:
     if part.size_bytes > call.site.options.small_object_bytes:
         chunk_bytes = call.site.options.chunk_bytes
         byte_range = part.span or (0, entry.size_bytes)
-        chunks = await call.download(lambda: data.stream(home, entry, byte_range=byte_range, chunk_bytes=chunk_bytes))
+        chunks = await call.download(
+            lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+        )
         return StreamedResponse(chunks, part.status, part.headers)
-    body = b"" if entry.size_bytes == 0 else await call.quick(data.read, home, entry, byte_range=part.span)
+    body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=part.span)
     return Response(memoryview(body), part.status, part.headers)
 
 
@@ -139,8 +141,8 @@ async def get_object(call: RepositoryCall) -> Response:
 async def head_object(call: RepositoryCall) -> Response:
     """Check whether an object exists, and get its headers."""
     path = call.required("path")
-    home = await call.home()
-    entry = await call.look(find_entry, home, call.path["ref"], path)
+    context = await call.context()
+    entry = await call.look(find_entry, context, call.path["ref"], path)
     part = part_of(call, entry)
     return Response(status_code=part.status, headers=part.headers)
 
@@ -164,7 +166,7 @@ async def upload_object(call: RepositoryCall) -> Response:
     check_path(path, writing=True)  # before a byte is read
     condition = condition_of(call)
     metadata = _metadata_of(call)
-    home = await call.home(force=call.flag("force"))
+    context = await call.context(force=call.flag("force"))
     content_type = call.header(b"content-type") or _ANY_TYPE
     chunks = call.chunks(bytes_max=call.site.options.object_bytes_max)
     if content_type.startswith(FORM):
@@ -174,24 +176,24 @@ async def upload_object(call: RepositoryCall) -> Response:
     if rest is None:
 
         def store() -> Entry:
-            entry = data.upload(home, body, content_type=content_type, metadata=metadata)
-            stage_entry(home, branch, path, entry, condition=condition)
+            entry = data.upload(context, body, content_type=content_type, metadata=metadata)
+            stage_entry(context, branch, path, entry, condition=condition)
             return entry
 
         entry = await call.quick(store)
     else:
         if condition is not None:  # ask before the bytes come in; asked again when they are staged
-            await call.quick(refuse_early, home, branch, path, condition)
+            await call.quick(refuse_early, context, branch, path, condition)
         entry = await call.upload(
             rest,
-            into=lambda pieces: data.upload(home, pieces, content_type=content_type, metadata=metadata),
+            into=lambda pieces: data.upload(context, pieces, content_type=content_type, metadata=metadata),
         )
-        await call.quick(stage_entry, home, branch, path, entry, condition=condition)
-    return _created(home, path, entry)
+        await call.quick(stage_entry, context, branch, path, entry, condition=condition)
+    return _created(context, path, entry)
 
 
-def _created(home: RepositoryContext, path: str, entry: Entry) -> Response:
-    return json(object_stats(path, entry, address=data.physical_url(home, entry)), 201)
+def _created(context: RepositoryContext, path: str, entry: Entry) -> Response:
+    return json(object_stats(path, entry, address=data.physical_url(context, entry)), 201)
 
 
 def _metadata_of(call: RepositoryCall) -> dict[str, str]:
@@ -217,8 +219,8 @@ def _text(raw: bytes) -> str:
 async def delete_object(call: RepositoryCall) -> Response:
     """Delete an object. Deleting a missing object is a no-op."""
     path = call.required("path")
-    home = await call.home(force=call.flag("force"))
-    await call.quick(delete, home, branch=call.path["branch"], path=path)
+    context = await call.context(force=call.flag("force"))
+    await call.quick(delete, context, branch=call.path["branch"], path=path)
     return empty()
 
 
@@ -234,11 +236,11 @@ async def delete_object(call: RepositoryCall) -> Response:
 async def delete_objects(call: RepositoryCall) -> Response:
     """Delete up to a thousand objects. Missing ones are ignored."""
     body = await call.read(PathList)
-    home = await call.home(force=call.flag("force"))
-    return json(await call.quick(_delete_all, home, call.path["branch"], body.paths))
+    context = await call.context(force=call.flag("force"))
+    return json(await call.quick(_delete_all, context, call.path["branch"], body.paths))
 
 
-def _delete_all(home: RepositoryContext, branch: str, paths: list[str]) -> ObjectErrorList:
+def _delete_all(context: RepositoryContext, branch: str, paths: list[str]) -> ObjectErrorList:
     errors: list[ObjectError] = []
     good: list[str] = []
     for path in paths:
@@ -248,7 +250,7 @@ def _delete_all(home: RepositoryContext, branch: str, paths: list[str]) -> Objec
             errors.append(ObjectError(status_of(error), error.message, path))
         else:
             good.append(path)
-    delete_many(home, branch=branch, paths=good)
+    delete_many(context, branch=branch, paths=good)
     return ObjectErrorList(errors)
 
 
@@ -265,16 +267,16 @@ async def copy_object(call: RepositoryCall) -> Response:
     """Copy an object within a repository: its bytes, not only its entry."""
     target = call.required("dest_path")
     body = await call.read(ObjectCopyCreation)
-    home, branch = await call.home(force=bool(body.force)), call.path["branch"]
+    context, branch = await call.context(force=bool(body.force)), call.path["branch"]
     check_path(target, writing=True)
 
     def store() -> Entry:
-        entry = data.copy(home, find_entry(home, body.src_ref or branch, body.src_path))
-        stage_entry(home, branch, target, entry)
+        entry = data.copy(context, find_entry(context, body.src_ref or branch, body.src_path))
+        stage_entry(context, branch, target, entry)
         return entry
 
     entry = await call.transfer(store)
-    return _created(home, target, entry)
+    return _created(context, target, entry)
 
 
 @HOT.add(
@@ -290,22 +292,22 @@ async def stage_object(call: RepositoryCall) -> Response:
     """Stage an object whose bytes are on a store already."""
     path = call.required("path")
     body = await call.read(ObjectStageCreation)
-    home, branch = await call.home(force=bool(body.force)), call.path["branch"]
+    context, branch = await call.context(force=bool(body.force)), call.path["branch"]
 
     def store() -> Entry:
         entry = data.linked(
-            home,
+            context,
             engine_url(body.physical_address, root_url=call.site.repositories.url),
             checksum=body.checksum.strip('"'),
             content_type=body.content_type or _ANY_TYPE,
             metadata=body.metadata,
         )
         entry = dated(entry, body.mtime)
-        stage_entry(home, branch, path, entry)
+        stage_entry(context, branch, path, entry)
         return entry
 
     entry = await call.quick(store)
-    return _created(home, path, entry)
+    return _created(context, path, entry)
 
 
 # ---- listing
@@ -323,15 +325,15 @@ async def list_objects(call: RepositoryCall) -> Response:
     """List objects and, with a delimiter, common prefixes."""
     delimiter, ref = call.query.get("delimiter", ""), call.path["ref"]
     with_metadata, presign = call.flag("user_metadata", default=True), call.flag("presign") and call.site.signs
-    home = await call.home()
+    context = await call.context()
 
     def rows(page: PageRequest) -> list[Listed]:
-        with home.key_value.snapshot() as snapshot, view_of(home, ref, snapshot) as view:
+        with context.key_value.snapshot() as snapshot, view_of(context, ref, snapshot) as view:
             return list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
 
     def row(listed: Listed) -> ObjectStats:
         if listed.entry is None:
             return prefix_stats(listed.path)
-        return _stats(call, home, listed.path, listed.entry, with_metadata=with_metadata, presign=presign)
+        return _stats(call, context, listed.path, listed.entry, with_metadata=with_metadata, presign=presign)
 
     return await call.list_page(rows, key=lambda listed: listed.path, row=row)

@@ -27,8 +27,8 @@ _ONE = "/repositories/{repository}"
 @HOT.add("GET", _ONE, "getRepository", needs="read", gives={200: RepositoryRow})
 async def get_repository(call: RepositoryCall) -> Response:
     """Get a repository."""
-    home = await call.home()
-    return json(repository_row(home.name, home.record, root_url=call.site.repositories.url))
+    context = await call.context()
+    return json(repository_row(context.name, context.record, root_url=call.site.repositories.url))
 
 
 @REPOSITORIES.add(
@@ -112,8 +112,8 @@ async def delete_repository(call: RepositoryCall) -> Response:
 @REPOSITORIES.add("GET", _ONE + "/metadata", "getRepositoryMetadata", needs="read", gives={200: dict[str, str]})
 async def get_metadata(call: RepositoryCall) -> Response:
     """Get the metadata of a repository."""
-    home = await call.home()
-    return json(home.record.metadata)
+    context = await call.context()
+    return json(context.record.metadata)
 
 
 @REPOSITORIES.add(
@@ -128,8 +128,8 @@ async def get_metadata(call: RepositoryCall) -> Response:
 async def set_metadata(call: RepositoryCall) -> Response:
     """Add or change keys of the metadata of a repository."""
     body = await call.read(RepositoryMetadataSet)
-    home = await call.home()
-    await call.quick(call.site.repositories.update_metadata, home.name, body.metadata)
+    context = await call.context()
+    await call.quick(call.site.repositories.update_metadata, context.name, body.metadata)
     return empty()
 
 
@@ -145,6 +145,6 @@ async def set_metadata(call: RepositoryCall) -> Response:
 async def delete_metadata(call: RepositoryCall) -> Response:
     """Delete keys of the metadata of a repository. Missing ones are ignored."""
     body = await call.read(RepositoryMetadataKeys)
-    home = await call.home()
-    await call.quick(call.site.repositories.update_metadata, home.name, {}, removed=body.keys)
+    context = await call.context()
+    await call.quick(call.site.repositories.update_metadata, context.name, {}, removed=body.keys)
     return empty()

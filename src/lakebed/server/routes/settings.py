@@ -24,8 +24,8 @@ _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"
 @SETTINGS.add("GET", _PROTECTION, "getBranchProtectionRules", needs="read", gives={200: list[BranchProtectionRule]})
 async def get_protection(call: RepositoryCall) -> Response:
     """List the patterns of protected branches."""
-    home = await call.home()
-    rules, tag = await call.look(protected_with_tag, home)
+    context = await call.context()
+    rules, tag = await call.look(protected_with_tag, context)
     reply = json([BranchProtectionRule(rule.pattern) for rule in rules])
     reply.headers["etag"] = f'"{tag}"'
     return reply
@@ -45,19 +45,19 @@ async def get_protection(call: RepositoryCall) -> Response:
 async def set_protection(call: RepositoryCall) -> Response:
     """Replace the patterns of protected branches."""
     body = await call.read(list[BranchProtectionRule])
-    home = await call.home()
+    context = await call.context()
     rules = tuple(map(ProtectionRule, dict.fromkeys(rule.pattern for rule in body)))  # `lakectl` may repeat one
-    await call.quick(set_protected, home, rules, expected=call.etags(b"if-match"))
+    await call.quick(set_protected, context, rules, expected=call.etags(b"if-match"))
     return empty()
 
 
 @SETTINGS.add("GET", _RETENTION, "getGCRules", needs="read", gives={200: GarbageCollectionRules})
 async def get_retention(call: RepositoryCall) -> Response:
     """Get how long objects of old commits are kept."""
-    home = await call.home()
-    rules = await call.look(load_retention, home)
+    context = await call.context()
+    rules = await call.look(load_retention, context)
     if rules is None:
-        raise NotFound(f"Repository {home.name} has no retention rules: nothing expires.", kind="retention_not_found")
+        raise NotFound(f"Repository {context.name} has no retention rules.", kind="retention_not_found")
     return json(
         GarbageCollectionRules(
             rules.default_days, [GarbageCollectionRule(name, days) for name, days in sorted(rules.branch_days.items())]
@@ -71,15 +71,15 @@ async def get_retention(call: RepositoryCall) -> Response:
 async def set_retention(call: RepositoryCall) -> Response:
     """Set how long objects of old commits are kept."""
     body = await call.read(GarbageCollectionRules)
-    home = await call.home()
+    context = await call.context()
     days = {rule.branch_id: rule.retention_days for rule in body.branches}
-    await call.quick(store_retention, home, default_days=body.default_retention_days, branch_days=days)
+    await call.quick(store_retention, context, default_days=body.default_retention_days, branch_days=days)
     return empty()
 
 
 @SETTINGS.add("DELETE", _RETENTION, "deleteGCRules", needs="admin", gives={204: None}, audited=True)
 async def remove_retention(call: RepositoryCall) -> Response:
     """Delete the retention rules: nothing expires."""
-    home = await call.home()
-    await call.quick(delete_retention, home)
+    context = await call.context()
+    await call.quick(delete_retention, context)
     return empty()

@@ -49,20 +49,20 @@ async def get_physical_address(call: RepositoryCall) -> Response:
     """Get a new address for an object's bytes and, with `presign`, a URL to put them to."""
     check_path(call.required("path"), writing=True)
     presign = call.flag("presign")
-    home = await call.home()
-    await call.look(load_branch, home, call.path["branch"])
+    context = await call.context()
+    await call.look(load_branch, context, call.path["branch"])
     if not presign:
-        return json(StagingLocation(home.store.url(new_address(home.environment))))
+        return json(StagingLocation(context.store.url(new_address(context.environment))))
     expires_in_s = call.site.options.presigned_lifetime_s
-    expires_at_s = home.now_ms() // 1000 + expires_in_s
+    expires_at_s = context.now_ms() // 1000 + expires_in_s
     if call.site.signs:
-        address, url = await call.quick(data.signed_put, home, expires_in_s=expires_in_s)
+        address, url = await call.quick(data.signed_put, context, expires_in_s=expires_in_s)
     else:
-        address = new_address(home.environment)
-        signature = call.site.signer.sign(home.name, address, expires_at_s=expires_at_s)
-        query = {"repository": home.name, "address": address, "expires": expires_at_s, "signature": signature}
+        address = new_address(context.environment)
+        signature = call.site.signer.sign(context.name, address, expires_at_s=expires_at_s)
+        query = {"repository": context.name, "address": address, "expires": expires_at_s, "signature": signature}
         url = f"{call.origin}{UPLOAD_PATH}?{urlencode(query)}"
-    return json(StagingLocation(home.store.url(address), url, expires_at_s))
+    return json(StagingLocation(context.store.url(address), url, expires_at_s))
 
 
 @STAGING.add(
@@ -80,11 +80,11 @@ async def link_physical_address(call: RepositoryCall) -> Response:
     check_path(path, writing=True)
     condition = condition_of(call)
     body = await call.read(StagingMetadata)
-    home, branch = await call.home(force=bool(body.force)), call.path["branch"]
+    context, branch = await call.context(force=bool(body.force)), call.path["branch"]
 
     def store() -> Entry:
         entry = data.linked(
-            home,
+            context,
             body.staging.physical_address or "",
             checksum=body.checksum.strip('" ') or None,
             content_type=body.content_type or data.CONTENT_TYPE,
@@ -96,12 +96,12 @@ async def link_physical_address(call: RepositoryCall) -> Response:
                 kind="upload_differs",
             )
         entry = dated(entry, body.mtime)
-        stage_entry(home, branch, path, entry, condition=condition)
+        stage_entry(context, branch, path, entry, condition=condition)
         return entry
 
     # An upload to a URL of the vendor is copied inside the store, which takes time in proportion to its size.
     entry = await (call.transfer(store) if call.site.signs else call.quick(store))
-    return json(object_stats(path, entry, address=data.physical_url(home, entry)))
+    return json(object_stats(path, entry, address=data.physical_url(context, entry)))
 
 
 @ROOT_STAGING.add(
@@ -124,19 +124,19 @@ async def upload_presigned(call: RepositoryCall) -> Response:
     repository, address = call.required("repository"), call.required("address")
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
     call.site.signer.check(call.required("signature"), repository, address, expires_at_s=expires_at_s)
-    home = await call.site.home(repository)
-    await call.quick(_refuse_second, home, address)
+    context = await call.site.context(repository)
+    await call.quick(_refuse_second, context, address)
     etag = await call.upload(
         call.chunks(bytes_max=call.site.options.object_bytes_max),
-        into=lambda pieces: _put(home, address, pieces),
+        into=lambda pieces: _put(context, address, pieces),
     )
     return Response(headers={"etag": f'"{etag}"'})
 
 
-def _refuse_second(home: RepositoryContext, address: str) -> None:
+def _refuse_second(context: RepositoryContext, address: str) -> None:
     """Refuse a second upload before its bytes arrive. The create-only put decides between concurrent ones."""
     try:
-        home.store.head(address)
+        context.store.head(address)
     except NotFound:
         return
     raise _second(address)
@@ -146,7 +146,7 @@ def _second(address: str) -> AlreadyExists:
     return AlreadyExists(f"The address {address} has an upload already: ask for a new URL.", kind="upload_exists")
 
 
-def _put(home: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str:
+def _put(context: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str:
     digest = hashlib.md5(usedforsecurity=False)
 
     def digested() -> Iterator[Buffer]:
@@ -155,7 +155,7 @@ def _put(home: RepositoryContext, address: str, pieces: Iterator[Buffer]) -> str
             yield piece
 
     try:
-        home.store.put_stream(address, digested(), create_only=True)
+        context.store.put_stream(address, digested(), create_only=True)
     except AlreadyExists as error:  # a concurrent upload finished first: its bytes may be committed
         raise _second(address) from error
     return digest.hexdigest()

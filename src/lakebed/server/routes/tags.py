@@ -26,9 +26,9 @@ _ONE = "/repositories/{repository}/tags/{tag:path}"
 @TAGS.add("GET", _ALL, "listTags", needs="read", gives={200: Page[Ref]}, parameters=PAGE)
 async def list_tags(call: RepositoryCall) -> Response:
     """List tags."""
-    home = await call.home()
+    context = await call.context()
     return await call.list_page(
-        lambda page: tags.list_tags(home, prefix=page.prefix, after=page.after or None),
+        lambda page: tags.list_tags(context, prefix=page.prefix, after=page.after or None),
         key=lambda row: row[0],
         row=lambda row: Ref(row[0], row[1].commit_id),
     )
@@ -38,28 +38,28 @@ async def list_tags(call: RepositoryCall) -> Response:
 async def create_tag(call: RepositoryCall) -> Response:
     """Create a tag."""
     body = await call.read(TagCreation)
-    home = await call.home(force=bool(body.force))
+    context = await call.context(force=bool(body.force))
     call.subject = body.id
-    made = await call.quick(_create, home, body.id, ref=body.ref, owner=call.committer)
+    made = await call.quick(_create, context, body.id, ref=body.ref, owner=call.committer)
     return json(Ref(body.id, made), 201)
 
 
-def _create(home: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
-    commit_id, _ = resolve_commit(home, ref)
-    return tags.create_tag(home, name, commit_id=commit_id, owner=owner).commit_id
+def _create(context: RepositoryContext, name: str, *, ref: str, owner: str) -> str:
+    commit_id, _ = resolve_commit(context, ref)
+    return tags.create_tag(context, name, commit_id=commit_id, owner=owner).commit_id
 
 
 @TAGS.add("GET", _ONE, "getTag", needs="read", gives={200: Ref})
 async def get_tag(call: RepositoryCall) -> Response:
     """Get a tag."""
-    home, name = await call.home(), call.path["tag"]
-    tag = await call.look(tags.load_tag, home, name)
+    context, name = await call.context(), call.path["tag"]
+    tag = await call.look(tags.load_tag, context, name)
     return json(Ref(name, tag.commit_id))
 
 
 @TAGS.add("DELETE", _ONE, "deleteTag", needs="write", gives={204: None}, parameters=(FORCE,), audited=True)
 async def delete_tag(call: RepositoryCall) -> Response:
     """Delete a tag."""
-    home = await call.home(force=call.flag("force"))
-    await call.quick(tags.delete_tag, home, call.path["tag"])
+    context = await call.context(force=call.flag("force"))
+    await call.quick(tags.delete_tag, context, call.path["tag"])
     return empty()

@@ -35,9 +35,9 @@ from lakebed.server.auth import check_role
 from lakebed.server.routes.parameters import OBJECT_PATH
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["VERB_ENDPOINTS"]
+__all__ = ["VERB_ROUTES"]
 
-VERB_ENDPOINTS: Final = Routes[RepositoryCall]("lakebed")
+VERB_ROUTES: Final = Routes[RepositoryCall]("lakebed")
 
 M = TypeVar("M", bound=Described)
 
@@ -83,7 +83,7 @@ def _declare(kind: type[Verb[Any]]) -> None:
     async def perform(call: RepositoryCall) -> Response:
         verb = await _read(call, kind)
         local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_places else {}
-        context = await call.home()
+        context = await call.context()
         return await call.run(kind.effort, lambda: _reply(kind, verb.run(context, **local)))
 
     _register(kind, _ONE, perform)
@@ -106,7 +106,7 @@ def _declare_of_all(kind: type[CatalogVerb[Any]]) -> None:
 def _register(kind: type[Described], place: str, perform: Callable[[RepositoryCall], Awaitable[Response]]) -> None:
     perform.__doc__ = kind.summary
     words = kind.verb_name.split("_")
-    VERB_ENDPOINTS.add(
+    VERB_ROUTES.add(
         "POST",
         place + kind.verb_name,
         "verb" + "".join(word.capitalize() for word in words) + ("Repositories" if place == _ALL else ""),
@@ -137,7 +137,7 @@ class PutLine(msgspec.Struct, frozen=True):
     only_if_absent: bool = False
 
 
-@VERB_ENDPOINTS.add(
+@VERB_ROUTES.add(
     "POST",
     _ONE + "put",
     "verbPut",
@@ -155,7 +155,7 @@ async def put(call: RepositoryCall) -> Response:
         header = msgspec.json.decode(line, type=PutLine)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body has no line of JSON before the bytes: {error}.", kind="invalid_body") from error
-    branch = Branch(LocalTransport(await call.home()), name)
+    branch = Branch(LocalTransport(await call.context()), name)
 
     def store(content: Buffer | Iterator[Buffer]) -> Entry:
         if header.path is None:
@@ -179,7 +179,7 @@ async def put(call: RepositoryCall) -> Response:
 
 
 async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes]]:
-    """What is before the first end of a line, and everything behind it."""
+    """The bytes before the first line feed, and an iterator of everything after it."""
     held = bytearray()
     async for chunk in chunks:
         held += chunk
@@ -191,7 +191,7 @@ async def _first_line(chunks: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterato
     raise InvalidRequest("The body has no line of JSON before the bytes.", kind="invalid_body")
 
 
-@VERB_ENDPOINTS.add(
+@VERB_ROUTES.add(
     "GET",
     _ONE + "read",
     "verbRead",
@@ -217,27 +217,27 @@ async def read(call: RepositoryCall) -> Response:
             call.integer("start", default=0, low=-_SIZE_MAX, high=_SIZE_MAX),
             call.integer("end", default=_SIZE_MAX, low=-_SIZE_MAX, high=_SIZE_MAX),
         )
-    home = await call.home()
-    entry = await call.look(_meant, home, ref, path, address, size_bytes)
+    context = await call.context()
+    entry = await call.look(_meant, context, ref, path, address, size_bytes)
     start, end = (0, entry.size_bytes) if wanted is None else wanted
     count = max(0, min(end, entry.size_bytes) - start)
     headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
     if count <= call.site.options.small_object_bytes:
-        body = await call.quick(data.read, home, entry, byte_range=wanted)
+        body = await call.quick(data.read, context, entry, byte_range=wanted)
         return Response(memoryview(body), headers=headers)
     chunk_bytes = call.site.options.chunk_bytes
-    chunks = await call.download(lambda: data.stream(home, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
+    chunks = await call.download(lambda: data.stream(context, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
     return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})
 
 
 _SIZE_MAX: Final = (1 << 53) - 1
 
 
-def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
+def _meant(context: RepositoryContext, ref: str, path: str, address: str | None, size_bytes: int) -> Entry:
     """The entry at a path or, with an address of ours, the object there: a reader continues with what it opened."""
     if address is not None and address_ulid(address) is not None:
         return Entry(address, size_bytes, "", 0)
-    entry = Stat(ref=ref, path=path).run(home)
+    entry = Stat(ref=ref, path=path).run(context)
     if address is not None and entry.address != address:
         raise Conflict(
             f"{path!r} at {ref} is not the object that was opened: open it again.",
@@ -247,7 +247,7 @@ def _meant(home: RepositoryContext, ref: str, path: str, address: str | None, si
     return entry
 
 
-@VERB_ENDPOINTS.add(
+@VERB_ROUTES.add(
     "POST",
     _ONE + "stage_many",
     "verbStageMany",
@@ -262,7 +262,7 @@ async def stage_many(call: RepositoryCall) -> Response:
     name = call.required("branch")
     call.subject = name
     body = await call.body(bytes_max=call.site.options.stage_bytes_max)
-    branch = Branch(LocalTransport(await call.home()), name)
+    branch = Branch(LocalTransport(await call.context()), name)
     content_type = call.header(b"content-type") or ""
     return json(await call.heavy(_stage, branch, body, content_type))
 
