@@ -29,7 +29,7 @@ class Module:
         return list(ast.walk(self.tree))
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The first name below ``lakebed``, such as ``table``; empty for the package itself."""
         return ([*self.name.split("."), ""])[1]
 

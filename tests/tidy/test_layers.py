@@ -50,8 +50,8 @@ AMBIENT = {
 }
 AMBIENT_CALLS = {"uuid4", "uuid1", "utcnow", "urandom", "today"}
 INSIDE = {"objects", "reclaim", "lsm", "kv", "key_value", "table", "repo", "lake", "fsck"}
-STRANGERS = ({"repo", "table"},)
-"""Rooms of one rank that never import each other."""
+INDEPENDENT = ({"repo", "table"},)
+"""Packages of one rank that never import each other."""
 
 
 def imported(module: Any, known: set[str]) -> Iterator[tuple[str, int]]:
@@ -80,18 +80,18 @@ def imported_roots(module: Any) -> Iterator[tuple[str, int]]:
 
 
 def test_imports_point_downward(sources: list[Any]) -> None:
-    """No room imports a room above it; the table of ranks is the one in the design."""
+    """No package imports one above it; the table of ranks is the one in the design."""
     known = {module.name for module in sources}
     wrong = []
     for module in sources:
-        if not module.room:
+        if not module.package:
             continue
-        assert module.room in RANK, f"{module.shown}: a new room; give it a rank in {__name__} and in the design"
+        assert module.package in RANK, f"{module.shown}: a new package; give it a rank in {__name__} and in the design"
         for name, line in imported(module, known):
-            room = ([*name.split("."), ""])[1]
-            beside = {"fsck", "testing"} & {room} and module.room not in {room, "cli"}
-            strange = room != module.room and {room, module.room} in STRANGERS
-            if (room and RANK[room] > RANK[module.room]) or beside or strange:
+            package = ([*name.split("."), ""])[1]
+            private = {"fsck", "testing"} & {package} and module.package not in {package, "cli"}
+            independent = package != module.package and {package, module.package} in INDEPENDENT
+            if (package and RANK[package] > RANK[module.package]) or private or independent:
                 wrong.append(f"{module.shown}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -102,7 +102,7 @@ def test_no_import_cycles(packages: list[Any]) -> None:
     edges = {
         module.name: {name for name, _ in imported(module, known) if name in known and name != module.name}
         for module in packages
-        if module.room
+        if module.package
     }
     done: set[str] = set()
 
@@ -143,7 +143,7 @@ def test_time_chance_and_threads_come_in_as_arguments(sources: list[Any]) -> Non
     """Stores run deterministically under the simulator: none reads a clock, rolls dice or starts a thread itself."""
     wrong = []
     for module in sources:
-        if module.room not in INSIDE:
+        if module.package not in INSIDE:
             continue
         for name, line in imported_roots(module):
             if name in AMBIENT:

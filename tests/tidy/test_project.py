@@ -111,8 +111,8 @@ def read(path: Path) -> str:
 
 def test_files_that_documents_name_exist(root: Path) -> None:
     """Every source file that ARCHITECTURE.md names is there."""
-    rooms = ("objects", "reclaim", "table", "lake", "cli", "fsck", "spark", "testing")
-    names = re.findall(rf"`((?:{'|'.join(rooms)})/[\w/]+\.py)`", (root / "ARCHITECTURE.md").read_text())
+    packages = ("objects", "reclaim", "table", "lake", "cli", "fsck", "spark", "testing")
+    names = re.findall(rf"`((?:{'|'.join(packages)})/[\w/]+\.py)`", (root / "ARCHITECTURE.md").read_text())
     assert len(names) > 50
     assert not [name for name in names if not (root / "src" / "lakebed" / name).exists()]
     shared = re.findall(r"`(tests/worlds/[\w/]+\.py)`", (root / "ARCHITECTURE.md").read_text())
