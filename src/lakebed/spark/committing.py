@@ -68,7 +68,7 @@ def check_there(table: Table, changes: Sequence[BucketChange]) -> None:
         NotFound: the branch is gone.
     Cost: that of `EntryStore.entries`; for tables elsewhere none.
     """
-    _look(table, lambda: paths_written(changes, schema=table.schema, layout=table.layout))
+    _look(table, lambda: paths_written(changes, schema=table.schema))
 
 
 def check_committed(table: Table, snapshot: Snapshot) -> None:

@@ -36,7 +36,7 @@ from lakebed.spark.tasks import (
 from lakebed.spark.types import arrow_schema_of
 from lakebed.spark.write_tasks import distributed, write_task
 from lakebed.table.commit import Basis, CommitOptions, find_commit
-from lakebed.table.discard import discard, paths_written
+from lakebed.table.discard import discard_changes
 from lakebed.table.model import (
     BucketChange,
     Snapshot,
@@ -407,8 +407,7 @@ def _run(
             return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
         except Conflict as lost:
             if lost.kind in ("rows_changed", "index_changed"):  # nothing was committed, and the rows are made again
-                written = paths_written(changes, schema=table.schema, layout=table.layout)
-                discard(table.store, written, environment=table.environment)
+                discard_changes(table.context, changes)
             if tries == _TRIES_MAX or lost.kind != "index_changed":
                 raise
 

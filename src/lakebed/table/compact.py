@@ -32,7 +32,7 @@ from lakebed.runtime import Environment
 from lakebed.table.commit import CommitRequest, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.data_file import RollingWriter
-from lakebed.table.discard import discard, paths_written
+from lakebed.table.discard import discard, discard_changes
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.external import targets_of
@@ -407,7 +407,7 @@ def compact(
         try:
             snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes))
         except Conflict as lost:
-            _discard(branch, changes)
+            discard_changes(branch, changes)
             if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap"):
                 raise
             continue
@@ -444,18 +444,9 @@ def _run_tasks(
         finally:
             pool.close()
     except Exception:
-        _discard(branch, finished)
+        discard_changes(branch, finished)
         raise
     return changes
-
-
-def _discard(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
-    """Delete the files that changes brought, which are known not to be committed."""
-    discard(
-        branch.store,
-        paths_written(changes, schema=branch.schema, layout=branch.layout),
-        environment=branch.environment,
-    )
 
 
 def _read_plan(branch: TableBranch, tasks: Sequence[CompactTask]) -> ReadPlan:

@@ -51,6 +51,7 @@ __all__ = [
     "Released",
     "carry_out",
     "deletable_of",
+    "forget",
     "gather_released",
     "is_unchanged",
     "merge_reports",
@@ -100,7 +101,7 @@ def carry_out(
     store_deletion(branch.store, branch.layout, deletion)
     hidden, warnings = _hide(branch, deletion)
     if _releases_nothing(branch, deletion):
-        _forget(branch, deletion)
+        forget(branch, deletion)
         plan = ReclaimPlan(branch.name, hidden, (), {}, warnings)
         return report_of(plan, Sweep(), hidden_count=len(hidden), dry_run=False)
     try:
@@ -144,7 +145,7 @@ def carry_out(
     )
     _withdraw_tags(branch, deletion, versions)
     if judgement.complete and sweep.complete:
-        _forget(branch, deletion)
+        forget(branch, deletion)
     return report_of(plan, sweep, hidden_count=len(hidden), dry_run=False)
 
 
@@ -161,7 +162,8 @@ def _releases_nothing(branch: TableBranch, deletion: Deletion) -> bool:
     return all(branch.snapshots.exists(snapshot_id) for snapshot_id in sorted(ids))
 
 
-def _forget(branch: TableBranch, deletion: Deletion) -> None:
+def forget(branch: TableBranch, deletion: Deletion) -> None:
+    """Remove an unfinished deletion. Cost: 1 DELETE."""
     Sweeper(branch.store, branch.environment).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
 
 

@@ -13,11 +13,11 @@ from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
-from lakebed.table.layout import Layout
+from lakebed.table.context import TableBranch
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.placement import Placement
 
-__all__ = ["discard", "paths_written"]
+__all__ = ["discard", "discard_changes", "paths_written"]
 
 
 def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environment) -> None:
@@ -29,7 +29,12 @@ def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environmen
         Sweeper(store, environment, reaches_outside=True).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
 
 
-def paths_written(changes: Sequence[BucketChange], *, schema: TableSchema, layout: Layout) -> list[str]:
+def discard_changes(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
+    """Delete the files that changes brought, which are known not to be committed. As `discard`."""
+    discard(branch.store, paths_written(changes, schema=branch.schema), environment=branch.environment)
+
+
+def paths_written(changes: Sequence[BucketChange], *, schema: TableSchema) -> list[str]:
     """Paths of the files that changes brought into being; a file that only changes its level is not one of them.
 
     A file outside the table is named by its URL.

@@ -30,6 +30,7 @@ from lakebed.table.deletion import (
     ProgressCall,
     carry_out,
     deletable_of,
+    forget,
     gather_released,
     hide_paths,
     merge_reports,
@@ -48,7 +49,7 @@ from lakebed.table.options import (
 )
 from lakebed.table.reachability import Unreadable, judge
 from lakebed.table.reclaim import Retention, plan_expiry
-from lakebed.table.recovery import forget, recover
+from lakebed.table.recovery import recover
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.tags import Source, check_tag_name
 from lakebed.table.times import committed_ms, first_written_ms, is_future

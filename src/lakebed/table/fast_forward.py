@@ -38,7 +38,7 @@ from lakebed.table.context import TableBranch
 from lakebed.table.deletion import open_for_deletion
 from lakebed.table.layout import parse_schema
 from lakebed.table.live_versions import mark_restored, read_live_versions
-from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
+from lakebed.table.manifest import IDENTITY, as_deletes
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, Snapshot, Tag
 from lakebed.table.row_codes import row_codes
 from lakebed.table.tags import HIDDEN_PREFIX
@@ -189,11 +189,9 @@ def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returne
         live, wanted = main.reader.live_entries(head), source.reader.live_entries(forward.target)
         ours, theirs = row_codes(IDENTITY, live, wanted)
         gone = live.filter(pa.array(~np.isin(ours, theirs)))
-        kind = ENTRY_SCHEMA.field("kind")
-        deletes = gone.set_column(0, kind, pa.array(np.full(gone.num_rows, DELETE), kind.type))
         adds = _born_in_main(wanted.filter(pa.array(~np.isin(theirs, ours))), live, returned=returned)
         return StagedChange(
-            entries=pa.concat_tables([deletes, adds]),
+            entries=pa.concat_tables([as_deletes(gone), adds]),
             base=head,
             keeps=forward.target,
             restored=returned,

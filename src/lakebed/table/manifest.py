@@ -37,6 +37,7 @@ __all__ = [
     "ENTRY_SCHEMA",
     "IDENTITY",
     "MANIFEST_VERSION",
+    "as_deletes",
     "decode_manifest",
     "decode_manifest_list",
     "encode_manifest",
@@ -243,6 +244,13 @@ def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
 
 def _tuple(values: Iterable[Any] | None) -> tuple[Any, ...] | None:
     return None if values is None else tuple(values)
+
+
+def as_deletes(entries: pa.Table) -> pa.Table:
+    """The same entries as DELETEs."""
+    position = entries.schema.get_field_index("kind")
+    kind = entries.schema.field(position)
+    return entries.set_column(position, kind, pa.array(np.full(entries.num_rows, DELETE), kind.type))
 
 
 def entries_of_changes(changes: Sequence[BucketChange]) -> pa.Table:

@@ -35,7 +35,7 @@ from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
 from lakebed.table.branches import every_branch, with_fork
 from lakebed.table.context import TableBranch
-from lakebed.table.deletion import ProgressCall, merge_reports
+from lakebed.table.deletion import ProgressCall, forget, merge_reports
 from lakebed.table.expire import release
 from lakebed.table.external import MARKED_NAME, Roots, bucket_folders_below, is_marked, owner_of, roots_of
 from lakebed.table.external_paths import ExternalPaths
@@ -43,7 +43,7 @@ from lakebed.table.layout import Layout, parse_bucket_folder, parse_changelog, p
 from lakebed.table.live_versions import read_live_versions
 from lakebed.table.placement import Placement, check_placement
 from lakebed.table.reachability import Unreadable, used_names
-from lakebed.table.recovery import forget, recover
+from lakebed.table.recovery import recover
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX

@@ -17,7 +17,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.commit import Derive, StagedChange
 from lakebed.table.context import TableBranch
-from lakebed.table.manifest import DELETE, entries_of_changes
+from lakebed.table.manifest import as_deletes, entries_of_changes
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.types import arrow_type
 
@@ -65,12 +65,8 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
         live = branch.reader.live_entries(head)
         partitions = pc.unique(live["partition"])
         replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
-        kind = live.schema.field("kind")
-        deletes = replaced.set_column(
-            live.schema.get_field_index("kind"), kind, pa.array(np.full(replaced.num_rows, DELETE), type=kind.type)
-        )
         return StagedChange(
-            entries=pa.concat_tables([deletes, added]),
+            entries=pa.concat_tables([as_deletes(replaced), added]),
             base=head,
             changes=changes,
             drops=lambda partitions: hits(pa.array(partitions, pa.binary())).to_pylist(),

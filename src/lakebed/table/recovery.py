@@ -15,10 +15,9 @@ from dataclasses import replace
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.reserve import freeing_space
-from lakebed.reclaim.model import Deletable, ReclaimReport
-from lakebed.reclaim.sweep import Sweeper
+from lakebed.reclaim.model import ReclaimReport
 from lakebed.table.context import TableBranch
-from lakebed.table.deletion import ProgressCall, carry_out, tag_now
+from lakebed.table.deletion import ProgressCall, carry_out, forget, tag_now
 from lakebed.table.lineage import held_by_hint, least, withdraw_late
 from lakebed.table.live_versions import held_from
 from lakebed.table.model import Snapshot
@@ -26,9 +25,9 @@ from lakebed.table.reachability import Unreadable
 from lakebed.table.reclaim import CANDIDATES
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.tags import HIDDEN_PREFIX
-from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, load_deletions, path_of, store_deletion
+from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, load_deletions, store_deletion
 
-__all__ = ["finish_rollback", "forget", "recover"]
+__all__ = ["finish_rollback", "recover"]
 
 _TRIES_MAX = 8
 
@@ -59,11 +58,6 @@ def recover(branch: TableBranch) -> list[ReclaimReport]:
         else:
             reports.append(carry_out(branch, deletion))
     return reports
-
-
-def forget(branch: TableBranch, deletion: Deletion) -> None:
-    """Remove an unfinished deletion. Cost: 1 DELETE."""
-    Sweeper(branch.store, branch.environment).delete_all([Deletable(path_of(branch.layout, deletion), 0, "finished")])
 
 
 def _finish_expiry(branch: TableBranch, deletion: Deletion) -> ReclaimReport:

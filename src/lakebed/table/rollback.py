@@ -29,12 +29,12 @@ from lakebed.reclaim.model import ReclaimPlan
 from lakebed.table.branches import with_fork
 from lakebed.table.commit import CommitRequest, Derive, StagedChange, commit
 from lakebed.table.context import TableBranch
-from lakebed.table.deletion import ProgressCall, open_for_deletion, tag_now
+from lakebed.table.deletion import ProgressCall, forget, open_for_deletion, tag_now
 from lakebed.table.expire import preview
 from lakebed.table.live_versions import LiveVersions, mark_restored, read_live_versions
-from lakebed.table.manifest import DELETE, ENTRY_SCHEMA, IDENTITY
+from lakebed.table.manifest import ENTRY_SCHEMA, IDENTITY, as_deletes
 from lakebed.table.model import ROLLED_BACK_TO, Snapshot
-from lakebed.table.recovery import finish_rollback, forget, recover
+from lakebed.table.recovery import finish_rollback, recover
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.row_codes import row_codes
 from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
@@ -211,11 +211,9 @@ def _derive(branch: TableBranch, target: Snapshot) -> Derive:
         live = ENTRY_SCHEMA.empty_table() if head is None else branch.reader.live_entries(head)
         mark_restored(branch, 1 if head is None else head.id + 1)
         gone = _without(live, wanted)
-        kind = ENTRY_SCHEMA.field("kind")
-        deletes = gone.set_column(0, kind, pa.array(np.full(gone.num_rows, DELETE), kind.type))
         back = _without(wanted, live)
         return StagedChange(
-            entries=pa.concat_tables([deletes, back]), base=head, keeps=target, restored=True, fold_base=True
+            entries=pa.concat_tables([as_deletes(gone), back]), base=head, keeps=target, restored=True, fold_base=True
         )
 
     return derive

@@ -27,7 +27,7 @@ from lakebed.table.branches import open_branch
 from lakebed.table.commit import Basis, CommitOptions, CommitRequest, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.data_file import RollingWriter
-from lakebed.table.discard import discard, paths_written
+from lakebed.table.discard import discard, discard_changes
 from lakebed.table.dynamic_bucket import is_dynamic
 from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
@@ -304,17 +304,8 @@ def _committed(
         return commit_changes(branch, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
     except (Conflict, InvalidRequest):
         # Both say that nothing was committed; any other error leaves that open.
-        _discard(branch, changes)
+        discard_changes(branch, changes)
         raise
-
-
-def _discard(branch: TableBranch, changes: Sequence[BucketChange]) -> None:
-    """Delete the files that changes brought, which are known not to be committed."""
-    discard(
-        branch.store,
-        paths_written(changes, schema=branch.schema, layout=branch.layout),
-        environment=branch.environment,
-    )
 
 
 # ---- reading
@@ -445,7 +436,7 @@ def _without_matching(branch: TableBranch, where: Predicate | str) -> list[Bucke
             change = without_rows(branch.store, rewrite, where=predicate, plan=plan, environment=branch.environment)
             changes.extend([change] if change is not None else [])
     except Exception:
-        _discard(branch, changes)
+        discard_changes(branch, changes)
         raise
     return changes
 
