@@ -90,7 +90,7 @@ class _LocalUpload:
             if self._durable:
                 _sync_folder(place, _flush_named)
         if self._durable:
-            self._driver.settle_parents(folder)
+            self._driver.make_parents_durable(folder)
 
     def abandon(self) -> None:
         self._close()
@@ -213,7 +213,7 @@ class LocalDriver:
                     continue
                 raise self._translated(error, "write", path) from error
             if durable:
-                self.settle_parents(folder)
+                self.make_parents_durable(folder)
             return
         raise self._vanishing(path)
 
@@ -247,7 +247,7 @@ class LocalDriver:
         except OSError as error:
             raise self._translated(error, "write", path) from error
 
-    def settle_parents(self, folder: str) -> None:
+    def make_parents_durable(self, folder: str) -> None:
         """Make the folders above an object durable, once in the life of the driver."""
         if folder not in self._durable:
             self._sync_parents(folder)
@@ -329,7 +329,7 @@ class LocalDriver:
             folders[path.rpartition("/")[0]] = None
         for folder in folders:
             self._sync_place(folder)
-            self.settle_parents(folder)
+            self.make_parents_durable(folder)
 
     def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
         """Read, then put. Not a hard link: other engines write some files in place."""

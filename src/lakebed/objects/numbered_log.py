@@ -101,7 +101,7 @@ class NumberedLog:
                 body = None if number is None else self._read_if_there(number)
                 if number is None or body is not None:
                     return None if number is None or body is None else (number, body)
-            raise self._unsettled()
+            raise self._newest_gone()
         start = self._start()
         number = None if start is None else self._climb(start, exact)
         body = None if number is None else self._read_if_there(number)
@@ -113,12 +113,12 @@ class NumberedLog:
             body = self._read_if_there(number)
             looks += 1
             if body is None and looks == LOOKS_MAX:
-                raise self._unsettled()
+                raise self._newest_gone()
         assert number is not None
         self._seen = number
         return number, body
 
-    def _unsettled(self) -> Conflict:
+    def _newest_gone(self) -> Conflict:
         return Conflict(
             f"The newest object in {self._folder} was listed {LOOKS_MAX} times and gone each time that it was read: "
             "others delete faster than this can look, or the store lists what it does not have. Try again.",

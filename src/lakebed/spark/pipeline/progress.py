@@ -46,26 +46,11 @@ class Progress(Protocol):
         ...
 
 
-class SilentProgress:
+class SilentProgress(Progress):
     """Shows nothing."""
 
-    def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        """Nothing."""
 
-    def spark_starting(self) -> None:
-        """Nothing."""
-
-    def step_started(self, step: PlannedStep) -> None:
-        """Nothing."""
-
-    def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
-        """Nothing."""
-
-    def run_ended(self, summary: RunSummary | None) -> None:
-        """Nothing."""
-
-
-class LineProgress:
+class LineProgress(Progress):
     """One line a group of steps (or a step outside of loops), for logs."""
 
     def __init__(self, console: Console) -> None:
@@ -74,12 +59,10 @@ class LineProgress:
         self._records: list[StepRecord] = []
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        """Print what runs."""
         done = f", {steps_done:,} done already" if steps_done else ""
         self._print(f"pipeline {plan.pipeline}: run {run_id}, {len(plan.steps):,} steps{done}")
 
     def spark_starting(self) -> None:
-        """Print it."""
         self._print("  starting Spark")
 
     def step_started(self, step: PlannedStep) -> None:
@@ -96,7 +79,6 @@ class LineProgress:
             self._print(f"  {step.name}: {describe(record)}, {record.seconds:.1f} s")
 
     def run_ended(self, summary: RunSummary | None) -> None:
-        """Say how it went."""
         self._close_group()
         if summary is not None:
             self._print(f"  {ending(summary)}")
@@ -116,7 +98,7 @@ class LineProgress:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-class BarProgress:
+class BarProgress(Progress):
     """A bar with the running step, for terminals."""
 
     def __init__(self, console: Console) -> None:
@@ -134,17 +116,14 @@ class BarProgress:
         self._task = self._bar.add_task("", total=None, pipeline="", start=True)
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        """Show the bar."""
         self._console.print(f"[bold]{escape(plan.pipeline)}[/] · run {escape(run_id)} · {len(plan.steps):,} steps")
         self._bar.update(self._task, total=len(plan.steps), completed=steps_done, pipeline=escape(plan.pipeline))
         self._bar.start()
 
     def spark_starting(self) -> None:
-        """Show it next to the bar."""
         self._bar.update(self._task, description="starting Spark")
 
     def step_started(self, step: PlannedStep) -> None:
-        """Show the step's name next to the bar."""
         self._bar.update(self._task, description=escape(step.name))
 
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
@@ -154,7 +133,6 @@ class BarProgress:
             self._bar.console.print(f"  [green]✓[/] {escape(step.name)} [dim]{escape(describe(record))}[/]")
 
     def run_ended(self, summary: RunSummary | None) -> None:
-        """Remove the bar and print the result."""
         self._bar.stop()
         if summary is not None:
             self._console.print(f"  {escape(ending(summary))}")
