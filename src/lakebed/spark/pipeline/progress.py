@@ -49,6 +49,21 @@ class Progress(Protocol):
 class SilentProgress(Progress):
     """Shows nothing."""
 
+    def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
+        return
+
+    def spark_starting(self) -> None:
+        return
+
+    def step_started(self, step: PlannedStep) -> None:
+        return
+
+    def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
+        return
+
+    def run_ended(self, summary: RunSummary | None) -> None:
+        return
+
 
 class LineProgress(Progress):
     """One line a group of steps (or a step outside of loops), for logs."""
