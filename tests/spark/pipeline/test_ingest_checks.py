@@ -193,5 +193,5 @@ def test_quotes_inside_quoted_values_are_doubled(spark: SparkSession, tmp_path: 
 
 def test_the_option_mode_is_refused(tmp_path: Path) -> None:
     """What bad rows do is said by one key."""
-    with pytest.raises(InvalidRequest, match="line 7: step 'ingest': the option 'Mode' is decided by the key 'bad_r"):
+    with pytest.raises(InvalidRequest, match="line 7: step 'ingest': the option 'Mode' is set by the key 'bad_r"):
         Pipeline.parse(TEXT.replace("nullValue: NA", "Mode: PERMISSIVE"), file="x").plan(variables={"root": "/"})
