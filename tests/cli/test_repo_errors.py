@@ -144,7 +144,7 @@ def test_something_else_that_answers_is_said(
         finally:
             other.shutdown()
             answering.join()
-    refused(answer, code, "no lakebed server")
+    refused(answer, code, "not a lakebed server")
 
 
 def test_nothing_there_is_said(cli: Cli, tmp_path: Path) -> None:

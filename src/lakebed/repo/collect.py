@@ -11,9 +11,9 @@ Owns: the order of its steps, which is what makes it safe:
    What 3 has kept is kept, for it has no mark.
 5. What the listing has and neither needs is swept, by the shared sweeper; then the marks are made final.
 
-So an object goes only if nothing refers to it at 4, and nothing can begin to: a new upload has a younger name, an old
-one is refused, an old commit is marked, and a copy is a copy of bytes. A mark names the collection that made it until
-it is final: of two that run at once, neither removes a mark that the other relies on.
+So an object is deleted only if nothing refers to it at 4, and nothing can begin to: a new upload has a younger name, an
+old one is refused, an old commit is marked, and a copy is a copy of bytes. A mark names the collection that made it
+until it is final: of two that run at once, neither removes a mark that the other relies on.
 
 Invariants: a collector may stop at any step, and any number may run; unreadable data protects everything;
 imported objects are never deleted. A clock that is ahead refuses uploads and expires commits early by what it is ahead

@@ -68,7 +68,7 @@ def columns_of(entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequest(
-            f"What is said of the objects cannot be sent: all of it is Unicode text or 64-bit numbers ({error}).",
+            f"The entries cannot be sent: use Unicode text and 64-bit numbers ({error}).",
             kind="invalid_entry",
         ) from error
     return pa.Table.from_arrays(arrays, schema=_SCHEMA)

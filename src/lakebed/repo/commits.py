@@ -57,7 +57,7 @@ def commit_id(commit: Commit) -> str:
     Raises:
         InvalidRequest: kind ``invalid_text``: its message, committer or metadata is no Unicode.
     """
-    said = (
+    content = (
         "lakebed commit 1",  # what is hashed is stored in every id: DO NOT CHANGE it or what follows
         commit.parents,
         commit.metarange.id,
@@ -68,7 +68,7 @@ def commit_id(commit: Commit) -> str:
         commit.generation,
     )
     try:
-        return hashlib.sha256(msgspec.json.encode(said)).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
     except UnicodeEncodeError as error:
         raise InvalidRequest(
             f"The message, committer or metadata of a commit is no Unicode ({error.reason} at {error.start}): use text "

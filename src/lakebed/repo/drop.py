@@ -5,8 +5,8 @@ still write for a while, so its remains are left alone for `CollectionOptions.mi
 can be published any more; objects, the marker last; records again, for what was staged meanwhile; the note that it was
 deleted. Its namespace is free from then on.
 
-Invariants: a crash anywhere leaves the note, and the next sweep goes on; imported objects are not touched, for they are
-elsewhere. Does not know: how a repository is deleted (`lakebed.repo.repositories`).
+Invariants: a crash anywhere leaves the note, and the next sweep continues; imported objects are not touched, for they
+are elsewhere. Does not know: how a repository is deleted (`lakebed.repo.repositories`).
 """
 
 from __future__ import annotations

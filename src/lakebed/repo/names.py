@@ -140,7 +140,7 @@ def check_tag_name(name: object) -> str:
 
 
 def check_path(path: object, *, writing: bool = False) -> bytes:
-    """The path's bytes, as they stand in keys, if an object can have it.
+    """The path's bytes, as in keys, if an object can have it.
 
     Spaces, ``%``, ``+``, any letters, empty segments and a slash in front are as good as others: paths are names, not
     folders, and nothing is normalised.

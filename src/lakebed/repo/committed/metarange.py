@@ -188,8 +188,8 @@ class Metarange:
             is_behind = before is None or before < one.file.first_key
             if one.file.last_key != last_path or one.file.first_key > last_path or not is_behind:
                 raise Corruption(
-                    f"{path} is damaged: its range {one.file.id} is said to go from {one.file.first_key!r} to "
-                    f"{one.file.last_key!r}, and stands behind {before!r} and up to {last_path!r}.",
+                    f"{path} is damaged: its range {one.file.id} is recorded as from {one.file.first_key!r} to "
+                    f"{one.file.last_key!r}, and is behind {before!r} and up to {last_path!r}.",
                     path=path,
                 )
             before = last_path

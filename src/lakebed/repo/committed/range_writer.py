@@ -84,7 +84,7 @@ class MetarangeWriter:
         """Take rows of `ROWS_SCHEMA`, sorted, all behind those before, no tombstones.
 
         Keeps views of the last of them until their range ends. Cost: about 0.5 us a row here, and 1 PUT a range, which
-        goes on meanwhile.
+        continues meanwhile.
 
         Raises:
             Unavailable, OutcomeUnknown: a range before could not be written. Begin again with a new writer.

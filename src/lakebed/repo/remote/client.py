@@ -67,7 +67,7 @@ class Client:
         secret = secret or os.environ.get(SECRET_VARIABLE)
         if not access_key or not secret:
             raise InvalidRequest(
-                f"The repositories are served at {self.endpoint}, and the server wants an access key: set "
+                f"The repositories are served at {self.endpoint}, and the server needs an access key: set "
                 f"{ACCESS_KEY_VARIABLE} and {SECRET_VARIABLE}.",
                 kind="no_credentials",
                 endpoint=self.endpoint,
@@ -152,7 +152,7 @@ class Client:
         except HTTPError as error:
             reply.close()
             raise Unavailable(
-                f"The server at {self.endpoint} broke off its answer: try again.", kind="unavailable"
+                f"The server at {self.endpoint} interrupted its reply: try again.", kind="unavailable"
             ) from error
         except BaseException:
             reply.close()
@@ -165,32 +165,33 @@ class Client:
         cause = error.reason if isinstance(error, MaxRetryError) else error
         if again or isinstance(cause, NewConnectionError):
             raise Unavailable(
-                f"The server at {self.endpoint} does not answer: see that it runs, then try again.", kind="unavailable"
+                f"The server at {self.endpoint} does not answer: check that it runs, then try again.",
+                kind="unavailable",
             ) from error
         raise OutcomeUnknown(
-            f"The server at {self.endpoint} did not answer a change that it was asked for: it may have happened; look "
-            "before you try again.",
+            f"The server at {self.endpoint} did not answer a request that changes something: it may have happened; "
+            "look before you try again.",
             kind="outcome_unknown",
         ) from error
 
     def _error(self, reply: urllib3.BaseHTTPResponse, *, again: bool) -> LakebedError:
         kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
         try:
-            said = msgspec.json.decode(reply.data, type=_ErrorBody)
+            found = msgspec.json.decode(reply.data, type=_ErrorBody)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            said = _ErrorBody(f"The server at {self.endpoint} answered with status {reply.status}.")
+            found = _ErrorBody(f"The server at {self.endpoint} answered with status {reply.status}.")
         made = getattr(errors, name) if name in errors.__all__ else None
         if made is None and kind is not None:
             made = InternalError  # a server of another version
         if made is None and reply.status in _UNCLEAR and not again:
             made = OutcomeUnknown
         if made is None:
-            said = _ErrorBody(
-                f"What answers at {self.endpoint} is no lakebed server, or something before it: status {reply.status}."
+            found = _ErrorBody(
+                f"The reply of {self.endpoint} is not a lakebed server's, but perhaps a proxy's: status {reply.status}."
             )
             made = Unavailable if reply.status >= 500 else InvalidRequest
-        error: LakebedError = made(said.message, kind=kind)
-        error.facts.update(said.facts)
+        error: LakebedError = made(found.message, kind=kind)
+        error.facts.update(found.facts)
         return error
 
 
@@ -223,7 +224,7 @@ def read_reply(body: bytes, kind: Any) -> Any:
         return _decoder(kind).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnsupportedFormat(
-            f"What was answered cannot be read ({error}): that is no lakebed server, or one of another version."
+            f"The reply is unreadable ({error}): it is not a lakebed server's, or it is one of another version."
         ) from error
 
 
@@ -243,10 +244,10 @@ def _checked(endpoint: str) -> str:
     except ValueError:
         parts, has_port = urlsplit(""), False
     if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
-        raise InvalidRequest(f"{endpoint!r} is no server's URL: write http://host:port.", kind="invalid_url")
+        raise InvalidRequest(f"{endpoint!r} is not a server's URL: write http://host:port.", kind="invalid_url")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise InvalidRequest(
-            "A server's URL holds no credentials and no query: write http://host:port, and give the access key apart.",
+            "A server's URL has no credentials and no query: write http://host:port, and give the access key apart.",
             kind="invalid_url",
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

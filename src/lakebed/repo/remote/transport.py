@@ -230,13 +230,13 @@ class HttpTransport(Transport):
         *,
         only_if_absent: bool = False,
     ) -> Entry:
-        says = {
+        header = {
             "path": path,
             "content_type": content_type,
             "metadata": data.check_metadata(metadata, content_type=content_type),
             "only_if_absent": only_if_absent,
         }
-        line = msgspec.json.encode(says) + b"\n"
+        line = msgspec.json.encode(header) + b"\n"
         whole = data.whole_body(content)
         body = take_first(cast(Iterable[Buffer], content), bytes_max=_SMALL_BYTES) if whole is None else whole
         if isinstance(body, bytearray | memoryview) and len(body) <= _SMALL_BYTES:

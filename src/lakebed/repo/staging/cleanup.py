@@ -4,7 +4,7 @@ Owns: the deletion of staged rows. A publish drops tokens from a branch's record
 same change; a step here removes their rows, then the mark. More rarely a step looks for tokens without a mark that no
 branch names: those of a repository that an older process has left, and rows of late writers.
 
-Why nothing that is needed goes. A row stands under a token only because some record named it as its staging token when
+Why no needed row is deleted. A row is under a token only because some record named it as its staging token when
 the row was written (`lakebed.repo.staging.write` expects the record in the same change), and a token never returns to
 any record once it has left. So rows that a snapshot shows under a token that no branch of the same snapshot names are
 dead for ever, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot has shown are

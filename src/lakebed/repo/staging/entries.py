@@ -1,7 +1,7 @@
 """What may be staged: entries checked and encoded, one at a time or many at once.
 
 Owns: the checks, and how columns become entries. Invariants: what could not be read again is refused before anything is
-written. Of many the usual ones, without metadata, are checked field by field in C; anything else goes one by one, for
+written. Entries without metadata are checked field by field in C; others one by one, for
 the sentence. Pure. Does not know: where entries are written.
 """
 
@@ -117,13 +117,13 @@ def checked_entry(entry: Entry, path: str) -> tuple[bytes, str | None]:
             decode_entry(value, where=path)  # what could not be read again must never be written
     except (UnicodeEncodeError, TypeError, OverflowError, Corruption) as error:
         raise InvalidRequest(
-            f"What is said of {path!r} cannot be stored: all of it is Unicode text or 64-bit numbers ({error}).",
+            f"The entry of {path!r} cannot be stored: use Unicode text and 64-bit numbers ({error}).",
             kind="invalid_entry",
             path=path,
         ) from error
     if len(value) > VALUE_BYTES_MAX:
         raise InvalidRequest(
-            f"What is said of {path!r} has {len(value):,} bytes, and {VALUE_BYTES_MAX:,} are possible: give less "
+            f"The entry of {path!r} has {len(value):,} bytes, and {VALUE_BYTES_MAX:,} are possible: give less "
             "metadata, or put it into an object.",
             kind="oversized_metadata",
             path=path,

@@ -1,8 +1,8 @@
 """What a reference shows: staged rows over sealed ones over the compacted metarange, or else the head's.
 
 Owns: `View`, one moment of one reference. Invariants: record, tokens and staged rows are those of one key-value
-snapshot, and committed data never changes, so a view never changes; of a path the newest layer that says
-anything decides, be it by a row or by a ``clears`` above. Does not know: how entries are folded into common prefixes
+snapshot, and committed data never changes, so a view never changes; of a path the newest layer that has a
+row for it, or a ``clears`` that covers it, decides. Does not know: how entries are folded into common prefixes
 (`lakebed.repo.staging.listing`).
 """
 
@@ -77,7 +77,7 @@ class View:
         Raises:
             InvalidRequest: kind ``invalid_path``.
             Corruption: what is stored there is damaged.
-        Cost: 1 read of the key-value store a token down to the newest that says something; then at most 1 block of 1
+        Cost: 1 read of the key-value store a token down to the newest that has the path; then at most 1 block of 1
             range, which is mostly cached.
         """
         key = check_path(path)
@@ -86,11 +86,11 @@ class View:
 
     def value(self, path: bytes) -> bytes | None:
         """The encoded entry of a path, as `get`."""
-        said, touched = self._staged(path, self.tokens)
+        value, touched = self._staged(path, self.tokens)
         READ_LAYERS.observe(touched, "get")
-        if said is None:
+        if value is None:
             return self._metarange.get(path)
-        return said or None
+        return value or None
 
     def layers_of(self, paths: Sequence[bytes]) -> list[tuple[bytes | None, bytes | None]]:
         """What the newest token holds of each path, and what the path would read as without that row.
