@@ -557,7 +557,7 @@ def test_a_store_that_comes_back_is_tried_again(real: DatabaseLocation) -> None:
     with Database.open(through(real, store), options=DatabaseOptions(l0_sst_bytes=5_000)) as db:
         for i in range(100):
             db.put(b"%d" % i, b"x" * 50, await_durable=False)
-        wait_until(lambda: db.stats().l0_count > 0)
+        wait_until(lambda: db.stats().file_count > 0)  # compaction may have emptied level 0 again
         assert store.errors == []
 
 
