@@ -230,7 +230,7 @@ def test_a_metarange_whose_ranges_overlap_is_noticed(
         if first < last:
             assert committed.open(ref).ranges()[0].file == file
             continue
-        with pytest.raises(Corruption, match="said to go from"):
+        with pytest.raises(Corruption, match="recorded as from"):
             committed.open(ref).ranges()
 
 
