@@ -203,7 +203,7 @@ class Bench:
         return results
 
     def scan(self) -> list[Result]:
-        """Every row: as Python objects (microseconds a row), and as Arrow beside the same rows in an Arrow file."""
+        """Every row: as Python objects (microseconds a row), as Arrow, and the same rows from an Arrow file."""
         database, uncached = self.place("cached"), self.place("uncached")
 
         def rows() -> float:

@@ -47,7 +47,7 @@ CALLS = 20
 
 
 def timed(function: Callable[[], object]) -> float:
-    """Seconds; as on the other side, the inputs are no business of the collector's."""
+    """Seconds; as on the other side, the garbage collector ignores the inputs."""
     gc.collect()
     gc.freeze()
     start = time.perf_counter()
@@ -404,7 +404,7 @@ def batch_of(keys: list[bytes], values: list[bytes]) -> Any:
 
 
 async def measured(work: Callable[[], Awaitable[None]]) -> float:
-    """Seconds; as on the other side, the inputs are no business of the collector's."""
+    """Seconds; as on the other side, the garbage collector ignores the inputs."""
     gc.collect()
     gc.freeze()
     start = time.perf_counter()

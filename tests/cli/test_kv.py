@@ -270,7 +270,7 @@ def test_every_version_of_a_closed_database_has_what_was_acknowledged(kv_cli: An
 
 
 def test_a_live_owner_is_not_disturbed(kv_cli: Any, orders: str) -> None:
-    """Writing beside an open database is refused, with its owner's name; admin commands and reads work."""
+    """Writing to an open database is refused, with its owner's name; admin commands and reads work."""
     with kv.open(orders) as database:
         assert kv_cli("stats", "--json").json["owner"].startswith(f"process {os.getpid()} on ")
         refused = kv_cli("put", "a", "mine", "--json")
@@ -466,7 +466,7 @@ def test_slips_are_answered_with_the_way_out(cli: Any, kv_cli: Any) -> None:
 
 
 def test_a_lake_says_what_it_has_not(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
-    """A name that is no store, a database taken for a table, and what a version is made of, in words."""
+    """A name that is not a store, a database taken for a table, and what a version is made of, in words."""
     lake = tmp_path / "lake"
     assert "has no table, database or repository nope. It has orders." in cli("history", lake, "nope").err
     assert "has no database nope. It has orders." in cli("history", lake, "database:nope").err

@@ -209,7 +209,7 @@ def test_a_pipe_gets_the_whole_committer_and_owner(cli: Cli, long_names: str, tm
 
 
 def test_an_unreadable_store_is_a_line_below_the_table(cli: Cli, lake: str) -> None:
-    """The error is no cell of the table, which it would make wider than any terminal."""
+    """The error is not a cell of the table, which it would make wider than any terminal."""
     snapshot = Path(lake) / "db.db" / "events" / "snapshot" / "snapshot-1"
     snapshot.write_text("{")
     done = cli("ls", lake)

@@ -201,7 +201,7 @@ def test_a_library_loads_no_data_frames() -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_silently(lake: str) -> None:
-    """A closed pipe (`| head`) is no error and prints nothing."""
+    """A closed pipe (`| head`) is not an error and prints nothing."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -219,7 +219,7 @@ def test_a_reader_that_goes_away_ends_it_silently(lake: str) -> None:
 
 
 def test_a_bug_is_told_as_one(cli: Callable[..., Any], lake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody foresaw exits with 1, as JSON when asked, and with its trace when not."""
+    """An unforeseen error exits with 1, as JSON when asked, and with its trace when not."""
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("unforeseen")

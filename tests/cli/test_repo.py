@@ -1,4 +1,4 @@
-"""Commands on repositories: the same on a folder, beside a server that owns it, and through a server's URL."""
+"""Commands on repositories: the same on a folder, on a folder that a server owns, and through a server's URL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Cli = Callable[..., Any]
 
 @pytest.fixture(params=["folder", "beside", "http"])
 def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What to write for LAKE: a folder that nobody owns, one that a server owns, or the server's URL."""
+    """What to write for LAKE: a folder without an owner, one that a server owns, or the server's URL."""
     folder = tmp_path / "lake"
     if request.param == "folder":
         with lakebed.repo.open_all(folder, durable=False) as made:

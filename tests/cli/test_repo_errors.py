@@ -134,7 +134,7 @@ class _Page(BaseHTTPRequestHandler):
 def test_something_else_that_answers_is_said(
     cli: Cli, use: Callable[[str | None, str | None], None], status: int, code: int
 ) -> None:
-    """Another service at the URL is no server of ours, and that is what is said."""
+    """Another service at the URL is not our server, and the error says so."""
     use("key", "secret")
     with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as other:
         answering = threading.Thread(target=other.serve_forever)

@@ -190,7 +190,7 @@ def dated(cli: Cli, lake: str, tmp_path: Path) -> Path:
 
 
 def test_json_that_was_printed_is_read_again(cli: Cli, lake: str, tmp_path: Path) -> None:
-    """What --json prints, dates included, can be loaded as it is; an empty array is no row."""
+    """What --json prints, dates included, can be loaded as it is; an empty array gives no row."""
     dated(cli, lake, tmp_path)
     before = cli("table", "read", lake, "days", "--json")
     printed = tmp_path / "rows.json"

@@ -33,7 +33,7 @@ COMPRESSIONS: dict[str, Compression | None] = {
 
 
 def main() -> None:
-    """Write every file that is not there yet, and beside it what a version remembers of it."""
+    """Write every missing file, and next to it what a version remembers of it."""
     folder = pathlib.Path(__file__).parent / "lsm"
     folder.mkdir(exist_ok=True)
     store = open_store(f"memory://{uuid.uuid4().hex}")

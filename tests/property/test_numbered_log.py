@@ -256,7 +256,7 @@ def test_markers_come_back(below: int, passed_from: int, winners: dict[int, str 
     st.binary(max_size=200) | st.sampled_from([b"{}", b"[]", b'{"format": 1}', b'{"format":1,"below":"x","from":0}'])
 )
 def test_damaged_markers_are_named(body: bytes) -> None:
-    """Bytes that are no marker are `Corruption` with the path, never another error."""
+    """Bytes that are not a marker are `Corruption` with the path, never another error."""
     with pytest.raises(Corruption) as caught:
         decode_marker(body, path="boundary/7")
     assert caught.value.facts["path"] == "boundary/7"

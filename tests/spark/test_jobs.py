@@ -165,7 +165,7 @@ def test_orphans_of_an_unreadable_table(spark: SparkSession, make_table: MakeTab
 
 
 def test_orphans_of_an_empty_table(spark: SparkSession, make_table: MakeTable) -> None:
-    """A table nobody ever wrote to has no orphans."""
+    """A table that was never written to has no orphans."""
     table = make_table(SCHEMA)
     assert jobs.remove_orphan_files(spark, table, older_than_ms=in_a_minute(table)).deleted_count == 0
 

@@ -173,7 +173,7 @@ def test_a_damaged_range_protects_everything(spark: SparkSession, repo: Reposito
 
 
 def test_a_server_collects_by_itself(spark: SparkSession, served: Any) -> None:
-    """Nobody but the owner of the records may raise the boundary: the job says who to ask."""
+    """Only the owner of the records may raise the boundary: the job says who to ask."""
     with pytest.raises(InvalidRequest) as caught:
         jobs.collect_repository(spark, served)
     assert caught.value.kind == "not_over_http"

@@ -105,7 +105,7 @@ def test_words_that_do_not_belong(root: Path, text_files: list[Path], pattern: r
 
 
 def read(path: Path) -> str:
-    """A file's text; bytes that are no text are shown as marks."""
+    """A file's text; bytes that are not text are shown as marks."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -28,7 +28,7 @@ OPTIONS = DatabaseOptions(background=False, compaction=False)
 
 @pytest.fixture
 def place() -> DatabaseLocation:
-    """Where the parent lies; clones lie beside it."""
+    """The location of the parent; clones are its siblings."""
     environment = Environment(clock=ManualClock(), rng=random.Random(1))
     world = open_store(f"memory://{uuid.uuid4()}", environment=environment)
 
@@ -199,7 +199,7 @@ def test_only_deep_reads_files(database: DatabaseLocation) -> None:
 
 
 def test_a_pin_that_was_forced_away(database: DatabaseLocation) -> None:
-    """A clone whose parent holds no pin for it is in danger; a pin for a clone that is gone holds files for nobody."""
+    """A clone whose parent holds no pin for it is in danger; the pin of a clone that is gone holds files in vain."""
     clone = database.other(database.url.replace("parent", "clone"))
     DatabaseAdmin(clone).create_clone(database.url)
     pin = next(one for one in DatabaseAdmin(database).list_checkpoints() if one.owner.kind == "clone")
@@ -215,7 +215,7 @@ def test_a_pin_that_was_forced_away(database: DatabaseLocation) -> None:
 
 
 def test_orphans_are_told_apart(database: DatabaseLocation) -> None:
-    """A file that no version names is told, with its size, and is no fault."""
+    """A file that no version names is reported with its size; it is not a fault."""
     stray = "sst/01K00000000000000000000000.sst"
     database.store.put(stray, b"x" * 10)
     report = checked(database)

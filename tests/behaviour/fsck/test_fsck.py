@@ -239,7 +239,7 @@ def test_files_that_lie(lake: Lake, change: Callable[[pa.Table], pa.Table], kind
 
 
 def test_hints_that_mislead(lake: Lake) -> None:
-    """A hint beyond every snapshot, or one that is no number, is a warning, not an error."""
+    """A hint beyond every snapshot, or one that is not a number, is a warning, not an error."""
     table = lake.table("plain")
     table.store.put("snapshot/LATEST", b"77")
     table.store.put("snapshot/EARLIEST", b"first")
@@ -259,7 +259,7 @@ def test_unfinished_and_damaged_deletions(lake: Lake) -> None:
 
 
 def test_orphans_are_information(lake: Lake) -> None:
-    """Files that nobody names are told with their bytes, and are no fault."""
+    """Unreferenced files are reported with their bytes; they are not a fault."""
     table = lake.table("plain")
     table.store.put("bucket-0/data-lost-0.parquet", b"12345")
     table.store.put("manifest/manifest-lost-0", b"123")

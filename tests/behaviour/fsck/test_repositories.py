@@ -127,7 +127,7 @@ def test_a_deep_check_looks_at_imported_objects(folder: Path, tmp_path_factory: 
 
 
 def test_orphans_are_told_not_blamed(folder: Path) -> None:
-    """An object that nothing names is no fault."""
+    """An unreferenced object is not a fault."""
     orphan = folder / "analytics.repo" / "data" / "01BX5ZZKBKACTAV9WEVGEMMVRZ"
     orphan.write_bytes(b"nobody's")
     report = check(folder)

@@ -81,7 +81,7 @@ def test_who_was_taken_over_answers_nothing_stale(url: str) -> None:
 
 
 def test_a_living_owner_is_named(url: str) -> None:
-    """Whoever finds an owner is told in one sentence who serves the repositories, where, and what to do."""
+    """An open that finds an owner names in one sentence who serves the repositories, where, and what to do."""
     process = owner(url)
     with pytest.raises(Conflict) as told:
         open_key_value(url)
@@ -163,7 +163,7 @@ def test_reads_wait_for_no_write_and_show_none_that_is_under_way(url: str) -> No
 
 
 def test_an_unclear_write_is_settled_by_the_next_read(url: str) -> None:
-    """After OutcomeUnknown, get waits until it is known: Unavailable while nobody answers, then the truth, for good."""
+    """After OutcomeUnknown, get raises Unavailable while the server is down, then returns the outcome, for good."""
     plain = open_store(url)
     failing = False
     faults = FaultyStore(plain, faults=lambda index, call: Fault.LOST_REQUEST if failing else None)

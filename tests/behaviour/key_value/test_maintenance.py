@@ -73,7 +73,7 @@ def test_memory_has_nothing_to_give_back() -> None:
 
 
 def test_a_step_of_the_background_maintains_the_records(environment: Environment) -> None:
-    """Whoever runs the background's steps also gives back what the records' database does not need any more."""
+    """A caller that runs the background's steps also frees what the records' database no longer needs."""
     store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
     place = store.sub("_repositories")
     options = RepositoryOptions(background=False)

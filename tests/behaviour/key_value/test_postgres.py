@@ -40,7 +40,7 @@ class Wire:
     Attributes:
         word: what to wait for; None: nothing is cut.
         arrives: whether the word still reaches the server.
-        is_down: whether nobody gets through at all.
+        is_down: whether every connection fails.
     """
 
     def __init__(self, port: int) -> None:
@@ -98,7 +98,7 @@ class Wire:
                 one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let nobody through any more."""
+        """Let no connection through any more."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # or `accept` would take one more
         self._listener.close()
@@ -158,7 +158,7 @@ def test_a_lost_reply_is_looked_up(opened: Callable[..., KeyValue], url: str, wi
 def test_an_unclear_commit_is_settled_before_any_read(
     opened: Callable[..., KeyValue], url: str, wire: Wire, arrives: bool
 ) -> None:
-    """OutcomeUnknown when nobody can be asked; then no read is answered until it is known what became of the write."""
+    """OutcomeUnknown when the server is down; then no read is answered until the write's outcome is known."""
     key_value, other = opened(with_port(url, wire.port)), opened()
     key_value.set(b"other", b"0")
     wire.cut(COMMIT, arrives=arrives, goes_down=True)
@@ -259,7 +259,7 @@ def test_many_servers_share_one_set_of_tables(opened: Callable[..., KeyValue]) -
 def test_what_a_write_expects_is_still_so_when_it_commits(
     opened: Callable[..., KeyValue], monkeypatch: pytest.MonkeyPatch, before: bytes | None
 ) -> None:
-    """Nobody changes an expected key between a write's check and its commit, so no snapshot can lie between them."""
+    """No expected key changes between a write's check and its commit, so no snapshot can lie between them."""
     slow, quick = opened(), opened()
     if before is not None:
         slow.set(b"boundary", before)
@@ -275,7 +275,7 @@ def test_what_a_write_expects_is_still_so_when_it_commits(
     with ThreadPoolExecutor(2) as pool:
         staging = pool.submit(lambda: slow.write([(b"entry", b"1")], expected={b"boundary": before}))
         assert reached.wait(30)
-        quick.write([(b"entry 2", b"1")], expected={b"boundary": before})  # whoever expects the same does not wait
+        quick.write([(b"entry 2", b"1")], expected={b"boundary": before})  # a write that expects the same does not wait
         moving = pool.submit(lambda: quick.set_if(b"boundary", b"9", expected=before))
         for _ in range(20):
             assert quick.get(b"boundary") == before

@@ -4,9 +4,9 @@ Owns: the roles (writers that take over from each other, readers with long scans
 a restorer, a collector with no minimum age), who is killed, stopped and continued when, and what must be true at the
 end. Each process says what it knows in a file of its own, so a killed one has said all that it was told.
 
-What is written: each writer thread has a *lane*, and its n-th write is one batch that sets the lane's number to n, adds
-row n and deletes row n - `ROWS_KEPT`. So what any version holds of a lane is a function of one number; `numbers_of`
-raises when it is not, and a version's contents are a dictionary from lane to number.
+Each writer thread has a *stream* of writes. Its n-th write is one batch that sets the stream's number to n, adds row n
+and deletes row n - `ROWS_KEPT`. So the rows of a stream in any version follow from one number; `numbers_of` raises
+when they are not. A version's contents are a dictionary from stream to number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from worlds.waiting import pause
 
 ROWS_KEPT = 20
 VALUE_BYTES = 300
-LANES = 2
+STREAMS = 2
 ROLES = ("writer", "writer", "reader", "checkpointer", "cloner", "commander", "collector", "restorer")
 SPARED = ("restorer",)
 """A killed restorer could not say whether it restored."""
@@ -69,37 +69,37 @@ class Torn(AssertionError):
     """A version that never was."""
 
 
-def row_key(lane: str, number: int) -> bytes:
-    """Key of a lane's row."""
-    return f"row/{lane}/{number:06d}".encode()
+def row_key(stream: str, number: int) -> bytes:
+    """Key of a stream's row."""
+    return f"row/{stream}/{number:06d}".encode()
 
 
-def row_value(lane: str, number: int) -> bytes:
+def row_value(stream: str, number: int) -> bytes:
     """Its value."""
-    return (f"{lane} {number} ".encode() * 40)[:VALUE_BYTES]
+    return (f"{stream} {number} ".encode() * 40)[:VALUE_BYTES]
 
 
-def batch_of(lane: str, number: int) -> WriteBatch:
-    """The n-th write of a lane."""
+def batch_of(stream: str, number: int) -> WriteBatch:
+    """The n-th write of a stream."""
     batch = WriteBatch()
-    batch.put(f"n/{lane}".encode(), str(number).encode())
-    batch.put(row_key(lane, number), row_value(lane, number))
+    batch.put(f"n/{stream}".encode(), str(number).encode())
+    batch.put(row_key(stream, number), row_value(stream, number))
     if number >= ROWS_KEPT:
-        batch.delete(row_key(lane, number - ROWS_KEPT))
+        batch.delete(row_key(stream, number - ROWS_KEPT))
     return batch
 
 
 def numbers_of(rows: Iterable[tuple[bytes, bytes]]) -> Numbers:
-    """Each lane's number, after a look at every row. Raises `Torn`."""
+    """Each stream's number, after a look at every row. Raises `Torn`."""
     found = dict(rows)
     numbers = {key[2:].decode(): int(value) for key, value in found.items() if key.startswith(b"n/")}
-    expected = {f"n/{lane}".encode(): str(number).encode() for lane, number in numbers.items()}
-    for lane, number in numbers.items():
+    expected = {f"n/{stream}".encode(): str(number).encode() for stream, number in numbers.items()}
+    for stream, number in numbers.items():
         for row in range(max(0, number - ROWS_KEPT + 1), number + 1):
-            expected[row_key(lane, row)] = row_value(lane, row)
+            expected[row_key(stream, row)] = row_value(stream, row)
     if found != expected:
         wrong = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
-        raise Torn(f"{len(wrong)} rows are wrong, such as {wrong[:4]}: lanes {numbers}")
+        raise Torn(f"{len(wrong)} rows are wrong, such as {wrong[:4]}: streams {numbers}")
     return numbers
 
 
@@ -128,9 +128,9 @@ class Storm:
         ]
 
     def acknowledged(self) -> Numbers:
-        """The last write of each lane that was acknowledged by now."""
-        said = {path.name.removeprefix("lane."): path.read_text().splitlines() for path in self.said.glob("lane.*")}
-        return {lane: int(numbers[-1]) for lane, numbers in said.items() if numbers}
+        """The last write of each stream that was acknowledged by now."""
+        said = {path.name.removeprefix("stream."): path.read_text().splitlines() for path in self.said.glob("stream.*")}
+        return {stream: int(numbers[-1]) for stream, numbers in said.items() if numbers}
 
     def has_everything(self) -> bool:
         """Whether each role has done its work at least once."""
@@ -146,11 +146,11 @@ class Storm:
 
     # ---- roles
 
-    def write_lane(self, db: Database, lane: str, rng: random.Random, count: int) -> None:
-        """Write a lane until fenced, or so often."""
-        with open(self.said / f"lane.{lane}", "ab", buffering=0) as said:
+    def write_stream(self, db: Database, stream: str, rng: random.Random, count: int) -> None:
+        """Write a stream until fenced, or so often."""
+        with open(self.said / f"stream.{stream}", "ab", buffering=0) as said:
             for number in range(count):
-                batch, how = batch_of(lane, number), rng.random()
+                batch, how = batch_of(stream, number), rng.random()
                 if how < 0.15:
                     with db.transaction() as transaction:
                         for key, value in zip(batch.keys, batch.values, strict=True):
@@ -167,15 +167,15 @@ class Storm:
         db = lakebed.kv.open(self.main, options=SMALL, take_over=rng.random() < 0.3)
         endings: list[BaseException] = []
 
-        def lane(name: str, lane_rng: random.Random) -> None:
+        def stream(name: str, stream_rng: random.Random) -> None:
             try:
-                self.write_lane(db, name, lane_rng, 1_000_000)
+                self.write_stream(db, name, stream_rng, 1_000_000)
             except BaseException as error:
                 endings.append(error)
 
         threads = [
-            threading.Thread(target=lane, args=(f"main-{db.epoch:05d}-{one}", random.Random(rng.random())))
-            for one in range(LANES)
+            threading.Thread(target=stream, args=(f"main-{db.epoch:05d}-{one}", random.Random(rng.random())))
+            for one in range(STREAMS)
         ]
         for thread in threads:
             thread.start()
@@ -193,11 +193,11 @@ class Storm:
                 version, rows = reader.manifest.manifest_id, reader.scan(reverse=rng.random() < 0.3)
                 is_steady = version == reader.manifest.manifest_id
                 seen = numbers_of(self._slowly(rows, rng))
-                went_back = is_steady and any(seen.get(lane, -1) < number for lane, number in before.items())
+                went_back = is_steady and any(seen.get(stream, -1) < number for stream, number in before.items())
                 if went_back and not self.was_restored(version_before, version):
                     raise Torn(f"a reader saw {before} at {version_before} and then {seen} at {version}")
                 before, version_before = (seen, version) if is_steady else ({}, 0)
-                self.say(f"read.{os.getpid()}", lanes=len(seen))
+                self.say(f"read.{os.getpid()}", streams=len(seen))
 
     def _slowly(self, rows: Iterator[tuple[bytes, bytes]], rng: random.Random) -> Iterator[tuple[bytes, bytes]]:
         for row in rows:
@@ -246,7 +246,7 @@ class Storm:
             pause(rng.random() * 0.4)
 
     def kept(self) -> list[Any]:
-        """Checkpoints that nobody began to delete."""
+        """Checkpoints whose deletion has not begun."""
         gone = {one["id"] for one in self.heard("deleting")}
         return [one for one in self.heard("checkpoint") if one["id"] not in gone]
 
@@ -271,8 +271,8 @@ class Storm:
                 self.say(f"clone.{os.getpid()}", url=url, parent=parent, checkpoint=checkpoint, numbers=numbers)
                 if rng.random() < 0.5:
                     with lakebed.kv.open(url, options=SMALL, create=False) as db:
-                        lane = f"{Path(url).name}-{db.epoch:05d}-0"
-                        self.write_lane(db, lane, rng, rng.randrange(1, 60))
+                        stream = f"{Path(url).name}-{db.epoch:05d}-0"
+                        self.write_stream(db, stream, rng, rng.randrange(1, 60))
             if len(clones) > 4:
                 doomed = rng.choice(clones)["url"]
                 self.say(f"destroying.{os.getpid()}", url=doomed)
@@ -280,7 +280,7 @@ class Storm:
             pause(rng.random() * 0.3)
 
     def living_clones(self) -> list[Any]:
-        """Clones that were finished, and that nobody began to destroy."""
+        """Finished clones whose destruction has not begun."""
         gone = {one["url"] for one in self.heard("destroying")}
         return [one for one in self.heard("clone") if one["url"] not in gone]
 
@@ -347,7 +347,7 @@ class Storm:
             self.say(f"trouble.{os.getpid()}", role=role, kind="", text=traceback.format_exc())
 
 
-# ---- the weather
+# ---- the faults
 
 
 def fork(role: Callable[[], None]) -> int:

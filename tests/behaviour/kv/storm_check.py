@@ -23,9 +23,9 @@ def check(storm: Any, counts: Counter[str]) -> dict[str, Any]:
     return _Check(storm, counts).run()
 
 
-def epoch_of(lane: str) -> int:
-    """The epoch of the writer whose lane it is."""
-    return int(lane.split("-")[1])
+def epoch_of(stream: str) -> int:
+    """The epoch of the writer whose stream it is."""
+    return int(stream.split("-")[1])
 
 
 class _Check:
@@ -46,13 +46,13 @@ class _Check:
             self.wrongs.append(f"a restore did not say how it ended: {storm.heard('ended')}")
         with DatabaseAdmin(DatabaseLocation.at(storm.main)).open(take_over=True) as db:
             final = storm.numbers_of(db.scan())
-        self.check_lanes("the database", final, self.restores[-1:], self.acknowledged)
+        self.check_streams("the database", final, self.restores[-1:], self.acknowledged)
         self.check_checkpoints()
         self.check_clones()
         self.check_sound()
         self.check_teardown()
         self.counts.update(
-            lanes=len(self.acknowledged),
+            streams=len(self.acknowledged),
             writes=sum(number + 1 for number in self.acknowledged.values()),
             restores=len(self.restores),
             checkpoints=len(storm.heard("checkpoint")),
@@ -63,18 +63,18 @@ class _Check:
         )
         return {"wrongs": self.wrongs, "counts": dict(sorted(self.counts.items()))}
 
-    def check_lanes(self, what: str, found: Numbers, restored: list[Any], acknowledged: Numbers) -> None:
+    def check_streams(self, what: str, found: Numbers, restored: list[Any], acknowledged: Numbers) -> None:
         """What was acknowledged before is there, unless it was restored away: then what was restored is."""
-        for lane, number in acknowledged.items():
-            if not lane.startswith("main-"):
+        for stream, number in acknowledged.items():
+            if not stream.startswith("main-"):
                 continue
-            seen = found.get(lane, -1)
-            if restored and epoch_of(lane) < restored[0]["epoch"]:
-                wanted = restored[0]["numbers"].get(lane, -1)
+            seen = found.get(stream, -1)
+            if restored and epoch_of(stream) < restored[0]["epoch"]:
+                wanted = restored[0]["numbers"].get(stream, -1)
                 if seen != wanted:
-                    self.wrongs.append(f"{what}: lane {lane} is at {seen}, and was restored to {wanted}")
+                    self.wrongs.append(f"{what}: stream {stream} is at {seen}, and was restored to {wanted}")
             elif seen < number or (acknowledged is self.acknowledged and seen > number + 1):
-                self.wrongs.append(f"{what}: lane {lane} is at {seen}, and {number} was acknowledged")
+                self.wrongs.append(f"{what}: stream {stream} is at {seen}, and {number} was acknowledged")
 
     def restored_before(self, manifest_id: int) -> list[Any]:
         """The last restore below a version."""
@@ -83,7 +83,7 @@ class _Check:
     def check_checkpoints(self) -> None:
         for one in [*self.storm.kept(), *self.storm.heard("present")]:
             restored = self.restored_before(one["manifest_id"])
-            self.check_lanes(f"checkpoint {one['id']}", one["numbers"], restored, one["acknowledged"])
+            self.check_streams(f"checkpoint {one['id']}", one["numbers"], restored, one["acknowledged"])
             try:
                 found = self.storm.contents(self.storm.main, one["id"])
             except Exception as error:
@@ -100,12 +100,14 @@ class _Check:
             except Exception as error:
                 self.wrongs.append(f"clone {one['url']}: {error!r}")
                 continue
-            shared = {lane: number for lane, number in found.items() if not lane.startswith(own)}
+            shared = {stream: number for stream, number in found.items() if not stream.startswith(own)}
             if shared != one["numbers"]:
                 self.wrongs.append(f"clone {one['url']} began with {one['numbers']} and holds {shared}")
-            for lane, number in self.acknowledged.items():
-                if lane.startswith(own) and not number <= found.get(lane, -1) <= number + 1:
-                    self.wrongs.append(f"clone {one['url']}: lane {lane} is at {found.get(lane)}, not at {number}")
+            for stream, number in self.acknowledged.items():
+                if stream.startswith(own) and not number <= found.get(stream, -1) <= number + 1:
+                    self.wrongs.append(
+                        f"clone {one['url']}: stream {stream} is at {found.get(stream)}, not at {number}"
+                    )
 
     # What lies there
 
@@ -118,7 +120,7 @@ class _Check:
                 return
 
     def check_sound(self) -> None:
-        """No error; and after a collection nothing that nobody names."""
+        """No error; and after a collection no unreferenced file."""
         for url in [self.storm.main, *(one["url"] for one in self.storm.living_clones())]:
             database = DatabaseAdmin(DatabaseLocation.at(url))
             for one in database.list_checkpoints():

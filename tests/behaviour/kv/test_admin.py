@@ -126,7 +126,7 @@ def test_what_unpin_does_not_touch(manual: ManualDatabase) -> None:
 
 
 def test_a_fork_from_a_version_leaves_no_pin_but_its_own(manual: ManualDatabase) -> None:
-    """From a number, a name or the latest; beside the database; the checkpoint that held the number is gone."""
+    """From a number, a name or the latest; as a sibling folder; the checkpoint that held the number is gone."""
     manual.write(1)
     version = version_ids(manual)[-1]
     manual.admin.pin("one")

@@ -47,7 +47,7 @@ UNKNOWN_ID = "7c1cf6ad-0000-4000-8000-000000000000"
 
 @dataclass(frozen=True)
 class World:
-    """A folder with databases in every state, and what is no database."""
+    """A folder with databases in every state, and a folder that is not a database."""
 
     folder: Path
     expired: str
@@ -370,7 +370,7 @@ def mounted(folder: Path, options: str) -> Iterator[Path]:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """What does not fit is told at once, as a full disk; nothing that was durable is lost, and it goes on with room."""
+    """A write that does not fit fails at once with a full disk; durable rows stay; it goes on once space is free."""
     with mounted(tmp_path / "disk", "size=2m") as disk:
         url = str(disk / "orders")
         db = kv.open(url, options=BY_HAND)

@@ -68,7 +68,7 @@ def test_no_durable_write_is_missing_beside_a_running_writer(manual: ManualDatab
 
 
 def test_the_writers_own_holds_every_write_before_it(manual: ManualDatabase) -> None:
-    """With the scope ALL also writes that nobody waited for are in it; with DURABLE they need not be."""
+    """With the scope ALL also writes without a wait for durability are in it; with DURABLE they need not be."""
     with manual.open() as database:
         database.put(b"key 000001", b"value 1")
         database.put(b"key 000002", b"value 2", await_durable=False)
@@ -484,7 +484,7 @@ def test_two_makers_both_win(manual: ManualDatabase) -> None:
 
 
 def test_a_pure_change_checks_names(manual: ManualDatabase) -> None:
-    """The same rules hold for whoever adds a checkpoint in an update of its own."""
+    """The same rules hold for a checkpoint that is added in an update of another kind."""
     manual.write(1)
     manifest = manual.admin.show_manifest()
     one = new_checkpoint(manifest.manifest_id, id=NOBODY, now_ms=5, name="x", lifetime_ms=10)

@@ -244,7 +244,7 @@ class Ahead(StoreWrapper):
 
 
 def test_a_writer_that_never_pauses_is_fenced_once_it_looks_at_the_manifest() -> None:
-    """Thousands of lost races are no reason to give up before the old writer has met the new epoch."""
+    """Thousands of lost races do not make a claim give up before the old writer has met the new epoch."""
     clock = ManualClock()
     place = fresh(clock)
     old = claimed(place)

@@ -197,7 +197,7 @@ def test_a_finished_clone_by_name_stops_at_once_when_the_name_has_ended(database
 
 
 def test_a_name_that_passed_to_another_checkpoint_is_another_clone(databases: FaultyDatabases) -> None:
-    """Whoever asks by a name means the checkpoint that bears it now: the older clone is not handed out for it."""
+    """A name means the checkpoint that bears it now: a clone of the older one is not returned for it."""
     fill(databases, "parent")
     create_checkpoint(databases.place("parent"), CheckpointOptions(name="daily", lifetime=timedelta(hours=1)))
     clone(databases, "clone", "parent", "daily")
@@ -364,7 +364,7 @@ def test_a_retry_from_a_checkpoint_that_is_gone_says_so(databases: FaultyDatabas
 
 
 def test_a_sleeping_rival_cannot_revive_pins_that_were_found_dead(databases: FaultyDatabases) -> None:
-    """A cloner that sleeps before making its pins permanent wakes after another replaced them: nothing leaks."""
+    """A cloner that pauses before making its pins permanent resumes after another replaced them: nothing leaks."""
     fill(databases, "parent")
     base = databases.save()
     recording = RecordingStore(databases.root)
@@ -505,7 +505,7 @@ def test_a_lifetime_must_be_one(databases: FaultyDatabases) -> None:
 
 
 def test_many_at_once_in_threads(tmp_path: Path) -> None:
-    """Clones of one parent to many places all succeed; to one place, one is made and nobody leaks a pin."""
+    """Clones of one parent to many places all succeed; to one place, one is made and no pin leaks."""
     environment = Environment()
     parent = DatabaseLocation.at(tmp_path / "parent", environment=environment, durable=False)
     with Database.open(parent, options=DatabaseOptions(background=False)) as db:

@@ -1,4 +1,4 @@
-"""The collector beside everything else: what goes, what never does, what it costs, and when it ends."""
+"""The collector while all else runs: what goes, what never does, what it costs, and when it ends."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_younger_than_the_smallest_age_stays(databases: FaultyDatabases) -> None
 
 
 def test_expired_checkpoints_are_dropped_and_their_files_go(databases: FaultyDatabases) -> None:
-    """With the end of its lifetime a checkpoint stops holding anything; a live one beside it still does."""
+    """With the end of its lifetime a checkpoint stops holding anything; another live one still does."""
     worn(databases)
     with databases.open("db") as db:
         short = db.create_checkpoint(CheckpointOptions(lifetime=timedelta(seconds=10)))

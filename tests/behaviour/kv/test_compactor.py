@@ -424,7 +424,7 @@ def test_a_job_stands_in_the_manifest_before_its_files() -> None:
 
 
 def test_jobs_of_older_compactors_are_dropped() -> None:
-    """Whoever claims the role drops what was left by those before, so that their garbage can go."""
+    """A process that claims the role drops the jobs of earlier ones, so that their garbage can go."""
     world, model = fresh()
     index = next(
         i for i, call in enumerate(trace_of("compact_outside")) if call.path.startswith("sst/") and call.changes

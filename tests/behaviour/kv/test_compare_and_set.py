@@ -65,7 +65,7 @@ with open(said, "ab", buffering=0) as log:
 
 
 def open_at(place: DatabaseLocation, **settings: Any) -> Database:
-    """A writer without threads, whoever owned the database before."""
+    """A writer without threads; it takes over from any earlier owner."""
     return Database.open(place, options=BY_HAND, take_over=True, **settings)
 
 

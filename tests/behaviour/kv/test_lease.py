@@ -129,7 +129,7 @@ def test_an_unreadable_lease_is_not_in_the_way(body: bytes) -> None:
 
 
 def test_a_lease_that_came_late_goes_with_its_successors() -> None:
-    """A claimant that overslept writes its lease over a newer one: nobody is kept out once that owner is done."""
+    """A late claimant writes its lease over a newer one: no process is kept out once that owner is done."""
     place, _ = fresh()
     newer, _ = take_lease(place, process=HERE, epoch=2, lifetime_ms=LIFETIME_MS)
     older, _ = take_lease(place, process=HERE, epoch=1, lifetime_ms=LIFETIME_MS)
@@ -202,7 +202,7 @@ class SetBack(ManualClock):
 
 
 def test_a_clock_that_is_set_back_does_not_end_a_lease() -> None:
-    """The writer goes on renewing in time, so whoever looks by the corrected clock sees an owner."""
+    """The writer goes on renewing in time, so a process that uses the corrected clock sees an owner."""
     clock = SetBack()
     store = open_store(f"memory://{uuid.uuid4().hex}/db")
     place = DatabaseLocation(store, Environment(clock=clock, rng=random.Random(5)), open_store)

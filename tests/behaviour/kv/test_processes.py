@@ -57,7 +57,7 @@ def test_a_storm_of_processes(tmp_path: Path, tell: Callable[[str], None]) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_longer_storms_of_processes(tmp_path: Path, tell: Callable[[str], None], seed: int) -> None:
-    """The same for longer, with other weather."""
+    """The same for longer, with other faults."""
     tell(f"storm {seed}: {blow(tmp_path, seconds=30, seed=seed)}")
 
 

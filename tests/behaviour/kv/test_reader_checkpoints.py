@@ -1,4 +1,4 @@
-"""A reader's checkpoint: how long it holds what, beside writers, restores, collections, and under every fault."""
+"""A reader's checkpoint: how long it holds what, with writers, restores, collections, and under every fault."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_version_that_nothing_pins_is_read_until_it_is_collected(manual: Manua
         DatabaseReader.open(manual.place(), version=old)
 
 
-# ---- beside others
+# ---- with other processes
 
 
 def test_a_restore_under_a_reader_brings_back_no_row(manual: ManualDatabase) -> None:

@@ -305,7 +305,7 @@ def test_it_polls_by_itself_and_ends_when_closed() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_threads_share_a_reader(seed: int) -> None:
-    """Gets, scans, polls and a close of several threads, beside writer and collector: each answer is one version."""
+    """Gets, scans, polls and a close of several threads, with writer and collector: each answer is one version."""
     scheduler = Scheduler(seed)
     environment = scheduler.environment()
     url = f"memory://{uuid.uuid4()}/manual"

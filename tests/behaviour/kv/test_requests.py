@@ -1,4 +1,4 @@
-"""What databases cost in requests, counted by the S3 server's own log, and beside it by our port."""
+"""What databases cost in requests, counted by the S3 server's own log and by our port."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def bucket(s3_server: Any) -> Bucket:
 
 
 def test_a_durable_put(bucket: Bucket) -> None:
-    """Exactly 1 PUT, by the server's count and by ours; nothing for a put that nobody waits for."""
+    """Exactly 1 PUT, by the server's count and by ours; nothing for a put without a wait."""
     with bucket.open() as db:
         store = db.admin.location.store
         db.put(b"first", b"")
@@ -108,7 +108,7 @@ def test_a_durable_put(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("row_count", [10, 3_000])
 def test_a_checkpoint(bucket: Bucket, row_count: int) -> None:
-    """1 GET + 1 PUT + at most 3 LIST, beside an open writer or without one, whatever is in the database and its log."""
+    """1 GET + 1 PUT + at most 3 LIST, with or without an open writer, for any contents of the database and its log."""
     bucket.filled(row_count)
     with bucket.counted() as without_writer:
         bucket.admin().create_checkpoint()
@@ -245,7 +245,7 @@ def test_opening_and_closing(bucket: Bucket, tell: Callable[[str], None]) -> Non
 
 
 def test_an_idle_minute(bucket: Bucket, tell: Callable[[str], None]) -> None:
-    """An open database that nobody uses: 1 LIST a poll, 1 GET + 1 PUT a renewal; a reader 2 LIST a poll."""
+    """An idle open database: 1 LIST a poll, 1 GET + 1 PUT a renewal; a reader 2 LIST a poll."""
     bucket.filled(10)
     with bucket.open() as db:
         with bucket.counted() as writer:

@@ -117,7 +117,7 @@ def test_a_writer_that_lives_is_in_the_way_unless_taken_over(databases: FaultyDa
 
 
 def test_an_open_database_restores_itself(databases: FaultyDatabases) -> None:
-    """It goes on at the older version under the same owner; the present, with what nobody waited for, is kept."""
+    """It goes on at the older version under the same owner; the present, with writes not waited for, is kept."""
     checkpoint, before, now = two_states(databases)
     options = DatabaseOptions(background=False, block_bytes=1 << 12)
     db = Database.open(databases.place("db"), options=replace(options, endpoint="here:1"))

@@ -50,7 +50,7 @@ def test_a_durable_append_is_one_put() -> None:
 
 
 def test_ids_are_listed_from_where_one_asks() -> None:
-    """One LIST with the number to start after; fences are told by their size alone."""
+    """One LIST with the number to start after; fences are recognized by their size alone."""
     place = fresh()
     wal = WalLog(place)
     for id in (1, 2, 4, 5):

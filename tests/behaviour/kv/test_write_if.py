@@ -196,7 +196,7 @@ def test_batches_that_cannot_be_are_refused(place: DatabaseLocation) -> None:
 
 @pytest.mark.parametrize("wal_enabled", [True, False], ids=["log", "no log"])
 def test_a_proved_snapshot_shows_what_is_durable(place: DatabaseLocation, wal_enabled: bool) -> None:
-    """Rows that nobody has waited for are not in it, older values of their keys are, and it forces no flush."""
+    """Rows not yet waited for are not in it, older values of their keys are, and it forces no flush."""
     with Database.open(place, options=DatabaseOptions(background=False, wal_enabled=wal_enabled)) as db:
         db.write(batch_of({b"a": b"1", b"b": b"2"}))
         db.put(b"a", b"soft", await_durable=False)

@@ -105,7 +105,7 @@ def test_a_full_disk_is_freed(disk: Path, name: str) -> None:
 
 
 def test_an_expiry_whose_plan_is_too_large_goes_in_steps(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for the plan of some snapshots only, those expire; calling again frees the rest."""
+    """With space for the plan of some snapshots only, those expire; calling again frees the rest."""
     lake = Lake.open(open_store(str(disk / "lake"), create=True))
     table = lake.create_table("t", SCHEMA, options=KEPT)
     for seed in range(40):
@@ -121,7 +121,7 @@ def test_an_expiry_whose_plan_is_too_large_goes_in_steps(disk: Path, monkeypatch
 
 
 def test_databases_are_collected_on_a_full_disk(disk: Path) -> None:
-    """A database's collector writes manifests; these find room too, and a clean database is left."""
+    """A database's collector writes manifests; these find space too, and a clean database is left."""
     lake = Lake.open(open_store(str(disk / "lake"), create=True))
     with lake.database("d").open(options=DatabaseOptions(background=False)) as db:
         for _ in range(4):

@@ -247,7 +247,7 @@ def test_a_failed_batch_keeps_the_mark() -> None:
 
 
 def test_why_looks_through_the_whole_lake() -> None:
-    """By path and by URL; the marker, strangers and other lakes are told apart."""
+    """By path and by URL; the marker, foreign objects and other lakes are distinguished."""
     lake = Lake.open(memory())
     table = lake.create_table("t", SCHEMA)
     table.append(rows(1))

@@ -1,4 +1,4 @@
-"""Repositories in a lake: found by name, listed, asked and cleaned beside tables and databases."""
+"""Repositories in a lake: found by name, listed, explained and cleaned together with tables and databases."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_what_is_in_one_process_only_is_not_pickled() -> None:
 
 
 def test_types_are_shipped_and_names_are_known() -> None:
-    """The marker of PEP 561 is in the package, the rooms are there after one import, and a typo is no attribute."""
+    """The marker of PEP 561 is in the package, one import loads the subpackages, and a typo is an AttributeError."""
     assert (files("lakebed") / "py.typed").is_file()
     code = "import lakebed; print(lakebed.kv.__name__, lakebed.repo.open.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,7 +19,7 @@ from lakebed.runtime import Environment
 
 
 def test_a_file_is_written_and_read(store: Any) -> None:
-    """One PUT writes a file, one GET opens it, one GET reads a block; gone or cut short is told by its path."""
+    """One PUT writes a file, one GET opens it, one GET reads a block; a missing or short file is named by its path."""
     environment = Environment()
     rows = [Row(b"%05d" % number, number, int(Kind.PUT), b"value %d" % number, None) for number in range(2000)]
     files = FileStore(

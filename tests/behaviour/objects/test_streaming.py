@@ -21,7 +21,7 @@ from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, PowerLossS
 PART = UPLOAD_PART_BYTES_MIN
 SMALL_PARTS = StoreLimits(upload_part_bytes=PART)
 FRAMES = {"s3": 2, "az": 1}
-"""Requests of a multipart upload beside its parts."""
+"""Requests of a multipart upload in addition to its parts."""
 
 
 class Broken(Exception):
@@ -90,7 +90,7 @@ def test_a_broken_iterator_leaves_nothing(
 
 
 def test_an_abandoned_upload_is_aborted(s3_server: Any) -> None:
-    """The parts of a broken upload are taken back: nobody pays for what nobody sees."""
+    """The parts of a broken upload are deleted: invisible parts do not stay to be paid for."""
     store = open_store(s3_server.url(), storage_options=s3_server.options, limits=SMALL_PARTS)
 
     def breaking() -> Iterator[bytes]:

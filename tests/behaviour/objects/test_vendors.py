@@ -103,7 +103,7 @@ def test_wrong_credentials_are_one_sentence(azure_server: Any) -> None:
 
 
 def test_a_server_that_is_gone_is_unavailable(s3_server: Any) -> None:
-    """Nobody listens: certainly no effect, so a create-only put is `Unavailable` too."""
+    """A refused connection certainly has no effect, so a create-only put is `Unavailable` too."""
     options = {**s3_server.options, "aws_endpoint": "http://127.0.0.1:1"}
     for error in failures(s3_server, "s3://bucket", options):
         assert isinstance(error, Unavailable)
@@ -129,7 +129,7 @@ def test_a_shared_signature_does_not_reach_an_error(azure_server: Any) -> None:
 
 
 def test_wrong_settings_are_one_sentence(s3_server: Any) -> None:
-    """An unknown option is named, with examples; an endpoint that is no URL is refused before it is used."""
+    """An unknown option is named, with examples; an endpoint that is not a URL is refused before it is used."""
     with pytest.raises(InvalidRequest, match="aws_acces_key"):
         open_store("s3://b", storage_options={"aws_acces_key": "x", "aws_region": "y"})
     for endpoint in ("::::", "localhost:9000", "ftp://x"):

@@ -147,7 +147,7 @@ def test_a_deleted_branch_leaves_nothing_behind(home: RepositoryContext) -> None
 
 
 def test_default_and_protected_branches_stay(home: RepositoryContext) -> None:
-    """They are not deleted, whoever asks."""
+    """No caller can delete them."""
     create_branch(home, "release-1", source="main")
     protect(home, "release-*")
     refused(InvalidRequest, "default_branch", delete_branch, home, "main")
@@ -213,7 +213,7 @@ def test_two_that_make_one_branch_do_not_both_succeed(home: RepositoryContext) -
 @pytest.mark.parametrize("mode", ["crash before", "crash after", "reply lost", "request lost"])
 @pytest.mark.parametrize("verb", ["create", "delete", "undelete"])
 def test_a_fault_at_any_call_leaves_a_branch_or_none(verb: str, mode: Any) -> None:
-    """Record, line of the log and marks of tokens are there together or not at all; a lost reply is no failure."""
+    """Record, line of the log and marks of tokens are there together or not at all; a lost reply is not a failure."""
     for at in range(30):
         place = MemoryRepository()
         with open_context(place) as before:

@@ -1,4 +1,4 @@
-"""Collections: what nothing needs goes, what anything needs stays, and nobody can begin to need what goes."""
+"""Collections: unreachable objects go, reachable ones stay, and what goes cannot become reachable meanwhile."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_compacted_and_superseded_metaranges(lab: Lab, home: RepositoryContext) 
 
 
 def test_imported_objects_are_never_deleted(lab: Lab, home: RepositoryContext) -> None:
-    """An entry whose bytes lie elsewhere is no business of a collection."""
+    """A collection ignores an entry whose bytes lie elsewhere."""
     stage(home, branch="main", path="far", entry=Entry("https://example.org/far", 4, "etag", 0))
     near = lab.put(home, "near", b"near")
     commit(home, "main", message="both")

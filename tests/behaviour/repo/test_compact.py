@@ -1,4 +1,4 @@
-"""Staging compaction: no read changes, whoever races; the sensor asks for it; nothing starves for good."""
+"""Staging compaction: no read changes in any race; the sensor asks for it; nothing starves for good."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def record_of(home: RepositoryContext) -> Branch:
 
 
 def test_no_read_changes(home: RepositoryContext) -> None:
-    """Contents and differences are the same before and after, layer upon layer, and the head stays."""
+    """Contents and differences are the same before and after, over several layers, and the head stays."""
     head = record_of(home).commit_id
     for turn in range(4):
         put_many(home, "main", {f"{turn:02}": "new", f"new/{turn}": "x", "same": str(turn)})
@@ -97,7 +97,7 @@ def test_the_same_as_the_head_keeps_nothing(home: RepositoryContext) -> None:
 
 
 def test_the_three_stale_differences(home: RepositoryContext) -> None:
-    """Added then deleted, changed then changed back, removed then restored over a compaction are no difference."""
+    """Added then deleted, changed then changed back, removed then restored: after a compaction these do not differ."""
     put(home, "main", "added", "x")
     put(home, "main", "00", "changed")
     remove(home, "main", "01")
@@ -113,7 +113,7 @@ def test_the_three_stale_differences(home: RepositoryContext) -> None:
 
 
 def test_two_begin_no_closer_than_the_cooldown(home: RepositoryContext, place: MemoryRepository) -> None:
-    """Whoever asks: another process too; a forced one may."""
+    """The cooldown holds over processes; a forced one skips it."""
     put(home, "main", "a", "1")
     assert compact_once(home, "main").outcome == "published"
     put(home, "main", "b", "2")

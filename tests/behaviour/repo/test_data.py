@@ -235,7 +235,7 @@ def test_linked_bytes_survive_a_power_loss(home: RepositoryContext) -> None:
 
 
 def test_signed_urls(home: RepositoryContext, s3_server: Any, tmp_path: Path) -> None:
-    """Whoever has a signed URL reads, or puts to a new address that is linked then; a folder has none."""
+    """The holder of a signed URL reads, or puts to a new address that is linked then; a folder has none."""
     s3 = with_store(home, open_store(s3_server.url(), storage_options=s3_server.options))
     address, url = data.signed_put(s3, expires_in_s=60)
     headers = {"Content-Type": "application/octet-stream"}

@@ -161,7 +161,7 @@ def test_every_verb_that_makes_a_commit_asks_and_tells(home: RepositoryContext) 
 
 
 def test_a_webhook_that_does_not_answer_refuses(home: RepositoryContext, receiver: Receiver) -> None:
-    """In time, and also when nobody listens at all."""
+    """In time, and also when no server listens at all."""
     receiver.silent.clear()
     register(home, Webhook("slow", receiver.url(), ("pre-commit",), timeout_ms=50))
     assert "did not answer within 50 ms" in refusal(home)
@@ -182,7 +182,7 @@ def test_a_failing_webhook_after_a_commit_is_reported(home: RepositoryContext, r
 
 
 def test_all_hooks_before_have_to_agree(home: RepositoryContext, receiver: Receiver) -> None:
-    """Callables are asked first, in order; after a refusal nobody else is."""
+    """Callables are asked first, in order; after a refusal no further hook is asked."""
     asked: list[str] = []
 
     def first(call: HookCall) -> None:

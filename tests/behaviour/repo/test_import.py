@@ -42,7 +42,7 @@ def home() -> Iterator[RepositoryContext]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> ObjectStore:
-    """A folder of objects that nobody versions."""
+    """A folder of objects that are not versioned."""
     store = open_store(tmp_path)
     for number in range(12):
         store.put(f"lake/{number}", b"x" * number)
@@ -92,7 +92,7 @@ def test_folders_and_objects_come_in_one_commit(home: RepositoryContext, elsewhe
         entry = view.get("in/7")
     assert entry is not None
     assert entry.address == f"{elsewhere.root_url}/lake/7"
-    assert address_ulid(entry.address) is None  # nobody's of ours, so never deleted
+    assert address_ulid(entry.address) is None  # not one of our addresses, so never deleted
     assert run_import(home, id) == done  # again is fine
     assert unfinished_imports(home) == []
 
@@ -265,7 +265,7 @@ def test_what_moved_to_another_place_is_read_there(home: RepositoryContext) -> N
 
 
 def test_a_commit_in_between_is_kept(home: RepositoryContext, elsewhere: ObjectStore) -> None:
-    """The import is applied anew, upon the commit that was faster."""
+    """The import is applied again, on the commit that was faster."""
     id = started(home, ImportSource(f"{elsewhere.root_url}/lake", "in"))
     faster = []
 

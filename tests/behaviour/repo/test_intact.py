@@ -159,7 +159,7 @@ MD5 = "9e107d9d372bb6826bd81d3542a419d6"
     ],
 )
 def test_what_counts_as_another_etag(checksum: str, etag: str | None, later_ms: int, is_same: bool) -> None:
-    """Etags of one form are compared; a checksum that a client has stated is no etag."""
+    """Etags of one form are compared; a checksum that a client has stated is not an etag."""
     entry = Entry("s3://bucket/a", 4, checksum, 1_000)
     meta = ObjectMeta("a", 4, 1_000 + later_ms, etag)
     if is_same:

@@ -243,7 +243,7 @@ def test_a_branch_with_many_tombstones_lists_what_is_left() -> None:
     ],
 )
 def test_damaged_entries_are_named(damage: bytes) -> None:
-    """A value that is no entry is a corruption that names its path, wherever it stands in a column."""
+    """A value that is not an entry is a corruption that names its path, at any position of a column."""
     good = encode_entry(Entry("s3://b/k", 1, "c", 0))
     for at in range(3):
         values = [good, good]

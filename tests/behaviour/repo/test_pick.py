@@ -134,7 +134,7 @@ def test_a_dirty_branch_takes_neither(home: RepositoryContext, verb: object) -> 
 
 
 def test_a_rebase_makes_own_commits_again(home: RepositoryContext) -> None:
-    """In their order, with their messages and committers, upon the other branch; what is there already is left out."""
+    """In their order, with their messages and committers, on the other branch; what is there already is left out."""
     changed(home, "dev", {"00": "dev"}, message="one")
     changed(home, "dev", {"05": "same"}, message="also there")
     changed(home, "dev", {"01": None}, message="two")

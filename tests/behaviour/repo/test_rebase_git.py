@@ -75,7 +75,7 @@ class Git:
         self.or_abort("merge", "-q", "--no-ff", "--no-edit", "-Xno-renames", source)
 
     def rebase(self, branch: str, onto: str) -> None:
-        """Merges are dropped, and commits that change nothing upon `onto`.
+        """Drop merges, and commits that change nothing on `onto`.
 
         A patch that is in `onto` and was changed again there is applied again; by default git leaves it out.
         """

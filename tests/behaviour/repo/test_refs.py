@@ -180,7 +180,7 @@ def test_half_a_character_in_a_commit_is_refused() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"{}", b"\xff", b'{"commit_id": 1}', b"[" * 5000, b'"\\ud800"'])
 def test_a_damaged_record_is_corruption(home: RepositoryContext, raw: bytes) -> None:
-    """Stored bytes that are no record are never a wrong answer."""
+    """Stored bytes that are not a record are never a wrong answer."""
     with pytest.raises(Corruption) as caught:
         decode_record(raw, Branch, key=b"r/1/branches/main")
     assert caught.value.facts["path"] == "r/1/branches/main"

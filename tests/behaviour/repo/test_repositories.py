@@ -1,4 +1,4 @@
-"""Repositories of a storage: made once, found, listed, deleted; whatever crashes, and whoever else is there."""
+"""Repositories of a storage: made once, found, listed, deleted; under crashes and with other processes."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_namespace_is_a_folder_of_the_storage() -> None:
 
 
 def test_namespaces_do_not_overlap(home: Repositories) -> None:
-    """The same folder, one above and one below are in use; beside is fine."""
+    """The same folder, one above and one below are in use; a sibling is fine."""
     home.create("one", namespace="data/one")
     for taken in ("data/one", "local://data/one", f"{home.url}/data/one", "data", "data/one/inside"):
         refused(AlreadyExists, "namespace_in_use", home.create, "two", namespace=taken)

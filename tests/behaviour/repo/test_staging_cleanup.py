@@ -170,7 +170,7 @@ def test_branches_that_come_between_look_and_delete_lose_nothing(branch: StagedB
 
 
 def test_names_that_are_no_tokens_are_left_alone(branch: StagedBranch, clock: ManualClock) -> None:
-    """What is below the prefix of staging and is no ULID was not written by us."""
+    """An object below the prefix of staging whose name is not a ULID was not written by us."""
     odd = [branch.home.keys.staging() + name for name in (b"odd/x", b"zz", file_id_at(0).encode()[:-1] + b"/y")]
     for key in odd:
         branch.home.key_value.set(key, b"")

@@ -52,7 +52,7 @@ class Interrupted(MemoryKeyValue):
         self.act, self.countdown, self.fired = act, before, 0
 
     def disarm(self) -> bool:
-        """Nobody acts any more; whether somebody has."""
+        """Forbid further steps; return whether one was made."""
         self.countdown, self.every_time = -1, False
         return self.fired > 0
 
@@ -175,7 +175,7 @@ def test_a_lost_reply_of_a_write_that_happened_is_success(verb: Verb) -> None:
 
 @pytest.mark.parametrize("verb", [put, put_if_absent, take_away])
 def test_a_write_that_did_not_happen_and_gave_no_reply_is_said_to_be_unclear(verb: Verb) -> None:
-    """Nobody is told that a write happened which did not."""
+    """No caller sees success for a write that did not happen."""
     branch, store = branch_and_store({"a": "1", "k": "1"})
     branch.put("staged", "1")
     before = branch.shown()

@@ -48,7 +48,7 @@ def fill(folder: Path, *, leave: int) -> Path:
 
 @pytest.mark.parametrize("leave", [0, 40_000, 2 * MIB])
 def test_a_full_disk(small_disk: Path, leave: int) -> None:
-    """On a full disk every call says so; nothing is torn, and once there is room all goes on, without opening again."""
+    """On a full disk every call says so; nothing is torn; with free space all goes on without opening again."""
     kept: dict[str, bytes] = {}
     unclear: dict[str, bytes] = {}
     with open_all(small_disk / "lake", options=QUIET) as home:

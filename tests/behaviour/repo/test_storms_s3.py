@@ -1,4 +1,4 @@
-"""Lanes over an S3 server whose replies are lost now and then, after the server has done what it was asked."""
+"""Workloads over an S3 server whose replies are lost now and then, after the server has done what it was asked."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
 
 @pytest.fixture
 def home(request: pytest.FixtureRequest) -> Iterator[RepositoryContext]:
-    """A repository whose ``main`` holds a table of ten rows and a file beside it, committed.
+    """A repository whose ``main`` holds a table of ten rows and a separate file, committed.
 
     Each test has a seed of its own: names of files are unique in the world, and caches of the process rely on that.
     """
@@ -110,7 +110,7 @@ def test_two_branches_append_to_one_table(
 
 @pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
 def test_one_branch_appends(home: RepositoryContext, strategy: str | None) -> None:
-    """When only one side changed the table, the merge has its rows, whatever the other side did beside it."""
+    """When only one side changed the table, the merge has its rows, whatever else the other side did."""
     create_branch(home, "dev", source="main")
     append(table_of(home, "dev"), range(100, 110))
     commit(home, "dev", message="dev")

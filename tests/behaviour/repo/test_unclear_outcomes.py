@@ -1,6 +1,6 @@
 """`Unavailable` means that nothing has happened, also when it was the look at an unclear write that failed.
 
-Whoever is told so tries again, and would overwrite what others wrote meanwhile. Found by the simulation.
+A caller that sees it tries again, and would overwrite what others wrote meanwhile. Found by the simulation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ VERBS: dict[str, Verb] = {
 
 
 class Silence(Trap):
-    """From one call on nobody answers; with `after_effect` that call, if it is a write, is made first, unheard."""
+    """From one call on the store is down; with `after_effect` that call, if it is a write, takes effect unanswered."""
 
     def __init__(self, at: int, *, after_effect: bool) -> None:
         super().__init__(at)
@@ -96,7 +96,7 @@ def everything(place: MemoryRepository) -> list[object]:
 @pytest.mark.parametrize("after_effect", [False, True], ids=["not made", "made unheard"])
 @pytest.mark.parametrize("name", sorted(VERBS))
 def test_whoever_is_told_that_nothing_happened_can_rely_on_it(name: str, after_effect: bool) -> None:
-    """From each single call on nobody answers: either nothing has changed, or the verb does not say `Unavailable`."""
+    """The store is down from each single call on: a verb that raises `Unavailable` has changed nothing."""
     at = unclear = 0
     while True:
         place = MemoryRepository()

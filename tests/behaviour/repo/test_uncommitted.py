@@ -31,7 +31,7 @@ def test_a_fresh_branch_has_no_difference() -> None:
 
 @pytest.mark.parametrize("earlier", LAYERS)
 def test_added_and_deleted_again_is_nothing(earlier: str) -> None:
-    """First stale case: what an earlier layer added and a later one deleted is no difference."""
+    """First stale case: what an earlier layer added and a later one deleted is not a difference."""
     branch = StagedBranch({"a": "1"})
     branch.put("b", "new")
     getattr(branch, earlier)()
@@ -43,7 +43,7 @@ def test_added_and_deleted_again_is_nothing(earlier: str) -> None:
 
 @pytest.mark.parametrize("earlier", LAYERS)
 def test_changed_and_changed_back_is_nothing(earlier: str) -> None:
-    """Second stale case: what is again as the head has it is no difference, though it was uploaded anew."""
+    """Second stale case: an entry that equals the head's again is not a difference, though it was uploaded anew."""
     branch = StagedBranch({"a": "1"})
     branch.put("a", "2")
     getattr(branch, earlier)()
@@ -55,7 +55,7 @@ def test_changed_and_changed_back_is_nothing(earlier: str) -> None:
 
 @pytest.mark.parametrize("earlier", LAYERS)
 def test_removed_and_restored_is_nothing(earlier: str) -> None:
-    """Third stale case: what was deleted and put again is no difference."""
+    """Third stale case: what was deleted and put again is not a difference."""
     branch = StagedBranch({"a": "1", "b": "1"})
     branch.delete("a")
     getattr(branch, earlier)()
@@ -68,7 +68,7 @@ def test_removed_and_restored_is_nothing(earlier: str) -> None:
 @pytest.mark.parametrize("earlier", LAYERS)
 @pytest.mark.parametrize("later", LAYERS)
 def test_the_stale_cases_stay_nothing_whatever_the_last_layer_is(earlier: str, later: str) -> None:
-    """All three at once, with the last layer sealed or compacted too, beside differences that stay."""
+    """All three at once, with the last layer sealed or compacted too, together with differences that stay."""
     branch = StagedBranch({"back": "1", "changed": "1", "gone": "1", "restored": "1"})
     for path, text in (("added-and-gone", "1"), ("back", "2"), ("changed", "2"), ("new", "1")):
         branch.put(path, text)

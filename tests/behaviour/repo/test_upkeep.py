@@ -1,4 +1,4 @@
-"""The upkeep of open repositories: what it costs while nobody writes, and that nothing is missed for it."""
+"""The upkeep of open repositories: what it costs while idle, and that no work is missed for it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def home(environment: Environment) -> Iterator[Repositories]:
 
 
 def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environment: Environment) -> None:
-    """Where nobody writes nothing is asked, but once a minute; a write is seen at the next look."""
+    """An idle repository costs one request a minute; a write is seen at the next look."""
     repo = home.create("analytics")
     records = home.key_value
     assert isinstance(records, Asked)
@@ -88,7 +88,7 @@ def test_an_idle_repository_costs_a_look_a_minute(home: Repositories, environmen
 
 
 def test_a_repository_that_goes_is_forgotten(home: Repositories, environment: Environment) -> None:
-    """What is known of repositories that nobody has open any more is not kept."""
+    """What is known of repositories that are no longer open is not kept."""
     repo = home.create("analytics")
     open_homes = [repo.context]
     upkeep = Upkeep(home.key_value, open_contexts=lambda: open_homes, all_contexts=lambda: [], environment=environment)

@@ -1,4 +1,4 @@
-"""What a stranger gets: no key names or reads what it may not, and no reply tells what is not its business."""
+"""Isolation: no key names or reads what it may not, and no reply reveals what its caller may not see."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_signal_lets_requests_end(
     assert one.stderr is not None
     assert one.stderr.read() == b""
     assert [json.loads(row)["status"] for row in (tmp_path / "access.log").read_text().splitlines()] == [201, 201]
-    with open_all(tmp_path / "lake") as home:  # nobody owns it any more
+    with open_all(tmp_path / "lake") as home:  # it has no owner any more
         assert bytes(home.repository("analytics").branch("main").get("last")) == b"0123456789"
 
 

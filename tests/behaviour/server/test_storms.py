@@ -55,14 +55,14 @@ def served(tmp_path: Path, source: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def said(tmp_path: Path) -> Path:
-    """Where the workloads' witnesses are."""
+    """The folder of the workloads' logs."""
     folder = tmp_path / "said"
     folder.mkdir()
     return folder
 
 
-def web_lanes(served: ServerProcess, said: Path, source: Path, seed: int) -> list[Workload]:
-    """Lanes that speak with a server."""
+def web_workloads(served: ServerProcess, said: Path, source: Path, seed: int) -> list[Workload]:
+    """Workloads that call a server."""
     workloads = start_workloads(HttpClient([served.endpoint], served.headers, seed=seed), said, seed, names=WORKLOADS)
     imports = ImportWorkload(HttpClient([served.endpoint], served.headers), said, "imports", seed, source=source)
     imports.prepare()
@@ -120,7 +120,7 @@ def counted(workloads: list[Workload]) -> dict[str, int]:
 
 
 def kills(served: ServerProcess, *, seed: int, count: int, round_s: float) -> Callable[[threading.Event], None]:
-    """Weather: killed again and again, and started anew."""
+    """Faults: kill the server again and again, and start it anew."""
     rng = random.Random(seed)
 
     def strike(stop: threading.Event) -> None:
@@ -138,7 +138,7 @@ def test_killed_under_its_clients(
     served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
 ) -> None:
     """Killed and started again during uploads, commits, merges and imports, it has lost nothing it had answered."""
-    workloads = web_lanes(served, said, source, 1)
+    workloads = web_workloads(served, said, source, 1)
     violations = run_owner(workloads, kills(served, seed=1, count=2, round_s=1.5))
     assert not violations, violations
     assert_nothing_lost(served, tmp_path, said, seed=1, workloads=workloads)
@@ -151,7 +151,7 @@ def test_killed_under_its_clients_for_longer(
     served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None], seed: int
 ) -> None:
     """The same, longer, with another seed."""
-    workloads = web_lanes(served, said, source, seed)
+    workloads = web_workloads(served, said, source, seed)
     violations = run_owner(workloads, kills(served, seed=seed, count=10, round_s=4.0))
     assert not violations, violations
     assert_nothing_lost(served, tmp_path, said, seed=seed, workloads=workloads)
@@ -162,7 +162,7 @@ def test_told_to_end_under_load(
     served: ServerProcess, tmp_path: Path, said: Path, source: Path, tell: Callable[[str], None]
 ) -> None:
     """SIGTERM under load: it exits with 0, has lost nothing, and gave its lease up: the next one needs no take-over."""
-    workloads = web_lanes(served, said, source, 3)
+    workloads = web_workloads(served, said, source, 3)
 
     def strike(stop: threading.Event) -> None:
         for _ in range(2):

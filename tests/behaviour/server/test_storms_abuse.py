@@ -246,7 +246,7 @@ TARGETS = [
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE"])
 def test_targets_that_no_client_sends(served: ServerProcess, web: HttpClient, method: str) -> None:
-    """Steps upwards, NUL, bytes that are no text, endless names and numbers: each a clean refusal; nothing changes."""
+    """Steps upwards, NUL, bytes that are not text, endless names and numbers: each a clean refusal; nothing changes."""
     web.put("main", "stays", b"1")
     before = web.show("main", "")
     wrong = []

@@ -75,7 +75,7 @@ def test_expiry_by_time_goes_on() -> None:
 
 
 def test_expiry_by_order_looks_at_no_time() -> None:
-    """By order, the newest retain_min snapshots stay, whatever times they have; a time beside it is refused."""
+    """By order, the newest retain_min snapshots stay, for any times they have; by_order with a time is refused."""
     table, clock = jumped()
     table.expire(retain_min=4, by_order=True)
     assert table.context.snapshots.ids() == [7, 8, 9, 10]

@@ -1,4 +1,4 @@
-"""Many writers on one table: whatever the interleaving, no acknowledged commit is lost and contention fails nobody."""
+"""Many writers on one table: in any interleaving no acknowledged commit is lost and contention fails no commit."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Base:
 
     @property
     def immutable(self) -> frozenset[str]:
-        """Paths of manifests and lists, which nobody ever writes again."""
+        """Paths of manifests and lists, which are never written again."""
         return frozenset(path for path in self.objects if path.startswith("manifest/"))
 
 
@@ -81,7 +81,7 @@ def base() -> Base:
 
 
 def fresh_store() -> ObjectStore:
-    """The base table, with nothing beside it, and a process that remembers nothing of it: verbs read all they need."""
+    """The base table alone, and a process that remembers nothing of it: verbs read all they need."""
     PROCESS_CACHE.clear()
     store = open_store("memory://crash-points", environment=environment("the store"))
     store.delete([meta.path for meta in store.list("")])

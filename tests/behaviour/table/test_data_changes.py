@@ -97,7 +97,7 @@ def test_unchanged_files_are_not_read_for_a_difference() -> None:
 
 
 def test_rows_without_a_key_differ_as_a_multiset() -> None:
-    """Without a key a row is added as often as the newer version has more of it; rewriting files is no difference."""
+    """Without a key a row is added as often as the newer version has more of it; rewritten files are no change."""
     table = make("diff-rows", keyed=False)
     table.append(rows([1, 1, 2]))
     table.append(rows([3]))

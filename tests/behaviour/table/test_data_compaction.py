@@ -113,7 +113,7 @@ def test_a_dry_run_changes_nothing() -> None:
 
 
 def test_only_the_partitions_asked_for() -> None:
-    """`where` leaves other partitions alone, and refuses what is no partition column."""
+    """`where` leaves other partitions alone, and refuses a column that is not a partition column."""
     table = make("compact-where")
     for v in range(3):
         table.upsert(pa.concat_tables([rows(range(10), v=v), rows(range(10), v=v, dt="b")]))

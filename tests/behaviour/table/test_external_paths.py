@@ -57,7 +57,7 @@ def environment(seed: object) -> Environment:
 
 @dataclass
 class World:
-    """A lake in memory, and a bucket beside it with two external roots."""
+    """A lake in memory, and a separate bucket with two external roots."""
 
     name: str
     store: ObjectStore

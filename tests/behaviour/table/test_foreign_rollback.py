@@ -90,7 +90,7 @@ def check_clean(table: Table, expected: list[int]) -> None:
 
 
 def test_a_hint_of_a_snapshot_that_is_gone_does_not_stop_expiry() -> None:
-    """A hint that nobody wrote anew names a snapshot that has expired: later snapshots expire all the same."""
+    """A hint that was not rewritten names a snapshot that has expired: later snapshots expire all the same."""
     table = new_table()
     for number in range(6):
         table.append(rows(number))
@@ -304,7 +304,7 @@ def test_a_rollback_while_an_expiry_runs_keeps_its_target() -> None:
     assert store.left >= 0
 
 
-# ---- commits that were planned on a line of versions that is no more
+# ---- commits that were planned on a history that a rollback removed
 
 
 def test_a_change_made_before_a_rollback_does_not_fit_the_same_id_of_another_line() -> None:

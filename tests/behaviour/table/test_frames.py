@@ -45,7 +45,7 @@ def table(request: pytest.FixtureRequest) -> Table:
 
 
 class Stream:
-    """A stranger's object that exports its rows once."""
+    """An object of another library that exports its rows once."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._reader = rows.to_reader()

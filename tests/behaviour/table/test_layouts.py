@@ -180,7 +180,7 @@ def test_the_name_of_a_live_file_protects_it_in_every_folder() -> None:
 
 
 def test_external_files_are_read_and_kept(tmp_path: Path) -> None:
-    """A file with an external path, and what lies beside it, is kept by cleaning even below the table's own folder."""
+    """A file with an external path, and its extra files, are kept by cleaning even below the table's own folder."""
     made = make(pa.string(), at=str(tmp_path / "t"))
     made.append("x")
     made.append("x")

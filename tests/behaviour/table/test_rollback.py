@@ -134,7 +134,7 @@ def test_the_plan_names_what_the_rollback_then_deletes() -> None:
 
 
 def test_expiry_across_the_gap_counts_what_it_deletes() -> None:
-    """Files that the rollback deleted are no candidates of a later expiry: its report counts only what was there."""
+    """Files that the rollback deleted are not candidates of a later expiry: its report counts only what was there."""
     made = world()
     made.table.rollback_to(3)
     made.main.snapshots = {one: made.main.snapshots[one] for one in (1, 2, 3)} | {7: made.main.snapshots[3]}

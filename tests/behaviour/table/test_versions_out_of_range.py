@@ -1,4 +1,4 @@
-"""Versions and times that no table can have are refused with a sentence, at every door of the library."""
+"""Versions and times that no table can have are refused with a sentence, by every verb of the library."""
 
 from __future__ import annotations
 
@@ -57,5 +57,5 @@ def test_times(table: Table, time: Any) -> None:
 
 
 def test_a_time_far_ahead_is_the_newest_version(table: Table) -> None:
-    """A time after everything is no error."""
+    """A time after everything is not an error."""
     assert table.read(timestamp_ms=2**63 - 1).num_rows == 1

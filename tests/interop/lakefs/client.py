@@ -48,7 +48,7 @@ class Lake:
         return client
 
     def name(self):
-        """A name that nobody has used."""
+        """A name that is not in use."""
         return f"r-{uuid.uuid4().hex[:12]}"
 
     def repository(self, name=None):

@@ -54,7 +54,7 @@ def explore(python: Path, served: Any, folder: Path, *arguments: str, known: boo
 
     Args:
         known: put names that exist in the place of most generated ones, which makes valid what was meant as invalid.
-        more: checks beside `CHECKS`.
+        more: checks in addition to `CHECKS`.
     """
     command = [str(python.parent / "st"), "run", f"{served.endpoint}/openapi.json", "--no-color", "--warnings", "off"]
     command += ["--auth", f"{served.access_key_id}:{served.secret_access_key}", "--workers", "2"]
@@ -78,7 +78,7 @@ def test_everything_described_is_answered_as_described(filled: Any, clients_pyth
     found = re.search(r"Selected: (\d+)/(\d+)\s+Tested: (\d+)", report)
     assert found is not None
     assert len(set(found.groups())) == 1, report
-    # What is no HTTP at all has no line of its own, only a sentence.
+    # What is not HTTP at all has no line of its own, only a sentence.
     lines = [line for line in filled.log.read_text().splitlines() if line.startswith("{")]
     statuses = [json.loads(line)["status"] for line in lines]
     assert sum(200 <= status < 300 for status in statuses) > 200, "hardly any request came past the first look"

@@ -1,4 +1,4 @@
-"""Sorted runs, without a store: which files may lie beside each other on a level."""
+"""Sorted runs, without a store: which files may share a level."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_durations(text: str, expected: int) -> None:
     "text", ["", " ", "d", "7 dogs", "-1 d", "1h 30", "P", "PT", "P1DT", "1e99 d", "9" * 30 + " d"]
 )
 def test_no_durations(text: str) -> None:
-    """What is no duration is refused, showing how one is written."""
+    """A text that is not a duration is refused, showing how one is written."""
     with pytest.raises(InvalidRequest):
         parse_duration_ms(text)
 

@@ -32,7 +32,7 @@ def test_a_range_is_inside_the_object_or_refused(size_bytes: int, first: int | N
 
 @pytest.mark.parametrize("header", [None, "", "bytes", "bytes=1", "bytes=1-2,4-5", "items=1-2", "bytes=１-２"])
 def test_what_is_no_single_range_means_everything(header: str | None) -> None:
-    """Absent, malformed and multiple ranges are no range."""
+    """Absent, malformed and multiple ranges are ignored."""
     assert parse_range(header, size_bytes=10) is None
 
 

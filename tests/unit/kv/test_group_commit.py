@@ -103,7 +103,7 @@ def test_writers_share_appends() -> None:
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_every_follower_of_a_failing_leader_is_answered(failures: int) -> None:
-    """An error reaches those whose rows were there when the attempt began, at most; nobody waits for ever."""
+    """An error reaches those whose rows were there when the attempt began, at most; no caller waits for ever."""
     told_followers = 0
     for seed in range(SEEDS):
         outcomes: list[BaseException | None] = [OutcomeUnknown("no reply") for _ in range(failures)]
@@ -126,7 +126,7 @@ def test_a_leader_that_is_torn_out_is_succeeded() -> None:
 
 
 def test_a_fence_is_told_to_all_and_for_good() -> None:
-    """Whoever waits and whoever comes later raises Fenced, each a new exception with the same facts."""
+    """Waiting callers and later ones raise Fenced, each a new exception with the same facts."""
     for seed in range(SEEDS):
         room = Room(seed, [None, Fenced("taken over", new_epoch=7)])
         answers = room.run(writers=5, writes=3)
@@ -142,7 +142,7 @@ def test_a_fence_is_told_to_all_and_for_good() -> None:
 
 
 def test_a_stale_failure_is_not_an_answer() -> None:
-    """Whoever asks after an attempt failed leads another one, instead of being told of the old failure."""
+    """A caller that asks after a failed attempt leads another one, instead of raising the old failure."""
     room = Room(0, [OutcomeUnknown("no reply")])
     room.newest = 1
     with pytest.raises(OutcomeUnknown):

@@ -161,7 +161,7 @@ def test_a_newer_writer_can_be_read() -> None:
     [{"manifest": {}}, {"manifest": {**document()["manifest"], "manifest_id": "7"}}, {"features": 3}, {"format": None}],
 )
 def test_wrong_content_is_corruption(changed: dict[str, Any]) -> None:
-    """A document with a right checksum and a wrong shape is no manifest."""
+    """A document with a right checksum and a wrong shape is not a manifest."""
     with pytest.raises(Corruption):
         decode_manifest(sealed(document(**changed)), path="x")
 

@@ -149,7 +149,7 @@ def test_a_manifest_stays_while_it_is_newest_or_pinned() -> None:
     "path", ["sst/notes.txt", "sst/inner/manifest/00000000000000000001.manifest", "wal/x", "manifest/9"]
 )
 def test_what_bears_no_name_of_ours_is_left_alone(path: str) -> None:
-    """Strangers and nested databases in our folders are never candidates."""
+    """Foreign files and nested databases in our folders are never candidates."""
     assert fate(manifest(), meta(path)) == "not ours"
 
 

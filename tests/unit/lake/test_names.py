@@ -70,7 +70,7 @@ def test_marker_of_this_version_is_accepted() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"format": "one"}', b"\xff\xfe"])
 def test_damaged_marker(body: bytes) -> None:
-    """Bytes that are no marker are named as corruption, with the path."""
+    """Bytes that are not a marker are named as corruption, with the path."""
     with pytest.raises(Corruption) as broken:
         check_marker(body, url="memory://x")
     assert broken.value.facts["path"] == "lakebed.json"

@@ -65,7 +65,7 @@ def test_too_large_and_no_budget() -> None:
 
 
 def test_a_full_cache_wants_what_is_read_twice() -> None:
-    """While there is room everything is wanted; then only what was read before: one reading evicts nothing."""
+    """While space is free every row is admitted; then only rows read before: one reading evicts nothing."""
     cache = BlockCache(100_000)
     assert cache.wants("f", 1)
     for number in range(10):
@@ -91,7 +91,7 @@ def test_forget_and_resize() -> None:
 
 
 def test_many_threads_share_a_cache() -> None:
-    """Reads without a lock beside puts and drops from other threads: right values, bound and sum hold."""
+    """Reads without a lock during puts and drops by other threads: right values, bound and sum hold."""
     runtime = ThreadRuntime()
     cache = BlockCache(32 * KIB, runtime=runtime)
     wrong: list[object] = []
@@ -171,7 +171,7 @@ def test_a_row_read_before_a_write_is_not_kept() -> None:
 
 
 def test_rows_are_accounted_with_their_objects() -> None:
-    """What a row is said to cost is no less than what Python takes for it and for its place in a dictionary."""
+    """A row's stated cost is at least what Python takes for it and for its place in a dictionary."""
     cache = RowCache(100 << 20)
     sizes = [cache.size_bytes]
     for number in range(1000):

@@ -34,7 +34,7 @@ def memory() -> ObjectStore:
 
 
 def key_of(number: int) -> bytes:
-    """Keys between which there is room."""
+    """Keys with gaps between them."""
     return b"key %06d" % (2 * number)
 
 

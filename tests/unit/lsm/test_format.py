@@ -121,7 +121,7 @@ def test_faults_behind_right_checksums(fault: str) -> None:
 
 
 def test_a_block_that_is_none() -> None:
-    """Bytes that are no record batch, in a block whose checksum is right, are `Corruption` with the block's offset."""
+    """Bytes that are not a record batch, in a block with a right checksum, are `Corruption` with the block's offset."""
     parts = Parts()
     first = parts.index.to_pylist()[0]
     garbage = b"\xff\xff\xff\xff" + bytes(first["length"] - 4)

@@ -45,7 +45,7 @@ def test_an_empty_memtable() -> None:
 
 
 def test_rows_of_a_key() -> None:
-    """Newest first, down to the first that is no operand, and none above the sequence asked for."""
+    """Newest first, down to the first that is not an operand, and none above the sequence asked for."""
     memtable = filled()
     put = Row(b"b", 10, Kind.PUT, b"1", None)
     third = Row(b"b", 13, Kind.MERGE, b"3", None)

@@ -221,7 +221,7 @@ def test_memory_is_not_sent_to_other_processes() -> None:
 
 
 def test_local_stores_take_no_options(tmp_path: Any) -> None:
-    """An option that nobody reads is a mistake."""
+    """An unused option is a mistake."""
     with pytest.raises(InvalidRequest, match="aws_region"):
         open_store(tmp_path, storage_options={"aws_region": "x"})
 

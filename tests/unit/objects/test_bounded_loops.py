@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Ghosts(StoreWrapper):
-    """Lists objects that nobody can read."""
+    """Lists objects and can read none of them."""
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """Listings are real; reads find nothing."""

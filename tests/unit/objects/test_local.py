@@ -122,7 +122,7 @@ def test_a_file_is_whole_when_it_appears(tmp_path: Path, with_names: bool, monke
 
 @pytest.mark.parametrize("with_names", [False, True])
 def test_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_names: bool) -> None:
-    """Once a file has its name nobody is told that nothing happened; a name that is told to be taken is durable."""
+    """Once a file has its name no error denies it; a name that is reported as taken is durable."""
     store = open_named(tmp_path, with_names=with_names)
     store.put("warm", b"x", create_only=True)
     real, synced = os.fsync, []
@@ -147,7 +147,7 @@ def test_a_folder_that_cannot_be_synced(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("with_names", [False, True])
 def test_create_only_never_replaces(tmp_path: Path, with_names: bool) -> None:
-    """Both ways of creating refuse a taken name and leave nothing beside it."""
+    """Both ways of creating refuse a taken name and leave no other file."""
     store = open_named(tmp_path, with_names=with_names)
     store.put("a", b"1", create_only=True)
     with pytest.raises(AlreadyExists):

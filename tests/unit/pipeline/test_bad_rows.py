@@ -13,7 +13,7 @@ SCHEMA = {"id": "bigint", "delay": "int", "gone": "boolean"}
 
 
 def test_the_line_of_a_record_counts_every_line(tmp_path: Path) -> None:
-    """Blank lines and the header too; of two equal records each has its own line; ends and a mark are no text."""
+    """Blank lines and the header too; of two equal records each has its own line; ends and a mark are not text."""
     (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbfid\r\n\r\nx\r\n1\r\nx\r\n")
     assert find_lines(str(tmp_path / "in.csv"), ["x", "x", "id", "none"]) == [3, 5, 1, None]
 

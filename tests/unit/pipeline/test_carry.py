@@ -310,7 +310,7 @@ DAY_4 = ["read d4", "audit d4", "merge d4", "tag d4", "expire", "report"]
 
 
 def test_a_tag_that_was_carried_stands_at_the_next_edits() -> None:
-    """The merges ran again, the tags were kept by consent; nobody is asked once more."""
+    """The merges ran again, the tags were kept by consent; no consent is asked for again."""
     first, plan = done_by(plan_of()), plan_of()
     second = went_on(plan, decide(plan, first, replay=("merge *",), carry=("tag *",)))
     text = TEXT.replace("keep: 3", "keep: 5")

@@ -1,4 +1,4 @@
-"""Which increments were merged: known by content, merged once whoever finishes first, never twice unasked. No Spark."""
+"""Which increments were merged: known by content, merged once in any race, never twice unasked. No Spark."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_table_that_was_made_anew_has_no_increments(lake: Lake) -> None:
 
 
 def test_two_runs_at_once_agree_on_one_commit(lake: Lake) -> None:
-    """Whoever writes first names the commit; a lost reply of that write changes nothing."""
+    """The first to write names the commit; a lost reply of that write changes nothing."""
     answers = [ask(lake, run_id) for run_id in ("r1", "r2", "r1", "r3")]
     assert {answer["commit_user"] for answer in answers} == {"pipeline:r1"}
     assert len({lake.table("t").upsert(ROWS, **answer).id for answer in answers}) == 1
@@ -230,7 +230,7 @@ def test_a_replay_of_what_a_run_has_done_is_a_run_of_its_own(lake: Lake) -> None
 
 
 def test_a_complete_run_says_that_an_input_has_changed(tmp_path: Path) -> None:
-    """The call does nothing, as before; the same bytes written again are no change."""
+    """The call does nothing, as before; the same bytes written again are not a change."""
     source = tmp_path / "in.csv"
     source.write_text("id\n1\n")
     pipeline = Pipeline.parse(

@@ -1,4 +1,4 @@
-"""The report's page: each sentence follows from the facts, labels have room, stops stay, times are given."""
+"""The report's page: each sentence follows from the facts, labels fit, stops stay, times are given."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def begin_daily(lake: Lake) -> None:
 
 
 def test_the_bar_of_an_expiry_stays_as_it_was(lake: Lake) -> None:
-    """What a later version needs is no part of an expiry before it."""
+    """What a later version needs is not part of an expiry before it."""
     begin_daily(lake)
     table = merge(lake, 3)
     older = data_files(table)
@@ -226,7 +226,7 @@ def test_rows_that_were_refused_keep_the_tick_away(lake: Lake) -> None:
 
 
 def test_a_repeated_increment_that_was_refused_is_named_as_that(lake: Lake) -> None:
-    """It is no error of the pipeline: the lake protected its rows."""
+    """It is not an error of the pipeline: the lake protected its rows."""
     facts = stopped_and_then(lake, kind="merged_already", keep="6")
     page = render(facts)
     assert "<dd>1</dd><dt>repeated increment refused</dt>" in page

@@ -129,7 +129,7 @@ def test_a_missing_file_and_an_empty_one(tmp_path) -> None:
 
 
 def test_here_is_the_folder_of_the_file(tmp_path) -> None:
-    """So that a pipeline can name files beside it."""
+    """So that a pipeline can name files in its own folder."""
     file = tmp_path / "one.yaml"
     file.write_text("name: one\nlake: ${here}/lake\ntables: {t: }\nsteps:\n  - {step: expire, table: t, keep: 1}\n")
     assert check_file(file).plan.lake == f"{tmp_path.resolve()}/lake"

@@ -77,7 +77,7 @@ def test_labels_below_a_plot_never_cover_each_other(count: int) -> None:
 
 
 def test_a_timeline_without_tags_has_no_room_for_them() -> None:
-    """The band of snapshots fills it; one tag, and there is room for its flag."""
+    """The band of snapshots fills it; with one tag there is space for its flag."""
     bare = timeline([(0.5, "alive", "one")], [], label="x", x_max=1, axis=[])
     assert 'class="plot timeline bare"' in bare
     assert 'd="M500.00 0V100"' in bare

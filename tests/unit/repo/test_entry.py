@@ -154,7 +154,7 @@ def test_addresses_are_ulids_of_the_present() -> None:
     ],
 )
 def test_addresses_of_others_are_not_ours(address: str) -> None:
-    """What `new_address` did not make has no ULID, so nobody deletes it."""
+    """What `new_address` did not make has no ULID, so it is never deleted."""
     assert address_ulid(address) is None
 
 

@@ -110,7 +110,7 @@ def test_a_compacted_bucket_has_nothing_to_do() -> None:
 
 
 def test_large_files_apart_from_the_rest_are_kept_whole() -> None:
-    """Only overlapping sections are rewritten; large files beside them are moved."""
+    """Only overlapping sections are rewritten; large files outside them are moved."""
     files = [file("a", 0, 9), file("b", 20, 29, sequence=10), file("c", 25, 35, sequence=20)]
     (task,) = plan(*files, full=True)
     assert names(task.split.files) == ["b", "c"]

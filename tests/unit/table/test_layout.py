@@ -23,7 +23,7 @@ def test_written_paths_parse(branch: str | None) -> None:
 
 
 def test_isolation_do_not_parse() -> None:
-    """Hints, padded numbers and temporary files are no snapshots."""
+    """Hints, padded numbers and temporary files are not snapshots."""
     for path in (
         "snapshot/LATEST",
         "snapshot/snapshot-01",

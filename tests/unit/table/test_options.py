@@ -59,7 +59,7 @@ def test_column_options_are_refused(name: str) -> None:
 
 
 def test_refused_options_exist_and_may_have_their_default() -> None:
-    """Every refused option is one that lakebed knows; saying its default is no harm."""
+    """Every refused option is one that lakebed knows; setting its default is allowed."""
     assert set(REFUSED) <= set(options.OPTIONS)
     check_options({"commit.force-compact": "false", "scan.mode": "default", "branch": "main"})
     check_writable({"commit.force-compact": "true", "scan.tag-name": "x"})

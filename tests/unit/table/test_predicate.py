@@ -105,7 +105,7 @@ def test_misfits(text: str, sentence: str) -> None:
     ],
 )
 def test_unreadable_text(text: str) -> None:
-    """Text that is no filter says where it cannot be read; a bare column must at least be a boolean."""
+    """Text that is not a filter says where it cannot be read; a bare column must at least be a boolean."""
     with pytest.raises(InvalidRequest):
         bind(parse_predicate(text), ROWS.schema)
 

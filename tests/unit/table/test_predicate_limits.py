@@ -82,7 +82,7 @@ def test_a_long_list_as_text() -> None:
 
 
 def test_depth_is_bounded() -> None:
-    """Parentheses and alternating operators have a limit, and a sentence that names it; NOT NOT is no level."""
+    """Parentheses and alternating operators have a limit, and a sentence that names it; NOT NOT is not a level."""
     assert found("(" * DEPTH_MAX + "x = 1" + ")" * DEPTH_MAX) == [1]
     with pytest.raises(InvalidRequest, match=f"at most {DEPTH_MAX} parentheses"):
         parse_predicate("(" * 3000 + "x = 1" + ")" * 3000)

@@ -74,7 +74,7 @@ def test_files_whose_keys_overlap_are_read_together() -> None:
     ],
 )
 def test_only_files_known_to_hold_no_delete_are_read_plainly(members: dict[str, Any], plain: bool) -> None:
-    """A file is read without a merge only when it certainly holds no delete; strangers' level 0 is not believed."""
+    """A file is read without a merge only when it certainly holds no delete; other clients' level 0 is not believed."""
     (split,) = splits(file("a", 0, 9, **members))
     assert split.needs_merge is not plain
 

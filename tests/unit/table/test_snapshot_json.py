@@ -68,7 +68,7 @@ def test_older_snapshots_open() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"{}", b"\xff\xfe", b'{"id": "x"}'])
 def test_damage_names_the_path(body: bytes) -> None:
-    """A file that is no snapshot is named."""
+    """A file that is not a snapshot is named."""
     with pytest.raises(Corruption, match="snapshot/snapshot-3"):
         decode_snapshot(body, path="snapshot/snapshot-3")
 

@@ -75,7 +75,7 @@ def test_canonical_text(text: str, canonical: str) -> None:
     "text", ["", "NUMBER", "INT(3)", "DECIMAL(39)", "DECIMAL(5, 6)", "ARRAY<>", "ARRAY<INT", "INT INT"]
 )
 def test_no_type(text: str) -> None:
-    """What is no type is refused with examples."""
+    """A text that is not a type is refused with examples."""
     with pytest.raises(InvalidRequest, match="is not a valid type"):
         parse_type(text)
 

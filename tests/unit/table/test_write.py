@@ -193,7 +193,7 @@ def test_statistics_of_a_file_span_its_row_groups(store: ObjectStore) -> None:
 
 
 def test_deletes_are_rows_of_their_own_kind(store: ObjectStore) -> None:
-    """A marked row is stored as a delete of its key and counted as such; the mark is no column of the table."""
+    """A marked row is stored as a delete of its key and counted as such; the mark is not a column of the table."""
     out = writer(store, keyed(bucket="1"))
     marked = rows(("a", 1, 1.0), ("a", 2, 2.0)).append_column("gone", pa.array([False, True]))
     out.write(marked, deletes="gone")

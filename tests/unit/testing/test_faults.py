@@ -277,7 +277,7 @@ def test_an_endless_run_ends() -> None:
 
 
 def test_time_passes_only_when_all_sleep() -> None:
-    """A sleeper wakes at its time, and a busy actor does not make it later."""
+    """A sleeper resumes at its time, and a busy actor does not make it later."""
     scheduler = Scheduler(1)
     clock = scheduler.environment().clock
     woken: list[tuple[str, float]] = []

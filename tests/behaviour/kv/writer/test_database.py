@@ -134,7 +134,7 @@ def test_set_if_changes_only_what_is_expected(db: Database) -> None:
 
 
 def test_a_snapshot_repeats_its_reads(db: Database, place: DatabaseLocation) -> None:
-    """Beside writes, flushes, compactions here and elsewhere, and collections that take everything they may."""
+    """With writes, flushes, compactions here and elsewhere, and collections that delete everything they may."""
     rows = fill(db, count=600)
     with db.snapshot() as snapshot:
         started = snapshot.scan()
@@ -240,7 +240,7 @@ def test_checkpoint_scopes(db: Database) -> None:
 def test_a_clone_starts_from_everything_written(
     db: Database, place: DatabaseLocation, open_at: Callable[..., Database]
 ) -> None:
-    """create_clone includes writes that nobody waited for, and goes its own way from there."""
+    """create_clone includes writes not waited for; later writes to the clone do not reach the original."""
     rows = fill(db, count=300)
     target = place.other(place.url + "-clone")
     db.create_clone(target.url)
@@ -391,7 +391,7 @@ def test_places_that_hold_no_database(place: DatabaseLocation, open_at: Callable
 
 
 def test_destroying_beneath_an_open_database_ends_it(db: Database) -> None:
-    """Its writes are refused by name, also those that nobody waits for."""
+    """Its writes are refused by name, also those without a wait."""
     db.put(b"a", b"1")
     db.admin.destroy(soft=True, take_over=True)
     with pytest.raises(Fenced, match="taken over"):

@@ -80,7 +80,7 @@ class Gate(StoreWrapper):
 
 @contextmanager
 def running(*works: Callable[[], None]) -> Iterator[None]:
-    """Threads beside the block, joined at its end."""
+    """Threads that run during the block, joined at its end."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()
@@ -397,7 +397,7 @@ def test_a_linearizable_get_costs_one_head(place: DatabaseLocation, open_at: Ope
 
 
 def test_a_linearizable_get_beside_an_append(place: DatabaseLocation) -> None:
-    """What is under way is no stranger, before and after it has landed."""
+    """A pending append is recognized as its own, before and after it has landed."""
     gate = Gate(place.store)
     with Database.open(through(place, gate), options=DatabaseOptions(background=False)) as db:
         db.put(b"k", b"1")
@@ -552,7 +552,7 @@ def test_threads_flush_compact_and_renew(real: DatabaseLocation) -> None:
 
 
 def test_a_store_that_comes_back_is_tried_again(real: DatabaseLocation) -> None:
-    """Unavailable is no error for the writer: the flush happens when the store answers again."""
+    """Unavailable is not an error for the writer: the flush happens when the store answers again."""
     store = Failing(real.store, [Unavailable("not now") for _ in range(3)])
     with Database.open(through(real, store), options=DatabaseOptions(l0_sst_bytes=5_000)) as db:
         for i in range(100):

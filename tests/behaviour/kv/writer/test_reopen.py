@@ -1,4 +1,4 @@
-"""Opening again: after a close, after a crash, beside a living owner or a sleeping one, with other settings."""
+"""Opening again: after a close, after a crash, with a living owner or a sleeping one, with other settings."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_level_0_stays_below_its_limit_where_another_process_compacts(place: Dat
 
 
 def test_a_crash_keeps_what_was_durable_and_drops_the_rest(place: DatabaseLocation, open_at: Opener) -> None:
-    """The log is replayed; what nobody waited for and no flush took is gone; new writes come after the old."""
+    """The log is replayed; rows neither waited for nor flushed are gone; new writes come after the old."""
     db = open_at(place)
     db.put(b"a", b"1")
     db.delete(b"a")

@@ -1,4 +1,4 @@
-"""One database, many threads: sums that must hold, and nobody who waits for ever."""
+"""One database, many threads: sums hold, and no thread waits for ever."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Bank:
 
 @pytest.mark.parametrize("wal_enabled", [True, False])
 def test_transfers_keep_the_sum(tmp_path: Path, wal_enabled: bool, tell: Callable[[str], None]) -> None:
-    """Transfers by transactions beside scans, snapshots, point reads, fillers, flushes, compactions and polls."""
+    """Transfers by transactions during scans, snapshots, point reads, fillers, flushes, compactions and polls."""
     options = DatabaseOptions(
         wal_enabled=wal_enabled,
         wal_flush_interval_ms=5,

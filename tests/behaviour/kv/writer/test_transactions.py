@@ -186,7 +186,7 @@ def test_merges_and_lifetimes_in_transactions(
 def test_a_transaction_that_outlives_its_history_is_refused(
     place: DatabaseLocation, open_at: Callable[..., Database]
 ) -> None:
-    """When what was written since is no longer in memory, nobody can say that there is no conflict."""
+    """When what was written since is no longer in memory, the absence of a conflict cannot be shown."""
     db = open_at(place, transaction_history_bytes_max=5_000)
     t = db.transaction()
     t.put(b"k", b"1")
@@ -269,7 +269,7 @@ def test_transact_is_serializable_unless_told_otherwise(db: Database) -> None:
 
 
 def test_transact_gives_up_and_leaves_nothing(db: Database) -> None:
-    """After the stated number of tries it raises; what the function raises passes at once; a roll-back is no error."""
+    """Raise after the stated number of tries; pass on at once what the function raises; a roll-back is not an error."""
     runs: list[int] = []
 
     def overtaken(t: Transaction) -> None:

@@ -134,7 +134,7 @@ def test_operands_above_a_value_that_ends(
 
 
 def test_operators_that_do_not_fit(place: DatabaseLocation, open_at: Callable[..., Database]) -> None:
-    """No operator, another than the stored one, one nobody registered, and an operand it cannot use."""
+    """No operator, another than the stored one, an unregistered one, and an operand it cannot use."""
     db = open_at(place)
     batch = WriteBatch()
     batch.merge(b"k", b"x")

@@ -39,7 +39,7 @@ def a_merge_takes_what_one_side_changed(lake):
 
 
 def a_merge_of_nothing_is_refused(lake):
-    """What the destination has already is no merge."""
+    """Changes that the destination has already make no merge."""
     _, main, dev = _with_two_branches(lake)
     with refused(400, kind=BadRequestException):
         dev.merge_into(main)

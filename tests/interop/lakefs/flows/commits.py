@@ -26,7 +26,7 @@ def a_commit_says_who_what_and_when(lake):
 
 
 def a_commit_without_changes_is_refused(lake):
-    """Unless it may be empty; writing the same bytes again is no change."""
+    """Unless it may be empty; writing the same bytes again is not a change."""
     main = lake.repository().branch("main")
     with refused(400, "no changes", kind=BadRequestException):
         main.commit("nothing")

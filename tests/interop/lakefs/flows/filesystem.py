@@ -217,7 +217,7 @@ def an_error_in_a_transaction_merges_nothing(lake):
 
 
 def a_transaction_reverts_and_merges(lake):
-    """The versioning that a transaction offers beside files."""
+    """The versioning that a transaction offers in addition to files."""
     fs, made = _open(lake), lake.repository()
     main = made.branch("main")
     main.object("a").upload(b"1")

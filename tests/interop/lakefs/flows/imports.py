@@ -16,7 +16,7 @@ def _outside(lake, count=3):
 
 
 def a_prefix_and_an_object_are_imported(lake):
-    """In one commit, with its message and metadata, beside what was there."""
+    """In one commit, with its message and metadata; what was there stays."""
     main = lake.repository().branch("main")
     main.object("before").upload(b"1")
     main.commit("before")
@@ -36,7 +36,7 @@ def a_prefix_and_an_object_are_imported(lake):
 
 
 def an_import_that_ended_is_not_cancelled(lake):
-    """A conflict; an import that nobody started is not found."""
+    """A conflict; an unknown import is not found."""
     made = lake.repository()
     main = made.branch("main")
     manager = main.import_data().prefix(_outside(lake)[1], "a/")
@@ -51,7 +51,7 @@ def an_import_that_ended_is_not_cancelled(lake):
 
 
 def an_import_is_cancelled(lake):
-    """The branch stays as it is, and whoever waits is told."""
+    """The branch stays as it is, and a waiting client gets the error."""
     prefix = _outside(lake, 150)[1]
     for _ in range(20):  # one may be over before it is cancelled
         made = lake.repository()

@@ -88,7 +88,7 @@ def a_signed_upload_asks_for_nothing_else(lake):
 
 
 def a_link_needs_what_was_put(lake):
-    """Bytes that nobody has put cannot be linked."""
+    """Bytes that were never put cannot be linked."""
     made, api = lake.repository(), lake.client.sdk_client.staging_api
     location = api.get_physical_address(made.id, "main", "a", True)
     with refused(404):
@@ -150,7 +150,7 @@ def a_writer_gathers_what_is_written(lake):
 
 
 def a_body_in_chunks_is_an_object(lake):
-    """An upload whose length nobody says is taken as it comes."""
+    """An upload without a stated length is read to its end."""
     made = lake.repository()
     place = f"/api/v1/repositories/{made.id}/branches/main/objects?path=chunks"
     headers = {**lake.headers(), "Content-Type": "text/csv", "x-lakefs-meta-source": "radar"}
@@ -242,7 +242,7 @@ def what_is_not_there_is_said(lake):
 
 
 def only_branches_are_written(lake):
-    """A tag or a commit is no place to write."""
+    """A tag or a commit cannot be written to."""
     made = lake.repository()
     main = made.branch("main")
     made.tag("v1").create("main")

@@ -237,7 +237,7 @@ def test_a_metarange_whose_ranges_overlap_is_noticed(
 def test_a_range_whose_name_is_no_text_is_damage(
     rows: Any, opened_on: Callable[..., Committed], repository_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever cannot be read of a list of ranges is called damage, bytes that are no text among it."""
+    """Any unreadable part of a list of ranges is a `Corruption`, bytes that are not text included."""
     committed = opened_on(repository_store)
     encode = range_writer.encode_range_meta
     monkeypatch.setattr(

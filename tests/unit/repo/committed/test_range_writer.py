@@ -69,7 +69,7 @@ def test_how_rows_are_cut_into_batches_makes_no_difference(size: int, rows: Any,
 
 
 def test_an_object_is_taken_over_only_through_the_base(rows: Any, committed: Committed) -> None:
-    """Equal ranges of nobody's base are written again, under names of their own; those of the base are named again."""
+    """Equal ranges outside the base are written again, under names of their own; those of the base are named again."""
     values = rows.values(range(500))
     first, second = rows.write(committed, values), rows.write(committed, values)
     files = [{one.file.id for one in committed.open(ref).ranges()} for ref in (first, second)]

@@ -135,7 +135,7 @@ def test_what_the_house_writes_is_recognised() -> None:
 def test_two_appends_to_one_table_are_one_conflict(committed: Committed, root: bytes) -> None:
     """Both sides committed to a table: one conflict, of its root; a strategy takes all of it from one side.
 
-    Merged by path, a snapshot of one side would refer to manifests beside those of the other.
+    Merged by path, a snapshot of one side would refer to manifests next to those of the other.
     """
     base = {**AROUND, **a_table(root, 1)}
     source = {**AROUND, **a_table(root, 3, by=b"s"), b"a/005": Y}
@@ -155,7 +155,7 @@ def test_two_appends_to_one_table_are_one_conflict(committed: Committed, root: b
 
 
 def test_a_table_that_one_side_changed_is_that_sides(committed: Committed) -> None:
-    """Whoever did not touch the table takes the other's commits; files elsewhere are merged by path."""
+    """A side that did not touch the table takes the other's commits; files elsewhere are merged by path."""
     base = {**AROUND, **a_table(b"lake/t/", 1), **a_table(b"lake/u/", 1)}
     source = {**AROUND, **a_table(b"lake/t/", 3, by=b"s"), **a_table(b"lake/u/", 1)}
     destination = {**AROUND, **a_table(b"lake/t/", 1), **a_table(b"lake/u/", 2, by=b"d")}
@@ -224,7 +224,7 @@ def test_a_table_that_both_sides_made(committed: Committed) -> None:
 
 
 def test_a_file_that_looks_like_one_makes_no_unit(committed: Committed) -> None:
-    """A folder called ``schema`` or ``manifest`` is a folder: its files, and those beside it, are merged by path."""
+    """A folder called ``schema`` or ``manifest`` is a folder: its files and its siblings are merged by path."""
     base = {**AROUND, b"a/schema/readme": X, b"a/manifest/list": X, b"a/snapshot/LATEST": X}
     source = {**base, b"a/schema/readme": Y, b"a/one": Y}
     destination = {**base, b"a/manifest/list": Z, b"a/two": Z}
