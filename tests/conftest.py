@@ -319,7 +319,7 @@ def found_at_seed(record_property: Callable[[str, object], None]) -> Callable[[s
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Lines that tests told, and the seeds at which mutations were found."""
+    """Lines that tests reported, and the seeds at which mutations were found."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     said = [pair for report in reports if report.when == "call" for pair in report.user_properties]
     lines = [str(line) for name, line in said if name == "told"]

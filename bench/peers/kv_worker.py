@@ -424,7 +424,7 @@ def main() -> None:
             asked = json.loads(line)
             try:
                 answer = {"figure": peers[asked["peer"]].run(asked["workload"])}
-            except Exception as error:  # told to the benchmark, which stops
+            except Exception as error:  # shown to the benchmark, which stops
                 answer = {"error": f"{asked}: {type(error).__name__}: {error}"}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()

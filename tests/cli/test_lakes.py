@@ -58,7 +58,7 @@ def test_pins(cli: Cli, lake: str) -> None:
 
 
 def test_why(cli: Cli, lake: str) -> None:
-    """Who needs a file, by path and by URL; what lies elsewhere is told or refused."""
+    """Who needs a file, by path and by URL; what lies elsewhere is reported or refused."""
     cli("table", "expire", lake, "flights", "--retain-max", "1", "--retain-min", "1")
     path = next((Path(lake) / "default.db" / "flights" / "bucket-0").iterdir()).relative_to(lake)
     for where in (path, f"file://{lake}/{path}"):
@@ -128,7 +128,7 @@ def test_what_is_no_lake(cli: Cli, tmp_path: Path, command: str) -> None:
 
 
 def test_a_newer_lake_is_refused(cli: Cli, lake: str) -> None:
-    """A lake of a newer format is told apart from a damaged one; both exit with 5."""
+    """A lake of a newer format is distinguished from a damaged one; both exit with 5."""
     marker = Path(lake) / "lakebed.json"
     marker.write_text(json.dumps({"format": 2, "min_reader": 2, "min_writer": 2, "features": []}))
     assert cli("ls", lake, "--json").error["kind"] == "unsupported_format"
@@ -149,7 +149,7 @@ def test_fsck_of_a_lake_without_stores(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_fsck(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
-    """A sound lake has no fault, orphans are only told, and nothing is changed."""
+    """A sound lake has no fault, orphans are only reported, and nothing is changed."""
     answer = cli("fsck", lake, "--deep", "--json")
     assert answer.code == exits.OK
     assert (answer.json["tables"], answer.json["errors"]) == (2, 0)

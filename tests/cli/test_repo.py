@@ -71,7 +71,7 @@ def test_a_wrong_name_makes_no_lake(cli: Cli, tmp_path: Path, words: tuple[str, 
 
 
 def test_objects_are_put_listed_and_read(repo: Cli, file: Path, tmp_path: Path) -> None:
-    """What is put is listed by levels, told, read whole into a file, and read again by the next command."""
+    """What is put is listed by levels, described, read whole into a file, and read again by the next command."""
     written = repo("put", "main", "raw/a.csv", file, "--content-type", "text/csv", "--meta", "owner=ada", "--json").json
     assert written["bytes"] == 5
     assert "Wrote raw/b.csv (5 B)" in repo("put", "main", "raw/b.csv", file).out
@@ -244,7 +244,7 @@ def test_what_is_uncommitted_is_given_up(repo: Cli, file: Path) -> None:
 
 
 def test_staging_is_compacted(repo: Cli, file: Path) -> None:
-    """The command says what became of it, and nothing that is read changes."""
+    """The command prints the outcome, and nothing that is read changes."""
     repo("put", "main", "a", file)
     assert repo("compact", "main", "--json").json["outcome"] == "published"
     assert [one["path"] for one in repo("ls", "main", "--json").json] == ["a"]

@@ -239,7 +239,7 @@ def test_a_file_is_written_in_a_format_that_its_name_says(cli: Cli, lake: str, t
 
 
 def test_a_place_that_cannot_be_written_to(cli: Cli, lake: str, tmp_path: Path) -> None:
-    """A folder that is absent, a folder in place of a file and an empty list of columns are told as such."""
+    """An absent folder, a folder in place of a file and an empty list of columns are reported as such."""
     absent = cli("table", "read", lake, "flights", "--output", tmp_path / "no" / "x.csv")
     assert (absent.code, "There is no folder" in absent.err) == (exits.NOT_FOUND, True)
     folder = cli("table", "read", lake, "flights", "--output", tmp_path)

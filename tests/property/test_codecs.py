@@ -160,7 +160,7 @@ def test_manifest_lists(metas: list[ManifestMeta]) -> None:
 @BRIEF
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1), st.booleans()), max_size=12))
 def test_fold(events: list[tuple[str, int, bool]]) -> None:
-    """Folding agrees with a dictionary that is told the same story."""
+    """Folding agrees with a dictionary that gets the same changes."""
     template = DataFile("", 1, 1, b"", b"", EMPTY_STATS, EMPTY_STATS, 0, 0, 0, 0, commit_snapshot=1)
     changes, alive, first = [], {}, {}
     for order, (name, level, is_add) in enumerate(events):

@@ -203,7 +203,7 @@ def index_files_are_not_read(patch: pytest.MonkeyPatch) -> None:
 
 
 def statistics_of_tags_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """A version's names are told without its statistics."""
+    """A version's names are returned without its statistics."""
     few = referenced_files.ReferencedFiles._few
     patch.setattr(
         referenced_files.ReferencedFiles, "_few", lambda self, one, roles: few(self, one, roles - {Role.STATISTICS})

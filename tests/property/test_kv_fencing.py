@@ -55,7 +55,7 @@ class World:
     inner: Any
     acknowledged: dict[bytes, bytes] = field(default_factory=dict)
     manifests: dict[int, str] = field(default_factory=dict)
-    """Write id of each manifest whose author was told that it won."""
+    """Write id of each manifest whose author learned that it won."""
     violations: list[str] = field(default_factory=list)
     writers: list[Writer] = field(default_factory=list)
     met: Counter[str] = field(default_factory=Counter)

@@ -460,7 +460,7 @@ def the_destroyed_keep_their_pins(patch: Patch) -> None:
 
 @undone_in("destructions")
 def the_destroyed_can_be_claimed(patch: Patch) -> None:
-    """A database is opened for writing whatever became of it."""
+    """A database is opened for writing in any state."""
     patch.setattr(claim, "check_open", lambda manifest, url: manifest)
 
 

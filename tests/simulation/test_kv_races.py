@@ -1,7 +1,7 @@
 """Databases in a world of processes that race, crash, sleep and come back, with every fault of the store.
 
 What is promised, and how it is judged, is written down in `worlds.kv.model`, `monitor` and `world`;
-who is there in `scenarios`. Here the seeds are run, and what they met is told.
+who is there in `scenarios`. Here the seeds are run, and what they met is reported.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def test_a_log_that_ignores_the_write_id_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def naive_append(log: NumberedLog, number: int, payload: bytes) -> None:
-    """Tries again until it is told that the number is taken, and calls that a lost race."""
+    """Tries again until the number is reported as taken, and calls that a lost race."""
     store, path = log._store, log.path(number)
     for _ in range(TRIES_MAX):
         try:
@@ -247,7 +247,7 @@ def naive_append(log: NumberedLog, number: int, payload: bytes) -> None:
 
 
 def test_markers_that_forget_winners_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulation notices when a true winner that stalled is told that it lost."""
+    """The simulation notices when a true winner that stalled gets a `Conflict`."""
     monkeypatch.setattr(
         boundary_module,
         "encode_marker",

@@ -82,7 +82,7 @@ def without(expected: Mapping[bytes, bytes | None], word: bytes) -> dict[bytes, 
 
 @undone_in("staging")
 def branches_are_not_expected(patch: Patch) -> None:
-    """A staged row lands whatever became of the branch's record since it was read."""
+    """A staged row lands even when the branch's record has changed since it was read."""
     write_rows = write.write_rows
 
     def anyway(context: Any, keys: Any, values: Any, *, expected: Any) -> bool:
@@ -110,7 +110,7 @@ def uploads_do_not_age(patch: Patch) -> None:
 
 @undone_in("insisters")
 def unclear_writes_are_made_again(patch: Patch) -> None:
-    """A write whose reply was lost is made again, without a look at what became of it."""
+    """A write whose reply was lost is made again, without a look at its outcome."""
     replace_source(
         patch,
         protocol,
@@ -138,7 +138,7 @@ def rivals_are_not_expected(patch: Patch) -> None:
 
 @undone_in("deleters")
 def entries_are_removed_anyway(patch: Patch) -> None:
-    """A staged entry is removed without a tombstone, whatever became of the branch's record."""
+    """A staged entry is removed without a tombstone, in any state of the branch's record."""
     replace_rows = write.replace_rows
 
     def anyway(context: Any, puts: Any, removed: Any, *, expected: Any) -> bool:

@@ -1,7 +1,7 @@
 """A repository in a world of processes that race, crash, sleep and come back, with every fault of both stores.
 
 What is promised is written down in `worlds.repo.verbs` and `head_verbs`, as dictionaries; how it is watched in
-`monitor`; who is there in `scenarios`. Here the seeds are run, and what they met is told.
+`monitor`; who is there in `scenarios`. Here the seeds are run, and what they met is reported.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ _runs = itertools.count()
 
 @dataclass
 class Promises:
-    """What actors were told, and may rely on."""
+    """The replies that actors got, and may rely on."""
 
     tags: dict[str, int] = field(default_factory=dict)
     added: set[str] = field(default_factory=set)

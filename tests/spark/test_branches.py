@@ -165,7 +165,7 @@ def test_the_jobs_work_in_a_branch(spark: SparkSession, repo: Repository) -> Non
 
 
 def before_staging(patch: pytest.MonkeyPatch, act: Callable[[], Any], *, after: bool = False) -> None:
-    """Let somebody act once, when all uploads of a job are done: before they are staged, or after."""
+    """Let another process act once, when all uploads of a job are done: before they are staged, or after."""
     stage, acts = tasks._stage, [act]
 
     def stage_and_act(store: Any, uploads: Any) -> None:

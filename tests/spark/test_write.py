@@ -293,7 +293,7 @@ def test_rows_of_an_older_sequence_never_win(spark: SparkSession, make_table: Ma
 
 
 def test_merge(spark: SparkSession, make_table: MakeTable) -> None:
-    """A merge completes partial rows from the table, and does with matched and new keys what it is told."""
+    """A merge completes partial rows from the table, and treats matched and new keys as its options say."""
     table = make_table(pa.schema([*NUMBERS, pa.field("w", pa.int32())]), **KEYED)
     table.upsert(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"], "w": [10, 20, 30]}, schema=table.arrow_schema))
     partial = spark.createDataFrame([(2, 200), (4, 400)], "id bigint, w int")

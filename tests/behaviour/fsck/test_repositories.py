@@ -45,7 +45,7 @@ def first(folder: Path, part: str) -> Path:
 
 @pytest.mark.parametrize("deep", [False, True], ids=["names", "deep"])
 def test_a_sound_repository(folder: Path, deep: bool) -> None:
-    """No fault; commits are counted, and what nothing names yet is only told."""
+    """No fault; commits are counted, and objects not yet referred to are only reported."""
     report = check(folder, deep=deep)
     assert report.error_count == 0, report.findings
     assert (report.repository_count, report.version_count) == (1, 3)

@@ -140,7 +140,7 @@ def opened(url: str) -> Iterator[Callable[..., KeyValue]]:
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["the commit arrives", "the commit is lost"])
 def test_a_lost_reply_is_looked_up(opened: Callable[..., KeyValue], url: str, wire: Wire, arrives: bool) -> None:
-    """When the reply to a commit is lost, PostgreSQL says what became of it: success, or Unavailable; never a guess."""
+    """When the reply to a commit is lost, PostgreSQL states its outcome: success, or Unavailable; never a guess."""
     key_value, other = opened(with_port(url, wire.port)), opened()
     for number in range(3):
         key = b"k%d" % number

@@ -2,7 +2,7 @@
 
 Owns: the roles (writers that take over from each other, readers with long scans, the ``lakebed kv`` commands, cloners,
 a restorer, a collector with no minimum age), who is killed, stopped and continued when, and what must be true at the
-end. Each process says what it knows in a file of its own, so a killed one has said all that it was told.
+end. Each process writes what it knows to a file of its own, so the knowledge of a killed one is complete.
 
 Each writer thread has a *stream* of writes. Its n-th write is one batch that sets the stream's number to n, adds row n
 and deletes row n - `ROWS_KEPT`. So the rows of a stream in any version follow from one number; `numbers_of` raises
@@ -163,7 +163,7 @@ class Storm:
                 said.write(b"%d\n" % number)
 
     def writer(self, rng: random.Random) -> None:
-        """Own the database, and write in several threads until somebody takes it away."""
+        """Own the database, and write in several threads until another writer takes it over."""
         db = lakebed.kv.open(self.main, options=SMALL, take_over=rng.random() < 0.3)
         endings: list[BaseException] = []
 
@@ -285,7 +285,7 @@ class Storm:
         return [one for one in self.heard("clone") if one["url"] not in gone]
 
     def commander(self, rng: random.Random) -> None:
-        """Everything else that somebody at a terminal does."""
+        """Every other command that a user runs at a terminal."""
         choices = (
             ("list-checkpoints",), ("list-manifests",), ("stats",), ("scan", "--count"), ("show-manifest",),
             ("compact",), ("compact", "--full"), ("create-checkpoint", "-l", "1s"),
@@ -414,7 +414,7 @@ def blow(storm: Storm, seconds: float, rng: random.Random) -> Counter[str]:
 
 
 def main(folder: Path, url: str, seconds: float, seed: int) -> None:
-    """Blow, then look; prints what was wrong, and counts, as JSON."""
+    """Run the storm, then check; print what was wrong, and counts, as JSON."""
     storm = Storm(folder, url)
     storm.said.mkdir(parents=True)
     counts = blow(storm, seconds, random.Random(seed))

@@ -188,7 +188,7 @@ def test_restore_by_number_or_name(manual: ManualDatabase) -> None:
 
 
 def test_why_answers_for_every_object(manual: ManualDatabase) -> None:
-    """Each object of a database is needed by somebody, kept for a reason, or waits for a collection."""
+    """Each object of a database is referred to, kept for a reason, or waits for a collection."""
     manual.write(1)
     pinned = manual.admin.show_manifest()
     manual.admin.create_checkpoint(CheckpointOptions(name="early"))

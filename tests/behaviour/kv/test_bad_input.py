@@ -1,4 +1,4 @@
-"""Bad input: each is told in one clear sentence, with the error's class, kind and exit code, and changes nothing."""
+"""Bad input: each is reported in one clear sentence, with the error's class, kind and exit code; nothing changes."""
 
 from __future__ import annotations
 

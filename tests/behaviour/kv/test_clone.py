@@ -175,7 +175,7 @@ def test_a_finished_clone_stops_at_once_and_another_is_refused(databases: Faulty
 
 @pytest.mark.parametrize("end", ["expired", "collected", "deleted", "parent destroyed"])
 def test_a_finished_clone_by_name_stops_at_once_when_the_name_has_ended(databases: FaultyDatabases, end: str) -> None:
-    """The same call again changes nothing, whatever became of the name; another name is still refused."""
+    """The same call again changes nothing, even when the name has ended; another name is still refused."""
     fill(databases, "parent")
     made = create_checkpoint(databases.place("parent"), CheckpointOptions(name="before", lifetime=timedelta(hours=1)))
     clone(databases, "clone", "parent", "before", copy=True)

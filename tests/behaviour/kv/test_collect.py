@@ -208,7 +208,7 @@ def test_a_checkpoint_made_while_a_fast_collector_works_is_not_dropped(databases
 
         through = FaultyStore(databases.root, faults=slip_in)
         collect_garbage(databases.place("db", through=through, clock=clock), options=AT_ONCE)
-        if made:  # else its own time told enough, and a call was saved
+        if made:  # else its own time decided, and a call was saved
             met_count += 1
             assert databases.rows("db", made[0]) == databases.rows("db")
     assert met_count > 10
@@ -242,7 +242,7 @@ def test_a_missing_pinned_version_is_reported_and_protects_what_is_older(databas
 
 
 def test_a_damaged_pinned_version_protects_as_a_missing_one_does(databases: FaultyDatabases) -> None:
-    """A pinned manifest that cannot be read is told with its path, and what is older stays."""
+    """A pinned manifest that cannot be read is reported with its path, and older files stay."""
     checkpoint, _, _ = worn(databases)
     pin = databases.newest("db").checkpoint(checkpoint)
     databases.root.put(f"db/{manifest_path(pin.manifest_id)}", b"rubbish")

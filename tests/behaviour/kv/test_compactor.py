@@ -336,7 +336,7 @@ class Meanwhile(StoreWrapper):
 
 @pytest.mark.parametrize("verb", ["compact_inside", "compact_outside", "compact_everything"])
 def test_a_fenced_compactor_publishes_nothing(verb: str) -> None:
-    """A compactor that sleeps at any call while another takes over, merges, collects is told, and changes nothing."""
+    """A compactor that pauses at any call while another takes over, merges, collects gets an error; nothing changes."""
     fenced_count = 0
     for index, call in enumerate(trace_of(verb)):
         world, model = fresh()

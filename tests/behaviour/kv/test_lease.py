@@ -172,7 +172,7 @@ def test_a_lease_has_a_sane_lifetime(lifetime_ms: int) -> None:
 
 
 def test_a_lease_that_cannot_be_written_stops_nobody() -> None:
-    """It is advisory: the owner is told, goes on, and tries again with its next step."""
+    """It is advisory: the owner gets a warning, goes on, and tries again with its next step."""
     place, _ = fresh()
     faulty = FaultyStore(place.store, faults={0: Fault.ERROR_BEFORE})
     owner = DatabaseLocation(faulty, place.environment, open_store)

@@ -22,7 +22,7 @@ def blow(
 ) -> dict[str, int]:
     """A storm; its counts, after its wrongs were found to be none.
 
-    On a busy machine some process may not have had its turn in that time: then another storm blows for longer.
+    On a busy machine some process may not have had its turn in that time: then another, longer storm runs.
     """
     for tries in range(_TRIES_MAX):
         counts = _blow(folder / str(tries), seconds=seconds * 2**tries, seed=seed, url=url, settings=settings)

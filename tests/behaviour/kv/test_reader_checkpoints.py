@@ -233,7 +233,7 @@ def test_a_fixed_reader_ends_with_its_checkpoint(manual: ManualDatabase) -> None
 
 
 def test_a_pinned_file_that_is_missing_is_corruption(manual: ManualDatabase) -> None:
-    """Somebody deleted what a live checkpoint needs: that is said with its path, not taken for an absent key."""
+    """A file that a live checkpoint needs was deleted: the error names its path; it is not taken for an absent key."""
     manual.fill()
     manual.admin.create_checkpoint(CheckpointOptions(name="fixed"))
     with manual.reader("fixed") as fixed, manual.reader() as reader:

@@ -274,7 +274,7 @@ def test_proved_snapshots_beside_writers(place: DatabaseLocation) -> None:
 
 
 def test_an_owner_says_where_it_serves(place: DatabaseLocation) -> None:
-    """Whom the lease turns away is told the endpoint; without one, who the owner is."""
+    """A caller that the lease refuses gets the endpoint; without one, who the owner is."""
     for endpoint in ("http://127.0.0.1:8000", None):
         with Database.open(place, options=replace(BY_HAND, endpoint=endpoint)), pytest.raises(Conflict) as told:
             kv.open(place.url)

@@ -75,7 +75,7 @@ def test_nothing_is_made_unless_asked() -> None:
 
 
 def test_a_folder_with_other_things_is_no_lake() -> None:
-    """Somebody's files are never taken for a lake, nor is a table; nothing is written among them."""
+    """Foreign files are never taken for a lake, nor is a table; nothing is written among them."""
     store = memory()
     store.put("notes.txt", b"mine")
     with pytest.raises(InvalidRequest, match=r"notes\.txt"):

@@ -47,7 +47,7 @@ def test_every_kind_is_listed(lake: Lake) -> None:
 
 
 def test_questions_own_nothing(lake: Lake) -> None:
-    """They are answered while somebody else owns the repositories; cleaning says who does instead."""
+    """They are answered while another process owns the repositories; cleaning names that owner instead."""
     with lake.open_repositories(options=QUIET):
         assert lake.repositories() == ["analytics"]
         assert [pin.name for pin in lake.pins("repository:analytics")] == ["v1"]

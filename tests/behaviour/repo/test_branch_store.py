@@ -267,7 +267,7 @@ def test_a_protected_branch_is_not_written(home: RepositoryContext) -> None:
 
 
 def test_bytes_that_are_gone_are_not_a_missing_path(home: RepositoryContext) -> None:
-    """An object whose bytes a collection took is told apart from a path that is not there."""
+    """An object whose bytes a collection took is distinguished from a path that is not there."""
     store = local_store(home, "main")
     store.put("a", b"1")
     home.store.delete([store.url("a").removeprefix(home.store.root_url + "/")])

@@ -39,7 +39,7 @@ DAY_S = 86_400
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Time that moves when told."""
+    """Time that moves only on request."""
     return ManualClock()
 
 
@@ -157,7 +157,7 @@ def test_default_and_protected_branches_stay(home: RepositoryContext) -> None:
 
 
 class Rival:
-    """A key-value store in which somebody else acts before the first write."""
+    """A key-value store in which another process acts before the first write."""
 
     def __init__(self, inner: Any, act: Any) -> None:
         self._inner, self._act = inner, act

@@ -254,7 +254,7 @@ def test_what_cannot_be_read_protects_everything(lab: Lab, home: RepositoryConte
 
 
 def test_why_says_who_needs_an_object(lab: Lab, home: RepositoryContext) -> None:
-    """Head, tag and staging area are named; garbage is told as such."""
+    """Head, tag and staging area are named; garbage is reported as such."""
     kept = lab.put(home, "a", b"1")
     made = commit(home, "main", message="1")
     create_tag(home, "v1", commit_id=made.id)
@@ -311,7 +311,7 @@ def test_a_collector_may_die_at_every_call(mode: str) -> None:
 
 
 class Interlude(Trap):
-    """Lets somebody else act just before one call of the collector."""
+    """Lets another process act just before one call of the collector."""
 
     def __init__(self, at: int, act: Callable[[], object]) -> None:
         super().__init__(None)

@@ -220,7 +220,7 @@ def test_a_hook_can_refuse_and_nothing_piles_up(home: RepositoryContext) -> None
 
 
 def test_hooks_after_a_commit_cannot_undo_it(home: RepositoryContext) -> None:
-    """A failing post-commit hook is reported with the commit it was told of."""
+    """A failing post-commit hook is reported with the commit it was called for."""
     home.hooks.register("post-commit", lambda call: 1 // 0, name="divider")
     put(home, "main", "a", "1")
     new = commit(home, "main", message="m")

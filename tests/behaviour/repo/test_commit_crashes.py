@@ -135,7 +135,7 @@ def set_up(case: Case) -> tuple[MemoryRepository, Contents, Contents, int]:
 
 @cache
 def prepared(begin: Callable[[RepositoryContext], None]) -> tuple[MemoryRepository, Contents, Contents, int]:
-    """The same, of which everybody takes a copy."""
+    """The same repository, to be copied by each test."""
     place = MemoryRepository()
     with open_context(place) as home:
         begin(home)

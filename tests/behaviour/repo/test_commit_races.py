@@ -161,7 +161,7 @@ def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool) -> No
 
 
 class ReplyLost(MemoryKeyValue):
-    """Loses the reply of one write, after which somebody else acts before anybody looks."""
+    """Loses the reply of one write, after which another process acts before the next look."""
 
     def __init__(self, place: MemoryRepository, *, at: int, act: Callable[[], object]) -> None:
         super().__init__(place.space)

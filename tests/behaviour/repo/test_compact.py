@@ -35,7 +35,7 @@ from worlds.repo.operations import commit, reset
 
 @pytest.fixture
 def place() -> MemoryRepository:
-    """A repository whose clock moves only when told to."""
+    """A repository whose clock moves only on request."""
     return MemoryRepository(Environment(clock=ManualClock()))
 
 

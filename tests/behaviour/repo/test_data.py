@@ -209,7 +209,7 @@ def test_few_foreign_stores_are_open(tmp_path: Path) -> None:
 
 
 def test_uploads_by_others_are_linked(stored: RepositoryContext) -> None:
-    """What somebody put at an address of ours becomes an entry, with the size that is there; nothing else does."""
+    """An upload to an address of ours becomes an entry, with the size that is there; nothing else does."""
     address = data.upload(stored, BODY).address
     for url in (address, stored.store.url(address)):
         entry = data.linked(stored, url, checksum="abc", content_type="text/csv")
@@ -225,7 +225,7 @@ def test_uploads_by_others_are_linked(stored: RepositoryContext) -> None:
 
 
 def test_linked_bytes_survive_a_power_loss(home: RepositoryContext) -> None:
-    """Somebody else's upload need not be on the disk yet: it is before an entry names it."""
+    """An upload of another process need not be on the disk yet: it is before an entry names it."""
     power = PowerLossStore(open_store(f"memory://{uuid.uuid4()}/objects"))
     address = data.new_address(home.environment)
     power.written_in_place(address, BODY)
@@ -283,7 +283,7 @@ def test_what_was_put_to_a_signed_url_is_copied_when_it_is_linked() -> None:
 
 @pytest.mark.parametrize("wrong", [{"a": 1}, {1: "a"}, {"a": "x" * 70_000}, {"\ud800": "a"}])
 def test_metadata_that_cannot_be(home: RepositoryContext, wrong: Any) -> None:
-    """Metadata is text and not too much of it; a mistake is told before anything is uploaded."""
+    """Metadata is text and not too much of it; a mistake is reported before anything is uploaded."""
     with home.store.count() as requests, pytest.raises(InvalidRequest) as caught:
         data.upload(home, b"1", metadata=wrong)
     assert (caught.value.kind, requests.total) == ("invalid_metadata", 0)

@@ -326,7 +326,7 @@ def test_differences_fold_and_go_on(repo: Repository) -> None:
 
 
 def test_an_iterator_stays_at_its_moment(repo: Repository) -> None:
-    """What happens while somebody pages through a branch is not in that listing."""
+    """Changes made while a listing of a branch is paged through are not in that listing."""
     main = repo.branch()
     for number in range(5):
         main.put(f"{number}", b"x")

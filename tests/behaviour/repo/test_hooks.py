@@ -22,7 +22,7 @@ from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
 
 
 class Receiver:
-    """A server that keeps what it is told, and answers what it should."""
+    """A server that keeps what it receives, and sends the replies it was given."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -126,7 +126,7 @@ def test_an_answer_that_is_not_2xx_refuses(home: RepositoryContext, receiver: Re
 
 
 def test_every_verb_that_makes_a_commit_asks_and_tells(home: RepositoryContext) -> None:
-    """Merge, revert, cherry-pick, rebase and restore: each commit may be refused, and is told of when it is there."""
+    """Merge, revert, cherry-pick, rebase and restore: hooks may refuse each commit, and receive it once it is there."""
     seen: list[tuple[str, str]] = []
     for event in get_args(HookEvent):
         home.hooks.register(event, lambda call: seen.append((call.event, call.commit_id)), name=event)

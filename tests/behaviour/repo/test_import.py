@@ -1,4 +1,4 @@
-"""Imports: objects of elsewhere in one commit, without a copy, once, and stopped when somebody says so."""
+"""Imports: objects of elsewhere in one commit, without a copy, once, and stopped on request."""
 
 from __future__ import annotations
 

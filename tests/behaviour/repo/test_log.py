@@ -23,7 +23,7 @@ from worlds.repo.operations import commit, log, log_page, merge
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Time that moves when told."""
+    """Time that moves only on request."""
     return ManualClock()
 
 

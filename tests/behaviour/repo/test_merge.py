@@ -201,7 +201,7 @@ def test_any_commit_can_be_merged(home: RepositoryContext) -> None:
 
 
 def test_hooks_see_a_merge(home: RepositoryContext) -> None:
-    """One before may refuse it; one after is told of it."""
+    """A pre-merge hook may refuse it; a post-merge hook receives it."""
     seen: list[HookCall] = []
 
     def refuse(call: HookCall) -> None:

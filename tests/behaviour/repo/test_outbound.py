@@ -25,7 +25,7 @@ SPELLED = ["127.1", "2130706433", "0x7f000001", "0177.0.0.1", "localhost", "LOCA
 
 
 class Listener:
-    """A port of this machine; whether anybody has connected to it."""
+    """A port of this machine; whether a client has connected to it."""
 
     def __init__(self, family: socket.AddressFamily, address: str) -> None:
         self._socket = socket.socket(family)
@@ -35,7 +35,7 @@ class Listener:
         self.port = int(self._socket.getsockname()[1])
 
     def has_caller(self) -> bool:
-        """Whether somebody has connected; forgotten by then."""
+        """Return whether a client has connected, and forget it."""
         try:
             self._socket.accept()[0].close()
         except BlockingIOError:

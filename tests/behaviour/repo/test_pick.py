@@ -81,7 +81,7 @@ def test_a_revert_of_what_was_changed_again_is_a_conflict(home: RepositoryContex
 
 
 def test_a_merge_needs_a_parent_number(home: RepositoryContext) -> None:
-    """To revert or pick a merge somebody has to say against which parent."""
+    """To revert or pick a merge the caller has to name a parent."""
     changed(home, "dev", {"00": "dev"})
     changed(home, "main", {"10": "main"})
     merged = merge(home, "dev", into="main")

@@ -236,7 +236,7 @@ def test_the_merge_base_is_a_best_common_ancestor(home: RepositoryContext) -> No
 
 
 def test_a_criss_cross_has_one_base(home: RepositoryContext) -> None:
-    """Where two commits are as good, everybody chooses the same."""
+    """Of several equally good commits every process chooses the same."""
     first = add_commit(home, "first")
     a, b = add_commit(home, "a", first, created_at_ms=7), add_commit(home, "b", first, created_at_ms=8)
     one, other = add_commit(home, "one", a, b), add_commit(home, "other", b, a)

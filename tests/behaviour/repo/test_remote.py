@@ -193,7 +193,7 @@ def test_pages_make_the_whole(repo: Repository) -> None:
 
 
 def test_a_log_is_of_the_commit_at_which_it_began(repo: Repository) -> None:
-    """Commits that are made while somebody reads a log are not in it, whatever page they would be on."""
+    """Commits that are made while a log is being read are not in it, on no page."""
     main = repo.branch()
     for number in range(4):
         main.commit(f"{number}", allow_empty=True)

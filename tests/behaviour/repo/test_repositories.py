@@ -119,7 +119,7 @@ def test_wrong_names_are_named(home: Repositories) -> None:
 
 
 def test_metadata_is_replaced(home: Repositories) -> None:
-    """Everybody who opens the repository afterwards has the new, and what was opened keeps working."""
+    """Every later open of the repository has the new ones, and what was opened keeps working."""
     old = home.create("analytics", metadata={"a": "1"})
     home.set_metadata("analytics", {"b": "2"})
     assert home.repository("analytics").metadata == {"b": "2"}
@@ -249,7 +249,7 @@ def test_a_creation_that_broke_off_blocks_nobody(mode: Any) -> None:
 
 
 class Rival:
-    """A key-value store in which somebody else acts before the write of a repository's record."""
+    """A key-value store in which another process acts before the write of a repository's record."""
 
     def __init__(self, inner: Any, act: Callable[[], object]) -> None:
         self._inner = inner
@@ -430,7 +430,7 @@ def test_opening_what_is_not_there_creates_nothing(url: str) -> None:
 
 
 def test_records_have_one_owner(url: str) -> None:
-    """A second one is turned away, and told where to ask; reading needs no ownership; taking over ends the first."""
+    """A second owner is refused, and the error names the first; reads need no ownership; a takeover ends the first."""
     with lakebed.repo.open_all(
         url, options=QUIET, durable=False, access=Access(endpoint="http://127.0.0.1:8000")
     ) as home:

@@ -1,4 +1,4 @@
-"""The write protocol, interleaved by hand: somebody moves the branch between each two steps of a write."""
+"""The write protocol, interleaved by hand: the branch is moved between each two steps of a write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Verb = Callable[[StagedBranch], object]
 
 
 class Interrupted(MemoryKeyValue):
-    """A key-value store that lets somebody else act before one of its calls, and may lose the reply of a write."""
+    """A key-value store that lets another process act before one of its calls, and may lose the reply of a write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Interrupted(MemoryKeyValue):
             raise OutcomeUnknown("no reply, and it happened")
 
     def interrupt(self, act: Callable[[], object], *, before: int) -> None:
-        """Let somebody act before the call of this number, from 0."""
+        """Let another process act before the call of this number, from 0."""
         self.act, self.countdown, self.fired = act, before, 0
 
     def disarm(self) -> bool:
@@ -131,7 +131,7 @@ EXPECTED = {
 @pytest.mark.parametrize("move", ["seal", "compact", "commit"])
 @pytest.mark.parametrize("verb", EXPECTED)
 def test_nothing_is_lost_when_the_branch_moves_between_two_steps(verb: Verb, move: str) -> None:
-    """Whatever moves the branch before whichever call of a write, once acknowledged it is what everybody reads.
+    """When the branch is moved before any call of a write, the write, once acknowledged, is what all readers see.
 
     A compaction and a commit read the sealed tokens at once and drop them, so a row that came too late would be lost.
     """
@@ -150,7 +150,7 @@ def test_nothing_is_lost_when_the_branch_moves_between_two_steps(verb: Verb, mov
 
 @pytest.mark.parametrize("verb", EXPECTED)
 def test_a_branch_that_moves_at_every_step_is_a_conflict(verb: Verb) -> None:
-    """A write that never finds the branch at rest says so, and has written nothing that anybody reads."""
+    """A write that never finds the branch at rest says so, and has written nothing visible."""
     branch, store = branch_and_store({"a": "1"})
     branch.put("staged", "1")
     before = branch.shown()
@@ -164,7 +164,7 @@ def test_a_branch_that_moves_at_every_step_is_a_conflict(verb: Verb) -> None:
 
 @pytest.mark.parametrize("verb", EXPECTED)
 def test_a_lost_reply_of_a_write_that_happened_is_success(verb: Verb) -> None:
-    """The store is asked what became of it."""
+    """The store is asked for its outcome."""
     branch, store = branch_and_store({"a": "1", "k": "1"})
     branch.put("staged", "1")
     store.lose_reply = True
@@ -194,7 +194,7 @@ def test_a_conditional_put_answers_truthfully_after_a_raced_commit(move: str) ->
 
     def move_on() -> None:
         getattr(branch, move)()
-        if move != "seal":  # the token was dropped: what it has left is cleaned up before anybody asks
+        if move != "seal":  # the token was dropped: what it has left is cleaned up before the next read
             prefix = branch.home.keys.staging()
             store.write(deletes=[key for key, _ in store.snapshot().scan(prefix, prefix + b"\xff")])
 
@@ -209,7 +209,7 @@ def test_a_conditional_put_answers_truthfully_after_a_raced_commit(move: str) ->
 
 
 def test_of_two_conditional_puts_one_wins() -> None:
-    """Somebody else's put of the path between look and write is met, in every order."""
+    """Another process puts the path between look and write, in every order."""
     for at in range(100):
         branch, store = branch_and_store()
         store.interrupt(lambda branch=branch: branch.put("b", "theirs"), before=at)  # type: ignore[misc]

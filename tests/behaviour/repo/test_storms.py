@@ -50,7 +50,7 @@ def storm(
 
 
 def assert_nothing_lost(said: Path, url: str, *, seed: int, options: Mapping[str, str] | None = None) -> None:
-    """The next open sees what every workload was told, byte for byte; a collection leaves no garbage."""
+    """The next open sees every acknowledged write, byte for byte; a collection leaves no garbage."""
     with open_all(url, options=QUIET, access=Access(take_over=True), storage_options=options) as home:
         repository = home.repository("storm")
         workloads = start_workloads(LibraryClient(repository), said, seed, names=LIBRARY_WORKLOADS)

@@ -166,7 +166,7 @@ def in_child(context: Any, body: Callable[[Any], None]) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_is_refused(tmp_path: Path) -> None:
-    """A child that was forked with open repositories is told to open them itself; its parent goes on unharmed."""
+    """A forked child with open repositories gets an error that says to open its own; its parent goes on unharmed."""
     context = multiprocessing.get_context("fork")
     with open_all(tmp_path / "lake", options=QUIET) as home:
         repository = home.create("storm")

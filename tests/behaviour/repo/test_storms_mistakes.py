@@ -149,7 +149,7 @@ def test_a_mistake_at_the_library(home: Repositories, name: str) -> None:
     if name in ("merge conflict", "pick conflict"):
         assert "same" in error.message
     after = everything(home)
-    # Looking at what is staged may seal it, and what was sealed may be applied; nothing that anybody sees differs.
+    # Looking at what is staged may seal it, and what was sealed may be applied; no visible state differs.
     changed = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
     allowed = ("/branches/dirty", "/data/", "/range", "/meta", "/staging/", "/cleanup/")
     assert all(any(part in key for part in allowed) for key in changed), changed

@@ -97,7 +97,7 @@ def storm(cluster: Any, *, crashes: int) -> dict[str, int]:
 
 
 def test_a_crash_is_a_moment_without_answers(postgresql: Any, tell: Callable[[str], None]) -> None:
-    """PostgreSQL crashes under readers and writers: they are told so, or that the end is unknown, and go on."""
+    """PostgreSQL crashes under readers and writers: they get an error, or an unknown outcome, and go on."""
     counts = storm(postgresql, crashes=3)
     tell(f"crashes of PostgreSQL: {counts}")
     assert counts["acknowledged"] > 10

@@ -25,7 +25,7 @@ CASES: dict[str, tuple[Callable[[RepositoryContext], object], str | None]] = {
     "revert": (lambda home: revert(home, "main", ref="main"), "dirty_branch"),
     "hard reset": (lambda home: hard_reset(home, "main", ref="main~1"), "dirty_branch"),
 }
-"""What somebody does on a dirty branch, and the kind of error it must end with."""
+"""What a caller does on a dirty branch, and the kind of error it must end with."""
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -40,7 +40,7 @@ MODULES = (
 )
 PARAMETERS = {"make": ["memory", "local"]}
 OF_OTHER_STORES = {
-    # Of hints, which tables do not write inside of branches; what they save is told below.
+    # Of hints, which tables do not write inside of branches; what they save is described below.
     "test_the_first_commit_is_snapshot_one",
     "test_an_append_costs_eight_requests_whatever_came_before",
     "test_a_lost_race_rewrites_lists_only",

@@ -1,4 +1,4 @@
-"""Tables inside branches, merged: one conflict, or the table of one side, never a mixture; and what is else told."""
+"""Tables inside branches, merged: one conflict, or the table of one side, never a mixture; and what is reported."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from worlds.repo.operations import commit
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Time that moves when told."""
+    """Time that moves only on request."""
     return ManualClock()
 
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_a_tag_is_refused(home: RepositoryContext) -> None:
 
 
 def test_a_lifetime_ends(home: RepositoryContext, clock: ManualClock) -> None:
-    """Afterwards the tag is not there for anybody, and its name can be given again, also to a branch."""
+    """Afterwards no reader finds the tag, and its name can be given again, also to a branch."""
     head = load_branch(home, "main")[0].commit_id
     create_tag(home, "soon", commit_id=head, lifetime_ms=1000)
     create_tag(home, "later", commit_id=head, lifetime_ms=1000)

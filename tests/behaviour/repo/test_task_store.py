@@ -53,7 +53,7 @@ def kind_of(act: Callable[[], Any]) -> str:
 
 
 def test_a_task_reads_what_it_was_given(repo: Repository, tmp_path: Path) -> None:
-    """Its files stay as they were when they were looked up, whatever becomes of the branch; others are not there."""
+    """Its files stay as they were when they were looked up, even when the branch moves; others are not there."""
     outside = open_store(tmp_path / "outside", durable=False)
     outside.put("old", b"imported")
     branch = repo.branch()

@@ -58,7 +58,7 @@ class Silence(Trap):
         self.was_write = False
 
     def pass_by(self, perform: Callable[[], R], *, changes: bool) -> R:
-        """Make a call while anybody answers."""
+        """Make a call while the store is up."""
         number, self.call_count = self.call_count, self.call_count + 1
         if number < self._begins_at:
             return perform()

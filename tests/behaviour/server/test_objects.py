@@ -224,7 +224,7 @@ def test_objects_are_deleted_one_by_one_and_by_the_thousand(client: Any) -> None
 
 
 def test_a_copy_has_bytes_of_its_own(client: Any) -> None:
-    """A copy is an object with another address: nothing that becomes of the first one concerns it."""
+    """A copy is an object with another address: later changes of the first one do not concern it."""
     first = client.put("a", b"bytes", **{"X-Lakefs-Meta-K": "v"}).json
     copy = client.ask("POST", ":/branches/main/objects/copy", {"src_path": "a", "src_ref": "main"}, dest_path="b").json
     assert copy["physical_address"] != first["physical_address"]

@@ -87,7 +87,7 @@ def make_bench(store: ObjectStore, clock: ManualClock) -> Bench:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only on request."""
     return ManualClock()
 
 

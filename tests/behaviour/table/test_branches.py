@@ -19,7 +19,7 @@ def through(bench: Any, between: Between, *, branch: str | None = None) -> Table
 
 
 def test_a_commit_to_a_deleted_branch_is_refused(bench: Any) -> None:
-    """A writer that opened the branch before it was deleted is told so, and does not bring it back."""
+    """A writer that opened the branch before it was deleted gets an error, and does not recreate it."""
     bench.commit("a")
     fork = bench.table.create_branch("b")
     bench.commit("b1", table=fork)

@@ -142,7 +142,7 @@ def test_a_limit_on_races_is_kept_and_said(new_bench: Callable[..., Any]) -> Non
 
 
 def test_files_that_are_gone_are_a_conflict(bench: Any) -> None:
-    """Two compactions of the same files: the second is told, and changes nothing."""
+    """Two compactions of the same files: the second gets an error, and changes nothing."""
     bench.commit("a", "b")
     other = bench.reopen()
     bench.commit("ab", deleted=("a", "b"))

@@ -42,7 +42,7 @@ with ThreadPoolExecutor(writers) as pool:
 
 
 def check_nothing_lost(table: Table, acknowledged: list[tuple[int, int]]) -> None:
-    """Every acknowledged row is there once, under the snapshot its writer was told, and no snapshot was skipped."""
+    """Every acknowledged row is there once, under the snapshot its writer got, and no snapshot was skipped."""
     rows = sorted(row for row, _ in acknowledged)
     snapshot_ids = sorted(snapshot_id for _, snapshot_id in acknowledged)
     assert snapshot_ids == list(range(1, len(acknowledged) + 1))

@@ -23,7 +23,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.float64
 
 
 def environment() -> Environment:
-    """Time moves when told; names are unique over all tests."""
+    """Time moves on request; names are unique over all tests."""
     return Environment(clock=ManualClock(), rng=random.Random(uuid.uuid4().int))
 
 

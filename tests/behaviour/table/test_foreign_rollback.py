@@ -30,7 +30,7 @@ ROWS = pa.schema([("id", pa.int64()), ("pt", pa.string())])
 
 
 def environment() -> Environment:
-    """Time moves when told; names are unique over all tests."""
+    """Time moves on request; names are unique over all tests."""
     return Environment(clock=ManualClock(), rng=random.Random(uuid.uuid4().int))
 
 

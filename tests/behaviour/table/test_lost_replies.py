@@ -33,7 +33,7 @@ BEFORE: Rows = {1: 1, 2: 20, 3: 3, 4: 4}
 
 
 def environment() -> Environment:
-    """Time moves when told, pools run in their caller, and names are unique over all tests."""
+    """Time moves on request, pools run in their caller, and names are unique over all tests."""
     clock = ManualClock()
     clock.advance(1_000.0)
     return Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())

@@ -1,4 +1,4 @@
-"""Orphan files: found, told from files in use, deleted by age."""
+"""Orphan files: found, distinguished from files in use, deleted by age."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_each_tag_is_read_once(bench: Any) -> None:
 
 
 def test_a_young_tag_is_not_remembered(bench: Any) -> None:
-    """A tag that is replaced twice within one tick of the clock, between listing and reading, is told as it is."""
+    """A tag that is replaced twice within one tick of the clock, between listing and reading, is shown as it is."""
     for name in "ab":
         bench.commit(name)
     bench.table.create_tag("x", snapshot_id=1)

@@ -102,7 +102,7 @@ def test_a_duplicate_is_refused_or_returned(bench: Any) -> None:
 
 
 def test_of_many_creators_one_wins(bench: Any) -> None:
-    """Sixteen creators of one name, all from the same snapshot: one is told that it made the tag."""
+    """Sixteen creators of one name, all from the same snapshot: one learns that it made the tag."""
     bench.commit("a")
 
     def create(_: int) -> bool:

@@ -118,7 +118,7 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path, clients_python: Path) -> Iterator[Reader]:
-    """Somebody who reads the page in an empty folder."""
+    """A reader who follows the page in an empty folder."""
     person = Reader(tmp_path, clients_python)
     yield person
     person.leave()

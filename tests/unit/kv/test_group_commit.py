@@ -46,7 +46,7 @@ class Room:
         self.fenced_calls += 1
 
     def append(self) -> int:
-        """Make everything so far durable, slowly, or fail as told."""
+        """Make everything so far durable, slowly, or fail as the test says."""
         assert self.inside == 0, "two leaders at once"
         self.inside += 1
         try:
@@ -91,7 +91,7 @@ class Room:
 
 
 def test_writers_share_appends() -> None:
-    """Everybody is told once durable, by fewer appends than writes, one at a time."""
+    """All callers learn of durability, by fewer appends than writes, one at a time."""
     shared = 0
     for seed in range(SEEDS):
         room = Room(seed, [])
@@ -119,7 +119,7 @@ def test_every_follower_of_a_failing_leader_is_answered(failures: int) -> None:
 
 
 def test_a_leader_that_is_torn_out_is_succeeded() -> None:
-    """An interrupt reaches its own thread only; the next waiter leads, and everybody else's write is durable."""
+    """An interrupt reaches its own thread only; the next waiter leads, and all other writes are durable."""
     for seed in range(SEEDS):
         answers = Room(seed, [Torn(), None, Torn()]).run(writers=5)
         assert answers == {"torn": 2, "ok": 8}

@@ -262,7 +262,7 @@ def test_handles(memory: ObjectStore) -> None:
 
 
 class Faltering:
-    """A store whose next puts fail as they are told: before their effect, or after it."""
+    """A store whose next puts fail as the test says: before their effect, or after it."""
 
     def __init__(self, store: ObjectStore, *errors: LakebedError, lands: bool) -> None:
         self._store, self._errors, self._lands = store, list(errors), lands
@@ -314,7 +314,7 @@ def test_another_file_in_its_place(memory: ObjectStore) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk is told as the store tells it, and leaves nothing behind."""
+    """A full disk raises the store's own error, and leaves nothing behind."""
     store = open_store(str(tmp_path / "database"))
     files = files_in(store)
 

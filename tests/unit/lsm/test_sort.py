@@ -57,7 +57,7 @@ def test_sequences_up_to_the_last() -> None:
 
 
 def test_sorted_rows_stay() -> None:
-    """Rows that are sorted already, as after writes in the order of keys, are told without sorting."""
+    """Rows that are sorted already, as after writes in the order of keys, are recognized without sorting."""
     assert sort_rows(rows_of([b"user%09d" % i for i in range(100)], list(range(100)))) is None
     assert sort_rows(rows_of([], [])) is None
     assert sort_rows(rows_of([b"k", b"k"], [1, 2])) is not None

@@ -448,7 +448,7 @@ def test_a_compaction_whose_publication_failed_changes_nothing(step: str) -> Non
 
 
 def test_a_compaction_whose_inputs_were_taken_away_is_planned_anew() -> None:
-    """When another set was published meanwhile, what is there now is merged; after three times the caller is told."""
+    """When another set was published meanwhile, the current one is merged; after three tries it is an error."""
     world = World()
     for number in range(4):
         world.put(b"%d" % number, b"v")

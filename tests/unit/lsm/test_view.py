@@ -249,7 +249,7 @@ def test_files_newer_than_the_view_are_not_opened(place: Place) -> None:
 
 
 def test_operands_meet_across_sources(place: Place) -> None:
-    """Operands in memtables and files are combined with the base below, oldest first; rows told twice count once."""
+    """Operands in memtables and files are combined with the base below, oldest first; duplicate rows count once."""
     base = place.write([Row(b"k", 1, int(Kind.PUT), b"a", None)])
     middle = place.write([Row(b"k", 3, int(Kind.MERGE), b"c", None), Row(b"k", 2, int(Kind.MERGE), b"b", None)])
     replayed, memtable = Memtable(3), Memtable(4)

@@ -24,7 +24,7 @@ from lakebed.testing.actor_loop import ActorLoop
 
 
 class Flaky(MemoryDriver):
-    """A driver whose requests fail as told, before they have an effect."""
+    """A driver whose requests fail as the test says, before they have an effect."""
 
     errors: list[LakebedError]
 

@@ -30,7 +30,7 @@ class Ghosts(StoreWrapper):
 
 
 def environment() -> Environment:
-    """Time moves when told."""
+    """Time moves on request."""
     return Environment(clock=ManualClock(), rng=random.Random(1))
 
 

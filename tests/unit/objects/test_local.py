@@ -276,7 +276,7 @@ def test_opening_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_removed_folder_is_made_again(tmp_path: Path) -> None:
-    """Somebody who cleans up empty folders does not break later puts."""
+    """Another process that cleans up empty folders does not break later puts."""
     store = open_store(tmp_path)
     store.put("a/b/c", b"1", create_only=True)
     store.delete(["a/b/c"])

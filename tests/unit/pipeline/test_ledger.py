@@ -81,7 +81,7 @@ def test_a_run_id_belongs_to_one_plan(store: ObjectStore) -> None:
 
 
 def test_two_processes_cannot_record_one_step(store: ObjectStore) -> None:
-    """The second is told that the run runs twice."""
+    """The second gets an error that the run runs twice."""
     plan = plan_of()
     ledger_of(store).begin(plan)
     ledger_of(store).record(record_of(plan.steps[0]))

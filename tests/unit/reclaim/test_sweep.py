@@ -55,7 +55,7 @@ def test_a_dry_run_deletes_nothing(store: ObjectStore) -> None:
 
 
 def test_batches_and_progress(store: ObjectStore) -> None:
-    """Objects go a thousand a request, in the plan's order, and progress is told after each."""
+    """Objects go a thousand a request, in the plan's order, and progress is reported after each."""
     recorded, told = RecordingStore(store), []
     Sweeper(recorded, progress=told.append).sweep(plan(*(f"p{n}" for n in range(BATCH_COUNT_MAX + 1))))
     assert [len(one.call.paths) for one in recorded.trace] == [BATCH_COUNT_MAX, 1]

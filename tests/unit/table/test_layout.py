@@ -35,7 +35,7 @@ def test_isolation_do_not_parse() -> None:
 
 
 def test_bucket_folders_parse() -> None:
-    """The folder of a bucket is told from every other folder."""
+    """The folder of a bucket is distinguished from every other folder."""
     assert layout.parse_bucket_folder("k=7/bucket-12") == ("k=7", 12)
     assert layout.parse_bucket_folder("bucket-0") == ("", 0)
     assert layout.parse_bucket_folder("k=7") is None

@@ -94,7 +94,7 @@ def records_of(entries: pa.Table) -> list[dict[str, Any]]:
 
 
 def test_round_trip() -> None:
-    """Every field of every kind comes back, nulls and empty lists told apart."""
+    """Every field of every kind comes back, nulls and empty lists kept apart."""
     entries = changes(added=(FILE, BARE), deleted=(FILE,))
     found = decode_manifest(encode_manifest(entries), path="m", added_snapshot=9)
     assert found.schema.equals(ENTRY_SCHEMA)

@@ -54,7 +54,7 @@ def reader(store: ObjectStore, *, cache: ManifestCache | None = None) -> Manifes
 
 
 def test_live_and_delta(store: ObjectStore, snapshot: Snapshot) -> None:
-    """Live files are base and delta folded; the delta is told as committed; each object is fetched once."""
+    """Live files are base and delta folded; the delta is returned as committed; each object is fetched once."""
     manifests = reader(store)
     with store.count() as counts:
         live = manifests.live_entries(snapshot)

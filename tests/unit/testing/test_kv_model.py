@@ -55,7 +55,7 @@ def test_half_a_write_is_noticed() -> None:
 
 
 def test_stale_reads_are_noticed() -> None:
-    """A read shows nothing older than what its reader was told of."""
+    """A read shows nothing older than what its reader knew."""
     history = line_of(put(1, b"a"), put(2, b"a"))
     history.check_read(b"a", value_of(1, 0), floor=1, now_ms=NOW_MS, until_ms=NOW_MS)
     with pytest.raises(PromiseBroken, match="could be"):

@@ -168,7 +168,7 @@ def test_an_unclear_record_stays_first_with_its_id_and_bytes(place: DatabaseLoca
 
 
 def test_followers_of_a_failing_leader_are_told(place: DatabaseLocation, clock: ManualClock) -> None:
-    """Everybody whose rows were in the failed attempt gets its error; who came later leads, and brings all through."""
+    """All callers with rows in the failed attempt get its error; a later caller leads, and brings all through."""
     faulty = FaultyStore(place.store, faults=wal_faults(Fault.LOST_REQUEST, *range(1, 13)))
     gate = Gate(faulty)
     outcomes: dict[bytes, str] = {}
@@ -285,7 +285,7 @@ def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: DatabaseL
 
 
 def test_threads_beside_rows_that_cannot_be_encoded(place: DatabaseLocation, open_at: Opener) -> None:
-    """Each thread finds what it was told was written, and nothing of what it was told was not."""
+    """Each thread finds the writes that were reported done, and none that were reported not done."""
     db = open_at(place, background=True, l0_sst_bytes=20_000)
     told: list[dict[bytes, bytes]] = [{} for _ in range(4)]
     kinds: set[str] = set()
@@ -321,7 +321,7 @@ def test_threads_beside_rows_that_cannot_be_encoded(place: DatabaseLocation, ope
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.LATE])
 def test_the_record_in_place_of_lost_rows_survives_faults(place: DatabaseLocation, fault: Fault) -> None:
-    """Whatever becomes of its request, the log goes on without a gap and without those rows."""
+    """With any outcome of its request, the log goes on without a gap and without those rows."""
     store = FaultyStore(place.store, faults=wal_faults(fault, *range(2, 14)))
     with Database.open(through(place, store), options=DatabaseOptions(background=False)) as db:
         db.put(b"a", b"1")

@@ -123,7 +123,7 @@ def test_write_skew_is_allowed_under_snapshot_and_refused_under_serializable(db:
     ],
 )
 def test_serializable_sees_phantoms(db: Database, scan: Callable[[Any], Any], phantom: bytes, refused: bool) -> None:
-    """A key that somebody wrote into what was read refuses the commit; a neighbour does not."""
+    """Another write to a key in the range that was read refuses the commit; one to a neighbour does not."""
     db.put(b"bb", b"0")
     t = db.transaction("serializable")
     scan(t)
@@ -246,7 +246,7 @@ def test_transact_runs_again_after_a_conflict(db: Database, isolation: Any) -> N
         t.put(b"k", b"%d" % (int(met[-1] or b"0") + 10))
         t.put(b"tries", b"%d" % len(met))
         if len(met) < 4:
-            db.put(b"k", b"%d" % len(met))  # somebody else, in between
+            db.put(b"k", b"%d" % len(met))  # another writer, in between
         return len(met)
 
     assert db.transact(work, **settings) == 4

@@ -20,7 +20,7 @@ def _branch(repository, client, name="main"):
 
 
 def a_wrong_secret_is_refused(lake):
-    """401 for a wrong secret, an unknown key, and no key at all; a sentence, and nothing told."""
+    """401 for a wrong secret, an unknown key, and no key at all; a sentence, and no details."""
     made = lake.repository()
     for key, secret in ((lake.access_key, "wrong"), ("UNKNOWNKEY", lake.secret), ("", "")):
         client = lake.with_key(key or "x", secret or "x")
@@ -137,7 +137,7 @@ def _refused(made, client):
 
 
 def changes_are_audited(lake):
-    """Who changed what is told to administrators, newest first."""
+    """Administrators see who changed what, newest first."""
     made = lake.repository()
     made.branch("dev").create("main")
     made.branch("dev").delete()

@@ -56,7 +56,7 @@ def a_dirty_destination_is_refused(lake):
 
 
 def a_conflict_moves_nothing(lake):
-    """Its paths are told; the destination stays as it is."""
+    """Its paths are reported; the destination stays as it is."""
     _, main, dev = _with_two_branches(lake)
     _put(dev, "on dev", a="dev")
     before = _put(main, "on main", a="main").id

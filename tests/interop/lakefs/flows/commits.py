@@ -8,7 +8,7 @@ from lakefs.exceptions import BadRequestException, NotFoundException
 
 
 def a_commit_says_who_what_and_when(lake):
-    """Message, metadata, date, committer and parents are told as they were given."""
+    """Message, metadata, date, committer and parents are returned as they were given."""
     made = lake.repository()
     main = made.branch("main")
     root = main.head.id

@@ -125,7 +125,7 @@ def the_server_says_what_it_is(lake):
 
 
 def settings_of_a_repository_are_kept(lake):
-    """Rules of retention and of protected branches are stored, told and removed."""
+    """Rules of retention and of protected branches are stored, returned and removed."""
     made, api = lake.repository(), lake.client.sdk_client.repositories_api
     with refused(404):
         api.get_gc_rules(made.id)

@@ -152,7 +152,7 @@ def test_a_difference_that_was_not_taken_to_its_end_is_not_remembered(committed:
 
 
 def test_a_missing_range_is_corruption(committed: Committed) -> None:
-    """A range that somebody deleted is said to be missing, with its path, and its paths are not said to be removed."""
+    """A deleted range is reported as missing, with its path; its paths are not reported as removed."""
     left, right = write_state(committed, many(100)), write_state(committed, many(100, Y))
     lost = range_path(committed.open(right).ranges()[1].file.id)
     committed.files.store.delete([lost])

@@ -66,7 +66,7 @@ def test_segments_are_the_finest_cuts(lists: list[list[RangeMeta]]) -> None:
 
 
 def test_a_range_in_common_is_a_segment_alone() -> None:
-    """What two lists share is told apart from its neighbours, which differ."""
+    """What two lists share is distinguished from its neighbours, which differ."""
     left = [a_range(0, 9), a_range(10, 19), a_range(20, 29)]
     right = [a_range(0, 9, "changed"), a_range(10, 19), a_range(18 + 2, 35)]
     segments = list(cut_segments([left, right]))

@@ -281,7 +281,7 @@ def test_all_is_removed(committed: Committed) -> None:
 
 
 def test_a_missing_range_is_corruption(committed: Committed) -> None:
-    """A range that somebody deleted stops the merge: its paths are not taken for removed ones."""
+    """A deleted range stops the merge: its paths are not taken for removed ones."""
     refs = [write_state(committed, state) for state in (many(100), many(100, Y), {**many(100), b"f/000000": Z})]
     lost = range_path(committed.open(refs[1]).ranges()[0].file.id)
     committed.files.store.delete([lost])

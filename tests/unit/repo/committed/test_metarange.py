@@ -175,7 +175,7 @@ def test_every_damaged_byte_is_noticed(
 
 
 def test_a_missing_range_is_named(rows: Any, opened_on: Callable[..., Committed], repository_store: Any) -> None:
-    """A range that somebody deleted is Corruption by every way of reading, never an absent path."""
+    """A deleted range is Corruption by every way of reading, never an absent path."""
     committed = opened_on(repository_store)
     ref = rows.write(committed, rows.values(range(400)))
     ranges = committed.open(ref).ranges()

@@ -56,7 +56,7 @@ def merged(committed: Committed, outcome: MergeOutcome) -> dict[bytes, bytes]:
 
 
 def a_table(root: bytes, snapshots: int, *, by: bytes = b"") -> dict[bytes, bytes]:
-    """The files of a table after so many commits; the last ones by somebody."""
+    """The files of a table after so many commits; the last ones by another writer."""
     files = {root + b"schema/schema-0": X}
     for number in range(1, snapshots + 1):
         who = by if number > 1 else b""
