@@ -29,7 +29,7 @@ from lakebed.spark.tasks import Batches, changes_of_units, dealt, packed, parall
 from lakebed.table.compact import CompactReport, CompactTask, compact, run_task
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import ExpireRules
-from lakebed.table.incremental import ROW_KIND_COLUMN
+from lakebed.table.incremental import ROW_KIND_COLUMN, plan_diff
 from lakebed.table.model import BucketChange
 from lakebed.table.orphans import (
     Found,
@@ -44,7 +44,6 @@ from lakebed.table.orphans import (
 )
 from lakebed.table.orphans import remove_orphan_files as remove_found
 from lakebed.table.read import ReadPlan
-from lakebed.table.rows import plan_diff
 from lakebed.table.schema import require_column
 from lakebed.table.table import Table
 

@@ -45,8 +45,8 @@ from lakebed.table.model import (
 from lakebed.table.overwrite import Overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan
-from lakebed.table.rows import Rewrite, rewrites_of, scan_snapshot, without_rows
-from lakebed.table.scan import ScanRequest
+from lakebed.table.rows import Rewrite, rewrites_of, without_rows
+from lakebed.table.scan import ScanRequest, scan_snapshot
 from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
 

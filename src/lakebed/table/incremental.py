@@ -1,7 +1,7 @@
 """What changed between two versions: the rows that were written, or the rows that differ.
 
-Owns: `read_changes` (from the deltas of the snapshots in between) and `diff_scans` (from the two end states). Both read
-only files that one of the ends does not share with the other.
+Owns: `changes` with `read_changes` (from the deltas of the snapshots in between), and `diff` with `diff_scans` (from the two
+end states). Both read only files that one of the ends does not share with the other.
 
 Invariants:
 - `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.table.binary_row import encode_rows
@@ -42,19 +42,78 @@ from lakebed.table.read import (
     read_split_table,
     sequences_of,
 )
-from lakebed.table.scan import Scan
+from lakebed.table.scan import Scan, ScanRequest, scan_snapshot
 from lakebed.table.schema import require_column
 from lakebed.table.splits import in_key_order, merge_rank, plan_splits, touching
+from lakebed.table.travel import resolve
 from lakebed.table.types import arrow_schema, parse_type
 from lakebed.texts import html_table
 
-__all__ = ["ROW_KIND_COLUMN", "TableDiff", "diff_scans", "plan_diff", "read_changes"]
+__all__ = [
+    "ROW_KIND_COLUMN",
+    "TableDiff",
+    "changes",
+    "diff",
+    "diff_scans",
+    "plan_diff",
+    "plan_scans_diff",
+    "read_changes",
+]
 
 ROW_KIND_COLUMN = "_row_kind"
 ROW_KINDS = ("+I", "-U", "+U", "-D")
 """Names of row kinds, at the position of their number in data files."""
 
 Positions = npt.NDArray[np.int64]
+
+
+def changes(branch: TableBranch, start: int | str | None, newest: int | str | None) -> pa.Table:
+    """Rows written by the snapshots after version `start` (None: from the first) up to `newest`; see `read_changes`.
+
+    Raises:
+        NotFound: no such version, or snapshots in between have expired.
+        InvalidRequest: `start` is newer than `newest`.
+    """
+    first = 1 if start is None else resolve(branch, version=start).snapshot.id + 1
+    end = resolve(branch, version=newest).snapshot
+    if first > end.id + 1:
+        raise InvalidRequest(f"Changes go from an older to a newer version; {first - 1} is newer than {end.id}.")
+    ids = [snapshot_id for snapshot_id in branch.snapshots.ids() if first <= snapshot_id <= end.id]
+    earliest = branch.snapshots.earliest()
+    if first <= end.id and (earliest is None or first < earliest.id):
+        oldest = "none is left" if earliest is None else f"the oldest left is {earliest.id}"
+        raise NotFound(
+            f"Changes after snapshot {first - 1} need every snapshot since, but {oldest}; compare the two versions "
+            "with diff, which needs only both ends.",
+            kind="snapshot_expired",
+        )
+    return read_changes(branch, branch.snapshots.walk(ids), end=end)
+
+
+def diff(
+    branch: TableBranch, start: int | str, end: int | str | None, *, keys: Sequence[str] | None = None
+) -> TableDiff:
+    """Rows added, removed and changed from one version to another (None: the newest); see `diff_scans`."""
+    before, after = _with_same_columns(branch, start, end)
+    return diff_scans(branch.store, start=before, end=after, layout=branch.layout, keys=keys)
+
+
+def plan_diff(
+    branch: TableBranch, start: int | str, end: int | str | None
+) -> tuple[list[Split], list[Split], ReadPlan]:
+    """What `diff` would read of each version, for engines that distribute the work; see `plan_scans_diff`."""
+    before, after = _with_same_columns(branch, start, end)
+    return plan_scans_diff(before, after, layout=branch.layout)
+
+
+def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
+    """Scans of two versions with the columns of the second."""
+    request = ScanRequest()
+    before, after = (resolve(branch, version=version).snapshot for version in (start, end))
+    return (
+        scan_snapshot(branch, before, request=request, schema_id=after.schema_id),
+        scan_snapshot(branch, after, request=request, schema_id=after.schema_id),
+    )
 
 
 def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Snapshot) -> pa.Table:
@@ -215,7 +274,7 @@ def diff_scans(
     for name in chosen:
         require_column(schema, name)
     _refuse_nested(schema.fields)
-    before, after, plan = plan_diff(start, end, layout=layout)
+    before, after, plan = plan_scans_diff(start, end, layout=layout)
     by_bucket = bool(schema.primary_keys) and keys is None
     parts: list[Parts] = []
     for old, new in _grouped(before, after) if by_bucket else [(before, after)]:
@@ -232,7 +291,7 @@ def diff_scans(
     return TableDiff(keys=chosen, added=added, removed=removed, before=changed_from, after=changed_to)
 
 
-def plan_diff(start: Scan, end: Scan, *, layout: Layout) -> tuple[list[Split], list[Split], ReadPlan]:
+def plan_scans_diff(start: Scan, end: Scan, *, layout: Layout) -> tuple[list[Split], list[Split], ReadPlan]:
     """What has to be read of each version to tell how they differ, and the plan to read it by.
 
     Args: as `diff_scans`. Cost: planning both scans.

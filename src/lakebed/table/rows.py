@@ -1,4 +1,4 @@
-"""Write and read the rows of one branch of a table: append, upsert, delete, overwrite, scan, changes, diff.
+"""Change the rows of one branch of a table: append, upsert, delete, overwrite.
 
 Owns: each of these verbs as a function of a `TableBranch`, in terms of a writer, a scan and a commit. Does not know
 encoding.
@@ -20,10 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.branches import open_branch
 from lakebed.table.commit import Basis, CommitOptions, CommitRequest, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.data_file import RollingWriter
@@ -44,31 +43,25 @@ from lakebed.table.options import BUCKET
 from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan, filter_rows, read_split
-from lakebed.table.scan import ReadOptions, Scan, ScanRequest
+from lakebed.table.scan import ScanRequest, scan_snapshot
 from lakebed.table.sequence import delete_columns
-from lakebed.table.travel import resolve
 from lakebed.table.types import arrow_schema
 from lakebed.table.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write_settings import WriteSettings, check_writable
 from lakebed.texts import refuse_unknown_keywords
 
 if TYPE_CHECKING:
-    from lakebed.table.incremental import TableDiff
+    pass
 
 __all__ = [
     "Rewrite",
     "append",
-    "changes",
     "commit_changes",
     "delete",
-    "diff",
     "inside_partition",
     "new_writer",
     "overwrite",
-    "plan_diff",
     "rewrites_of",
-    "scan",
-    "scan_snapshot",
     "upsert",
     "without_rows",
     "write",
@@ -306,104 +299,6 @@ def _committed(
         # Both say that nothing was committed; any other error leaves that open.
         discard_changes(branch, changes)
         raise
-
-
-# ---- reading
-
-
-def scan(branch: TableBranch, options: ReadOptions) -> Scan:
-    """Plan a read of a version; see `Table.scan`.
-
-    Raises:
-        InvalidRequest: a version, a tag and a time, or two of them, are given; columns or a predicate that do not fit.
-        NotFound: no such version.
-    """
-    refuse_unknown_keywords(options, ReadOptions)
-    version, tag, timestamp_ms = options.get("version"), options.get("tag"), options.get("timestamp_ms")
-    request = ScanRequest(columns=options.get("columns"), where=options.get("where"), limit=options.get("limit"))
-    if tag is not None:
-        if version is not None or timestamp_ms is not None:
-            raise InvalidRequest("Give a version, a tag or a timestamp, not several.", kind="ambiguous_version")
-        version = f"tag.{tag}"
-    if version is None and timestamp_ms is None:
-        return scan_snapshot(branch, branch.snapshots.latest(), request=request)
-    found = resolve(branch, version=version, timestamp=timestamp_ms)
-    if found.branch is not None:
-        branch = open_branch(branch.store, name=branch.name, branch=found.branch, environment=branch.environment)
-    return scan_snapshot(branch, found.snapshot, request=request, schema_id=found.snapshot.schema_id)
-
-
-def scan_snapshot(
-    branch: TableBranch, snapshot: Snapshot | None, *, request: ScanRequest, schema_id: int | None = None
-) -> Scan:
-    """Plan a read of one snapshot.
-
-    Args:
-        snapshot: None for a table without a snapshot, which has no rows.
-        request: columns and predicate.
-        schema_id: whose columns are returned (time travel: the snapshot's own); None: the newest schema's.
-    """
-    schema = branch.schema
-    if snapshot is not None and schema_id is None and snapshot.schema_id > schema.id:
-        schema_id = snapshot.schema_id
-    if schema_id is not None:
-        schema = branch.schemas.load(schema_id)
-    return Scan(branch, snapshot=snapshot, schema=schema, request=request)
-
-
-def changes(branch: TableBranch, start: int | str | None, newest: int | str | None) -> pa.Table:
-    """Rows written by the snapshots after version `start` (None: from the first) up to `newest`; see `read_changes`.
-
-    Raises:
-        NotFound: no such version, or snapshots in between have expired.
-        InvalidRequest: `start` is newer than `newest`.
-    """
-    first = 1 if start is None else resolve(branch, version=start).snapshot.id + 1
-    end = resolve(branch, version=newest).snapshot
-    if first > end.id + 1:
-        raise InvalidRequest(f"Changes go from an older to a newer version; {first - 1} is newer than {end.id}.")
-    ids = [snapshot_id for snapshot_id in branch.snapshots.ids() if first <= snapshot_id <= end.id]
-    earliest = branch.snapshots.earliest()
-    if first <= end.id and (earliest is None or first < earliest.id):
-        oldest = "none is left" if earliest is None else f"the oldest left is {earliest.id}"
-        raise NotFound(
-            f"Changes after snapshot {first - 1} need every snapshot since, but {oldest}; compare the two versions "
-            "with diff, which needs only both ends.",
-            kind="snapshot_expired",
-        )
-    from lakebed.table.incremental import read_changes  # most programs compare no versions
-
-    return read_changes(branch, branch.snapshots.walk(ids), end=end)
-
-
-def diff(
-    branch: TableBranch, start: int | str, end: int | str | None, *, keys: Sequence[str] | None = None
-) -> TableDiff:
-    """Rows added, removed and changed from one version to another (None: the newest); see `diff_scans`."""
-    from lakebed.table.incremental import diff_scans
-
-    before, after = _with_same_columns(branch, start, end)
-    return diff_scans(branch.store, start=before, end=after, layout=branch.layout, keys=keys)
-
-
-def plan_diff(
-    branch: TableBranch, start: int | str, end: int | str | None
-) -> tuple[list[Split], list[Split], ReadPlan]:
-    """What `diff` would read of each version, for engines that distribute the work; see `incremental.plan_diff`."""
-    from lakebed.table.incremental import plan_diff
-
-    before, after = _with_same_columns(branch, start, end)
-    return plan_diff(before, after, layout=branch.layout)
-
-
-def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
-    """Scans of two versions with the columns of the second."""
-    request = ScanRequest()
-    before, after = (resolve(branch, version=version).snapshot for version in (start, end))
-    return (
-        scan_snapshot(branch, before, request=request, schema_id=after.schema_id),
-        scan_snapshot(branch, after, request=request, schema_id=after.schema_id),
-    )
 
 
 # ---- delete by predicate in append tables

@@ -1,6 +1,7 @@
 """Snapshot -> live files -> pruned splits -> rows.
 
-Owns: `Scan`, a planned read of one version, and the check whether lakebed can read a table (`check_readable`).
+Owns: `Scan`, a planned read of one version; `plan_scan` and `scan_snapshot`, which make one; and the check whether
+lakebed can read a table (`check_readable`).
 
 Invariants:
 - Pruning drops only files without matching rows. Predicates on partitions drop files in all tables; predicates on key
@@ -8,7 +9,7 @@ Invariants:
   older row of a key would reappear if the file with its newest row were dropped.
 - A scan is bound to one snapshot and always reads the same rows, until the files of that snapshot expire.
 
-Does not know: how the snapshot was found (`travel`), how rows are decoded (`read`).
+Does not know: how a version is found (`travel`), how rows are decoded (`read`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
+from lakebed.table.branches import open_branch
 from lakebed.table.context import TableBranch
 from lakebed.table.engines.registry import check_mergeable
 from lakebed.table.file_stats import may_match
@@ -41,16 +43,16 @@ from lakebed.table.read import ReadPlan, read_split, read_split_table
 from lakebed.table.scan_pruning import prune_files, prune_manifests
 from lakebed.table.schema import require_column, unknown_column
 from lakebed.table.splits import plan_splits
-from lakebed.table.travel import Time
+from lakebed.table.travel import Time, resolve
 from lakebed.table.types import arrow_schema
-from lakebed.texts import names_of, shown
+from lakebed.texts import names_of, refuse_unknown_keywords, shown
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     from duckdb import DuckDBPyConnection
 
-__all__ = ["Scan", "ScanRequest", "check_readable"]
+__all__ = ["ReadOptions", "Scan", "ScanRequest", "check_readable", "plan_scan", "scan_snapshot"]
 
 READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
 """Splits decoded at the same time by `Scan.to_arrow`."""
@@ -263,6 +265,46 @@ class Scan:
 
     def _schema_of(self, schema_id: int) -> TableSchema:
         return self.table_schema if schema_id == self.table_schema.id else self._branch.schemas.load(schema_id)
+
+
+def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
+    """Plan a read of a version; see `Table.scan`.
+
+    Raises:
+        InvalidRequest: a version, a tag and a time, or two of them, are given; columns or a predicate that do not fit.
+        NotFound: no such version.
+    """
+    refuse_unknown_keywords(options, ReadOptions)
+    version, tag, timestamp_ms = options.get("version"), options.get("tag"), options.get("timestamp_ms")
+    request = ScanRequest(columns=options.get("columns"), where=options.get("where"), limit=options.get("limit"))
+    if tag is not None:
+        if version is not None or timestamp_ms is not None:
+            raise InvalidRequest("Give a version, a tag or a timestamp, not several.", kind="ambiguous_version")
+        version = f"tag.{tag}"
+    if version is None and timestamp_ms is None:
+        return scan_snapshot(branch, branch.snapshots.latest(), request=request)
+    found = resolve(branch, version=version, timestamp=timestamp_ms)
+    if found.branch is not None:
+        branch = open_branch(branch.store, name=branch.name, branch=found.branch, environment=branch.environment)
+    return scan_snapshot(branch, found.snapshot, request=request, schema_id=found.snapshot.schema_id)
+
+
+def scan_snapshot(
+    branch: TableBranch, snapshot: Snapshot | None, *, request: ScanRequest, schema_id: int | None = None
+) -> Scan:
+    """Plan a read of one snapshot.
+
+    Args:
+        snapshot: None for a table without a snapshot, which has no rows.
+        request: columns and predicate.
+        schema_id: whose columns are returned (time travel: the snapshot's own); None: the newest schema's.
+    """
+    schema = branch.schema
+    if snapshot is not None and schema_id is None and snapshot.schema_id > schema.id:
+        schema_id = snapshot.schema_id
+    if schema_id is not None:
+        schema = branch.schemas.load(schema_id)
+    return Scan(branch, snapshot=snapshot, schema=schema, request=request)
 
 
 def check_readable(schema: TableSchema) -> None:

@@ -275,9 +275,9 @@ class Table:
 
         A version is read with the columns it had, the newest one with today's. For the keywords see `ReadOptions`.
         """
-        from lakebed.table import rows
+        from lakebed.table.scan import plan_scan
 
-        return rows.scan(self.context, options)
+        return plan_scan(self.context, options)
 
     def read(self, **options: Unpack[ReadOptions]) -> pa.Table:
         """The rows of a version in memory; arguments as `scan`. No order is promised."""
@@ -307,9 +307,9 @@ class Table:
 
         Raises `NotFound`: no such version, or snapshots in between have expired.
         """
-        from lakebed.table import rows
+        from lakebed.table import incremental
 
-        return rows.changes(self.context, start, end)
+        return incremental.changes(self.context, start, end)
 
     def diff(
         self, start: int | str, end: int | str | None = None, *, keys: str | Sequence[str] | None = None
@@ -320,9 +320,9 @@ class Table:
             start, end: snapshot ids, tags or branches; any versions, whatever happened in between.
             keys: columns that identify a row; by default the primary key, in append tables the whole row.
         """
-        from lakebed.table import rows
+        from lakebed.table import incremental
 
-        return rows.diff(self.context, start, end, keys=None if keys is None else names_of(keys))
+        return incremental.diff(self.context, start, end, keys=None if keys is None else names_of(keys))
 
     def system(
         self, name: str, *, columns: str | Sequence[str] | None = None, version: int | str | None = None
