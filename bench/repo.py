@@ -443,7 +443,7 @@ def rows_of(paths: list[str], entries: list[Entry]) -> pa.RecordBatch:
 
 
 def home_of(repository: Repository) -> RepositoryContext:
-    """What the repository stands on, for its counts of ranges."""
+    """The repository's context, for its counts of ranges."""
     return repository.context
 
 

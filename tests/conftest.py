@@ -308,7 +308,7 @@ def store(opened: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def tell(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """Say a line at the end of the run, whichever worker runs the test."""
+    """Print a line at the end of the run, from any worker."""
     return lambda line: record_property("told", line)
 
 

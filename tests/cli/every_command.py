@@ -1,9 +1,9 @@
-"""Every command of the command line, one after another in a lake of its own, at whatever this process's output is.
+"""Every command of the command line, one after another in a lake of its own, on this process's standard output.
 
     python every_command.py FOLDER WIDTH...
 
 For each width the commands run at the terminal that is standard output, made that wide. Each command's exit code goes
-to ``FOLDER/codes.json``. Behind what a command prints comes a record separator, so that a reader tells them apart.
+to ``FOLDER/codes.json``. A record separator after the output of each command lets a reader split them.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ STORY: list[tuple[str, int]] = [
     ("repo drop LAKE rep --yes", 0),
     ("table drop LAKE plain --yes", 0),
 ]
-"""Each with its exit code. A bar stands for a space inside of an argument."""
+"""Each with its exit code. A bar represents a space inside of an argument."""
 
 
 def words_of(line: str, *, folder: Path, lake: Path) -> list[str]:

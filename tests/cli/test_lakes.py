@@ -100,7 +100,7 @@ def test_why_looks_first(cli: Cli, lake: str, tmp_path: Path) -> None:
 
 
 def test_clean(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
-    """Expired tags, orphans and remains of dropped tables go; a dry run only tells."""
+    """Expired tags, orphans and remains of dropped tables go; a dry run only reports."""
     orphan = Path(lake) / "db.db" / "events" / "bucket-0" / "data-nobody-0.parquet"
     orphan.parent.mkdir(exist_ok=True)
     orphan.write_bytes(b"lost")

@@ -40,7 +40,7 @@ Tables = st.integers(1, 6).flatmap(lambda count: st.lists(st.tuples(*[Cells] * c
 
 @given(Tables, st.integers(20, 140), st.data())
 def test_no_word_is_broken_at_any_width(cells: list[tuple[str, ...]], width: int, data: st.DataObject) -> None:
-    """Each cell of a column that is shown stands there in whole words, and no line is wider unless one word is."""
+    """Each cell of a visible column is shown in whole words, and no line is wider unless one word is."""
     headings = [f"heading {position}" for position in range(len(cells[0]))]
     less, sentences = (data.draw(st.permutations(headings))[: data.draw(st.integers(0, 3))] for _ in range(2))
     chosen = layout.fit(headings, cells, width=width, right=(), less=less, sentences=sentences)

@@ -106,7 +106,7 @@ def test_objects_are_deleted(repo: Cli, file: Path) -> None:
 
 
 def test_versions_are_made_and_undone(repo: Cli, file: Path) -> None:
-    """Commit, log, show, diff, status, merge, revert, cherry-pick, rebase, blame: each tells what it did."""
+    """Commit, log, show, diff, status, merge, revert, cherry-pick, rebase, blame: each reports what it did."""
     repo("put", "main", "a", file)
     assert [one["path"] for one in repo("status", "main", "--json").json] == ["a"]
     assert "a" in repo("diff", "main").out

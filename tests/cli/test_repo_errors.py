@@ -176,7 +176,7 @@ def serving(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_a_server_starts_ends_and_stands_alone(tmp_path: Path) -> None:
-    """It tells its first key; a second one on the same lake is sent to it; SIGTERM ends it with 0."""
+    """It prints its first key; a second one on the same lake is sent to it; SIGTERM ends it with 0."""
     folder = tmp_path / "lake"
     log = ["--port", "0", "--access-log", ""]
     first = serving(folder, *log, "--json")

@@ -204,7 +204,7 @@ def test_json_that_was_printed_is_read_again(cli: Cli, lake: str, tmp_path: Path
 
 
 def test_overwrite_one_partition_of_a_date(cli: Cli, lake: str, tmp_path: Path) -> None:
-    """A partition is named as text, whatever its type; what is no such value is refused in one sentence."""
+    """A partition is named as text, for any type; an invalid value is refused in one sentence."""
     file = dated(cli, lake, tmp_path)
     file.write_text("day,id\n2013-01-05,10\n")
     assert cli("table", "overwrite", lake, "days", file, "--partition", "day=2013-01-05").code == exits.OK

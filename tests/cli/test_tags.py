@@ -83,7 +83,7 @@ def test_replace_and_rename(cli: Cli, lake: str) -> None:
 
 
 def test_delete_tag(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
-    """A dry run only tells; deleting deletes; a missing tag is refused unless --if-exists."""
+    """A dry run only reports; deleting deletes; a missing tag is refused unless --if-exists."""
     told = cli("table", "drop-tag", lake, "flights", "jan", "--dry-run", "--json").json
     assert told["dry_run"]
     assert told["hidden"] == 1

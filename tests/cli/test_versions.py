@@ -31,7 +31,7 @@ def test_history(cli: Cli, lake: str) -> None:
 
 
 def test_rollback_dry_run_and_refusals(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
-    """A dry run tells what would go; a rollback to nowhere is refused."""
+    """A dry run reports what would go; a rollback to nowhere is refused."""
     told = cli("table", "rollback", lake, "flights", "--tag", "jan", "--dry-run", "--json").json
     assert told["snapshot"] == 1
     assert "snapshot/snapshot-2" in told["versions"]

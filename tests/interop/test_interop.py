@@ -77,7 +77,7 @@ def canonical(table: pa.Table) -> list[dict[str, object]]:
 
 
 def assert_same(left: pa.Table, right: pa.Table) -> None:
-    """The same rows, whatever their order."""
+    """The same rows, in any order."""
     assert left.column_names == right.column_names
     assert canonical(left) == canonical(right)
 

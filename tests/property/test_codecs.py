@@ -1,4 +1,4 @@
-"""Every codec gives back what it was given, whatever that is."""
+"""Every codec gives back what it was given, for any input."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Writer:
         world.writers.append(self)
 
     def step(self, *verbs: str) -> None:
-        """Do some verbs, until one tells that another owns the database."""
+        """Do some verbs, until an error says that another process owns the database."""
         for verb in verbs:
             if self.fenced:
                 return
@@ -351,7 +351,7 @@ def undo_recheck(patch: pytest.MonkeyPatch) -> None:
 
 
 def undo_look_after_listing_again(patch: pytest.MonkeyPatch) -> None:
-    """Put the fence behind whatever the second listing shows, though it may be a newer owner's."""
+    """Put the fence after the last record of the second listing, though it may be a newer owner's."""
     original = claim_module._fence
 
     def fence(place: DatabaseLocation, wal: WalLog, claimed: Manifest, *, next_id: int) -> int:
@@ -480,7 +480,7 @@ def in_the_simulation(claim: Claim, log: ManifestLog) -> Claim:
 
 
 def test_usurpers_at_once(tell: Callable[[str], None]) -> None:
-    """Whatever the order and the faults, nothing acknowledged is lost, and each loser is fenced."""
+    """In any order and with any faults, nothing acknowledged is lost, and each loser is fenced."""
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
         world = simulated(seed)

@@ -44,7 +44,7 @@ def brackets(key: bytes, base: bytes | None, operands: Sequence[bytes]) -> bytes
 
 
 BRACKETS = MergeOperator("brackets", brackets)
-"""Tells every order from every other, and operands with a base from those without: not associative."""
+"""Distinguishes every order, and operands with a base from those without: not associative."""
 
 OPERATORS = [BRACKETS, find_operator("append"), find_operator("max"), find_operator("last")]
 
@@ -134,7 +134,7 @@ LAW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], dead
 @LAW
 @given(histories(size_max=40), st.lists(st.integers(0, 40), max_size=4), st.integers(1, 7), st.booleans())
 def test_windows_are_all_rows_in_order(rows: list[Row], cuts: list[int], size: int, reverse: bool) -> None:
-    """Every row comes out once and sorted, in windows that share no key, whatever the sources."""
+    """Every row comes out once and sorted, in windows that share no key, for any sources."""
     pieces = split(rows, cuts)
     windows = list(merge_windows([source(piece, size, reverse=reverse) for piece in pieces], reverse=reverse))
     assert all(window.num_rows for window in windows)

@@ -68,7 +68,7 @@ def merged(task: CompactionTask, file_set: FileSet, id: str) -> Run:
 
 
 def check_order(file_set: FileSet) -> None:
-    """Whatever stands in front is newer, all of it."""
+    """Every file is newer than all files after it."""
     ranges = [(one.min_sequence, one.max_sequence) for one in file_set.files()]
     for (newer_low, _), (_, older_high) in itertools.pairwise(ranges):
         assert newer_low > older_high, ranges
@@ -83,7 +83,7 @@ def runs_max(file_set: FileSet, run_count: int) -> float:
 @settings(max_examples=400, deadline=None)
 @given(file_sets(), st.integers(2, 6))
 def test_plans_keep_recency_end_and_bound_what_is_left(file_set: FileSet, run_count: int) -> None:
-    """Each plan takes neighbours in age, `bottom` tells the truth, plans end, and few runs are left."""
+    """Each plan takes neighbours in age, `bottom` is right, plans end, and few runs are left."""
     check_order(file_set)
     for step in range(100):
         task = plan_compaction(file_set, l0_compaction_count=L0_COUNT, run_compaction_count=run_count)

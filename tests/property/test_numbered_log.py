@@ -185,7 +185,7 @@ def test_a_gap_does_not_hide_the_newest(padded: bool) -> None:
 
 @pytest.mark.parametrize("hint", [b"", b"x", b"999", b"-1", b"2", b"\xff" * 100])
 def test_a_wrong_hint_is_harmless(hint: bytes) -> None:
-    """Whatever the hint says, the newest number is found."""
+    """With any hint, the newest number is found."""
     store = fresh()
     append(log_on(store), 1, 2, 3)
     store.put("log/LATEST", hint)

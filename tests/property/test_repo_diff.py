@@ -124,7 +124,7 @@ def large() -> Iterator[tuple[Committed, MetarangeRef]]:
 
 
 def a_path(number: int) -> bytes:
-    """Of an entry of the large base; an odd number stands between two of them."""
+    """Of an entry of the large base; an odd number lies between two of them."""
     return b"lake/day=%03d/part-%08d.parquet" % (number // 1_000, number)
 
 

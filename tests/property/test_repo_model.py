@@ -177,7 +177,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @rule(branch=branches, path=paths, text=texts)
     def put_and_commit(self, branch: str, path: str, text: bytes) -> None:
-        """A put that is committed at once, with whatever else is staged."""
+        """A put that is committed at once, together with all that is staged."""
         self.put(branch, path, text)
         self.commit(branch, None)
 
@@ -254,7 +254,7 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @rule(name=branches, source=branches)
     def create_branch(self, name: str, source: str) -> None:
-        """From a branch's head, whatever is staged there."""
+        """From a branch's head, with anything staged there."""
         if source in self.heads and name not in self.heads:
             self.repo.create_branch(name, source=source)
             self.heads[name], self.shown[name] = self.heads[source], dict(self.head_state(source))

@@ -149,7 +149,7 @@ class BranchMachine(RuleBasedStateMachine):
 
 
 def test_a_branch_reads_as_a_dictionary(tell: Any) -> None:
-    """Whatever is put, deleted, cleared, sealed, compacted and committed: every read agrees with a dictionary."""
+    """After any put, delete, clear, seal, compaction and commit every read agrees with a dictionary."""
     BranchMachine.met = Counter()
     for _ in range(ROUNDS_MAX):  # chance may spare something for a while
         run_state_machine_as_test(

@@ -205,7 +205,7 @@ def read_damaged(body: bytes, meta: FileMeta, store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("compression", ["lz4", None])
 def test_every_damaged_byte_is_noticed(compression: Compression | None, tell: Callable[[str], None]) -> None:
-    """Whichever byte is changed, dropped or cut off: `Corruption` with path and offset, or a right answer."""
+    """With any byte changed, dropped or cut off: `Corruption` with path and offset, or a right answer."""
     store = new_store()
     files = new_files(FileOptions(block_bytes=110, compression=compression), store=store)
     meta = write(files, ROWS)
@@ -222,7 +222,7 @@ def test_every_damaged_byte_is_noticed(compression: Compression | None, tell: Ca
 
 @pytest.mark.parametrize("field", [name for name in FileMeta.__struct_fields__ if name != "through_sequence"])
 def test_a_file_is_checked_against_what_a_version_remembers(field: str) -> None:
-    """A meta that tells of another file is `Corruption`, in whatever field but the ceiling they differ."""
+    """A meta that describes another file is `Corruption`, in any differing field but the ceiling."""
     store = new_store()
     meta = write(new_files(FileOptions(), store=store), ROWS)
     value = getattr(meta, field)

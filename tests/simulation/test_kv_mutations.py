@@ -400,7 +400,7 @@ def lifetimes_in_seconds(patch: Patch) -> None:
 
 @undone_in("clones")
 def clones_pin_last(patch: Patch) -> None:
-    """Repair 5: the clone's manifest stands before its pin in the parent does."""
+    """Repair 5: the clone's manifest is written before its pin in the parent."""
     held: dict[str, Checkpoint] = {}
     pin, keep = clone._Attempt._pin, clone.keep_pin
 
@@ -430,7 +430,7 @@ def clones_pin_last(patch: Patch) -> None:
 
 @undone_in("clones")
 def any_clone_will_do(patch: Patch) -> None:
-    """Repair 5: a retry takes whatever clone is there for its own."""
+    """Repair 5: a retry takes any clone that is there for its own."""
     patch.setattr(clone._Attempt, "_check_same", lambda self, there: None)
 
 

@@ -93,7 +93,7 @@ def branches_are_not_expected(patch: Patch) -> None:
 
 @undone_in("garbage")
 def boundaries_are_not_expected(patch: Patch) -> None:
-    """A staged row lands whatever collection has begun since the boundary was read."""
+    """A staged row lands even when a collection has begun since the boundary was read."""
     write_rows = write.write_rows
 
     def anyway(context: Any, keys: Any, values: Any, *, expected: Any) -> bool:
@@ -127,7 +127,7 @@ def own_entries_are_rivals(patch: Patch) -> None:
 
 @undone_in("rivals")
 def rivals_are_not_expected(patch: Patch) -> None:
-    """A conditional put looks, and then writes whatever came meanwhile."""
+    """A conditional put looks, and then writes over any change made meanwhile."""
     replace_source(
         patch,
         write,
@@ -376,7 +376,7 @@ def imports_do_not_look_at_their_record(patch: Patch) -> None:
 
 @undone_in("branches")
 def deletions_do_not_look_at_the_record(patch: Patch) -> None:
-    """A branch is deleted whatever was sealed meanwhile."""
+    """A branch is deleted even when rows were sealed meanwhile."""
     replace_source(patch, branches, "delete_branch", ("expected={key: raw}", "expected={}"))
 
 
@@ -455,7 +455,7 @@ def boundaries_go_back(patch: Patch) -> None:
 
 @undone_in("sleepers")
 def publishes_do_not_expect_the_boundary(patch: Patch) -> None:
-    """What an operation has written is published whatever collection has begun meanwhile."""
+    """What an operation has written is published even when a collection has begun meanwhile."""
     guards = heads._guards
     patch.setattr(heads, "_guards", lambda context, sealed, move: without(guards(context, sealed, move), b"/boundary"))
 

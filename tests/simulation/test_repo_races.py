@@ -70,7 +70,7 @@ def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> No
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))
 def test_the_same_seed_is_the_same_run(scenario: str) -> None:
-    """Two runs of one seed take the same switches, whatever has run before."""
+    """Two runs of one seed take the same switches, after any other runs."""
     assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
 
 

@@ -297,7 +297,7 @@ def data_file(name: str) -> DataFile:
 
 
 def run_seeds(seeds: range) -> Counter[str]:
-    """Run races; a failure names its seed and tells the last switches."""
+    """Run races; a failure names its seed and prints the last switches."""
     counts: Counter[str] = Counter()
     for seed in seeds:
         race = Race(seed)

@@ -193,7 +193,7 @@ def test_each_bucket_is_written_once(spark: SparkSession, make_table: MakeTable)
 
 
 def test_partition_whose_hash_is_near_the_limit(spark: SparkSession, make_table: MakeTable) -> None:
-    """Rows of a partition are placed whatever its hash: adding the bucket's number to it does not overflow."""
+    """Rows of a partition are placed for any hash: adding the bucket's number to it does not overflow."""
     largest = 2**31 - 1
     near = spark.range(4_000_000).filter(f"hash(id) > {largest - 2000}").first().id
     schema = pa.schema([pa.field("p", pa.int64(), nullable=False), *NUMBERS])

@@ -73,7 +73,7 @@ def test_signatures_are_short(sources: list[Any]) -> None:
 
 
 def test_names_say_what_things_are(packages: list[Any]) -> None:
-    """No name that could stand for anything."""
+    """No name that could mean anything."""
     wrong = []
     for module in packages:
         if module.path.stem in BANNED_MODULE:

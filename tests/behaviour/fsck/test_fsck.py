@@ -1,4 +1,4 @@
-"""fsck finds what is broken, by kind and path, tells orphans apart, and changes nothing."""
+"""fsck finds what is broken, by kind and path, distinguishes orphans, and changes nothing."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_a_sound_repository(folder: Path, deep: bool) -> None:
 
 
 def test_staged_and_compacted_objects_are_looked_for(folder: Path) -> None:
-    """Each single object that is missing is found missing, whatever names it."""
+    """Each single missing object is found, for every kind of reference to it."""
     for one in sorted((folder / "analytics.repo" / "data").iterdir()):
         body = one.read_bytes()
         one.unlink()

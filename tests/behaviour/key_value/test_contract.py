@@ -65,7 +65,7 @@ def test_a_value_is_what_was_set_last(key_value: KeyValue) -> None:
 
 
 def test_keys_are_ordered_as_bytes(key_value: KeyValue) -> None:
-    """Scans give keys in the order of their bytes, whatever bytes they are, and half-open ranges cut them there."""
+    """Scans return keys in byte order, for any bytes, and half-open ranges cut them there."""
     shuffled = random.Random(1).sample(ODD_KEYS, len(ODD_KEYS))
     for key in shuffled[:5]:
         key_value.set(key, key)

@@ -61,7 +61,7 @@ def test_checkpoints_and_epochs_make_no_versions(manual: ManualDatabase) -> None
 
 
 def test_a_version_keeps_its_id_when_its_first_manifest_is_collected(manual: ManualDatabase) -> None:
-    """Any manifest of the same content stands in for the first one."""
+    """Any manifest of the same content can replace the first one."""
     manual.write(1)
     version = version_ids(manual)[-1]
     manual.admin.create_checkpoint(CheckpointOptions(name="late"))
@@ -259,7 +259,7 @@ def test_why_agrees_with_the_collector(manual: ManualDatabase) -> None:
 
 
 def test_a_pinned_version_that_is_missing_protects(manual: ManualDatabase) -> None:
-    """What it needed is not known, so why says so for whatever else nothing needs."""
+    """What it needed is not known, so `why` names it for every file without another reference."""
     manual.write(1)
     made = manual.admin.create_checkpoint()
     manual.write(2)

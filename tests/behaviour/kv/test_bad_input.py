@@ -405,7 +405,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_read_only_disk(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Reading works without a checkpoint of its own; whatever would write is refused in one sentence."""
+    """Reading works without a checkpoint of its own; every write is refused in one sentence."""
     with mounted(tmp_path / "disk", "size=8m") as disk:
         shutil.copytree(world.folder, disk / "world")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)

@@ -40,7 +40,7 @@ def manual() -> ManualDatabase:
 
 
 def test_it_pins_what_is_durable_with_no_writer_open(manual: ManualDatabase) -> None:
-    """What was written stays readable under its checkpoint, whatever is written and collected later."""
+    """What was written stays readable under its checkpoint after any later write and collection."""
     manual.write(1, 2)
     made = manual.admin.create_checkpoint(CheckpointOptions(name="before"))
     manual.write(3)

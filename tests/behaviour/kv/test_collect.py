@@ -72,7 +72,7 @@ def test_what_nothing_names_goes_and_what_something_names_stays(databases: Fault
 
 
 def test_nothing_to_collect_writes_nothing(databases: FaultyDatabases) -> None:
-    """A second collection of an idle database makes no change, whatever the first one left."""
+    """A second collection of an idle database makes no change."""
     worn(databases)
     collect_garbage(databases.place("db"), options=AT_ONCE)
     for options in (AT_ONCE, CollectorOptions()):

@@ -195,7 +195,7 @@ def fault_points(verb: str, faults: tuple[Fault, ...], *, only_changes: bool) ->
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_crash_at_every_call(verb: str) -> None:
-    """A process that is gone at any call loses nothing that was acknowledged, whatever a collector does then."""
+    """A process that is gone at any call loses nothing that was acknowledged, even when a collector runs then."""
     for point in fault_points(verb, (Fault.CRASH_BEFORE, Fault.CRASH_AFTER), only_changes=False):
         with pytest.raises(Crashed):
             point.run()
@@ -398,7 +398,7 @@ def test_a_fenced_writer_flushes_nothing() -> None:
     assert "fenced" in outcomes
 
 
-# ---- what stands in the manifest
+# ---- what the manifest holds
 
 
 def test_a_job_stands_in_the_manifest_before_its_files() -> None:
@@ -467,7 +467,7 @@ def test_the_writer_goes_on_beside_a_separate_compactor() -> None:
 
 
 def test_a_scan_keeps_the_files_it_stands_on() -> None:
-    """The checkpoint of a scan stays while it is read, whatever is compacted and collected; then it goes."""
+    """The checkpoint of a scan stays while it is read, through compactions and collections; then it goes."""
     world, _ = fresh()
     with Database.open(world.place(), options=IN_PROCESS) as database:
         expected = list(database.scan())

@@ -177,7 +177,7 @@ def test_without_a_lifetime_it_never_expires(manual: ManualDatabase) -> None:
 
 
 def test_a_reader_that_slept_too_long_answers_from_a_new_checkpoint(manual: ManualDatabase) -> None:
-    """Its checkpoint expired and its files were collected: it stands on the newest version before it answers."""
+    """Its checkpoint expired and its files were collected: it moves to the newest version before it answers."""
     manual.fill()
     with manual.reader() as reader:
         assert reader.get(key_of(1)) == value_of(1)
@@ -197,7 +197,7 @@ def test_a_reader_that_slept_too_long_answers_from_a_new_checkpoint(manual: Manu
 
 
 def test_a_scan_that_slept_before_its_first_row_reads_the_newest_version(manual: ManualDatabase) -> None:
-    """Its checkpoint expired and its files went while nothing was read: it stands on a new checkpoint."""
+    """Its checkpoint expired and its files went while nothing was read: it gets a new checkpoint."""
     manual.fill()
     with manual.reader() as reader:
         scan = reader.scan()
@@ -279,7 +279,7 @@ def test_a_restore_under_a_reader_brings_back_no_row(manual: ManualDatabase) -> 
 
 
 def test_a_poll_between_the_steps_of_a_restore(manual: ManualDatabase) -> None:
-    """At whichever store call of restore and reopening a reader looks: it shows one state or the next, no mixture."""
+    """A reader that looks at any store call of restore and reopening shows one state or the next, no mixture."""
     manual.write(1)
     kept = manual.admin.create_checkpoint()
     manual.write(2, files=False)

@@ -97,7 +97,7 @@ def test_the_same_record_may_be_appended_again() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.ERROR_BEFORE, Fault.LATE])
 def test_an_append_survives_lost_replies(fault: Fault) -> None:
-    """Whatever happens to one request or its reply, the record is there, and it is ours."""
+    """After any fault of one request or its reply the record is there, and it is ours."""
     place = fresh()
     faulty = FaultyStore(place.store, faults={0: fault})
     wal = WalLog(place_on(faulty))

@@ -43,7 +43,7 @@ def place(tmp_path: Path) -> DatabaseLocation:
 @pytest.mark.parametrize("wal_enabled", [True, False], ids=["log", "no log"])
 @pytest.mark.parametrize("where", ["memory", "files", "files, read before"])
 def test_every_expected_key_must_hold(place: DatabaseLocation, where: str, wal_enabled: bool) -> None:
-    """Values and absences are compared wherever they lie; one that differs is named, and nothing is written."""
+    """Values and absences are compared at every level; one that differs is named, and nothing is written."""
     with Database.open(place, options=DatabaseOptions(background=False, wal_enabled=wal_enabled)) as db:
         db.write(batch_of({b"a": b"1", b"b": b"2", b"gone": b"0"}))
         db.delete(b"gone")
@@ -85,7 +85,7 @@ def test_a_write_costs_one_request(place: DatabaseLocation) -> None:
 
 
 def test_a_writer_that_was_taken_over_answers_nothing(place: DatabaseLocation) -> None:
-    """Success, Conflict and a mere check are `Fenced` once another writer has opened, whatever was expected."""
+    """Success, Conflict and a mere check are `Fenced` once another writer has opened, for any expected values."""
     old = Database.open(place, options=BY_HAND)
     old.write(batch_of({b"a": b"1", b"b": b"2"}))
     new = Database.open(place, options=BY_HAND, take_over=True)

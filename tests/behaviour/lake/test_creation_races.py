@@ -106,7 +106,7 @@ class Interrupted(StoreWrapper):
 
 @pytest.mark.parametrize("rival_appends", [False, True], ids=["created", "created and written"])
 def test_a_rival_at_every_call(rival_appends: bool) -> None:
-    """Opening and `create_table(if_not_exists=True)` succeed wherever a rival does the same; without it one loses."""
+    """Opening and `create_table(if_not_exists=True)` succeed when a rival does the same; without it one loses."""
     earlier = Environment(clock=ManualClock())  # creators whose tables are equal to the millisecond both have made it
 
     def act(store: ObjectStore, *, if_not_exists: bool) -> None:
@@ -131,7 +131,7 @@ def test_a_rival_at_every_call(rival_appends: bool) -> None:
 
 
 def test_a_rival_makes_the_lake_at_any_call() -> None:
-    """Opening a new lake succeeds wherever a rival opens it too."""
+    """Opening a new lake succeeds when a rival opens it too, at any step."""
     for index in range(100):
         inner = memory()
         ours = Interrupted(inner, index, lambda inner=inner: Lake.open(inner) and None)

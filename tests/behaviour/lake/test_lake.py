@@ -88,7 +88,7 @@ def test_a_folder_with_other_things_is_no_lake() -> None:
 
 
 def test_a_warehouse_of_another_client_is_opened_as_it_is() -> None:
-    """Without a marker the folders tell; the first table made by lakebed adds the marker."""
+    """Without a marker the folders decide; the first table made by lakebed adds the marker."""
     store = memory()
     made = Lake.open(store)
     made.create_table("t", SCHEMA)
@@ -104,7 +104,7 @@ class ForgetfulStore(StoreWrapper):
     """Ignores the condition of create-only puts, as some servers do."""
 
     def put(self, path: str, body: Any, *, create_only: bool = False, durable: bool = True) -> None:
-        """Overwrite whatever is there."""
+        """Overwrite the object, or create it."""
         super().put(path, body, durable=durable)
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
@@ -315,7 +315,7 @@ def two_of_each() -> Lake:
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["rubbish", "gone"])
 def test_no_damage_stops_the_cleaning_of_others(is_gone: bool) -> None:
-    """Whichever object is damaged: the cleaning ends, nothing live goes, and a sound table is cleaned."""
+    """With any object damaged: the cleaning ends, nothing live goes, and a sound table is cleaned."""
     folders = ("default.db/a/", "one.repo/", "_repositories/")
     damaged = [path for path in sorted(paths(two_of_each().store)) if path.startswith(folders)]
     warned = 0

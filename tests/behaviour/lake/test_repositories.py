@@ -62,7 +62,7 @@ def test_questions_own_nothing(lake: Lake) -> None:
 
 
 def test_a_dry_run_owns_nothing(lake: Lake, clock: ManualClock) -> None:
-    """It tells what a collection would delete, also while the repositories are owned, and deletes nothing."""
+    """It reports what a collection would delete, also while the repositories are owned, and deletes nothing."""
     with lake.repository("analytics", options=QUIET) as analytics:
         analytics.branch().put("a/c", b"three")
         clock.advance(2 * 86_400)
@@ -76,7 +76,7 @@ def test_a_dry_run_owns_nothing(lake: Lake, clock: ManualClock) -> None:
 
 
 def test_names_say_which_kind(lake: Lake) -> None:
-    """A plain name finds whatever is there; a kind narrows it; what is missing names what is near."""
+    """A plain name finds a store of any kind; a kind narrows it; the error of a missing one suggests near names."""
     assert str(lake.find("analytics")) == "repository:analytics"
     with pytest.raises(NotFound) as missing:
         lake.find("repository:analytic")

@@ -83,7 +83,7 @@ def test_objects_show_what_they_are(lake: lakebed.Lake) -> None:
 
 
 def test_a_notebook_shows_tables_and_runs_nothing_of_their_content(lake: lakebed.Lake) -> None:
-    """Names, values and messages appear as text whatever they contain."""
+    """Names, values and messages appear as text, for any characters in them."""
     table = lake.table("db.t")
     plan = ReclaimPlan("t", (EVIL,), (Deletable(EVIL, 3, EVIL),))
     report = ReclaimReport("t", 1, 1, 3, {EVIL: 2}, (EVIL,), True, plan)

@@ -221,7 +221,7 @@ def test_a_folder_without_objects_is_not_there(store: Any) -> None:
 
 
 def test_deleting_what_is_missing_is_fine(store: Any) -> None:
-    """A delete removes what is there, whatever else it names."""
+    """A delete removes the objects that are there, even when it names missing ones too."""
     put_many(store, ["a", "b/c"])
     store.delete(["missing", "a", "b/missing", "no/folder", "b/c"])
     store.delete(["a"])

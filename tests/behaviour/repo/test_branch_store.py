@@ -120,7 +120,7 @@ def test_one_winner_among_processes() -> None:
 
 @pytest.mark.parametrize("mode", ["crash before", "crash after", "reply lost", "request lost"])
 def test_a_create_is_true_at_every_call(mode: Any) -> None:
-    """Wherever a create-only put fails, what it said is so, and its repetition ends with one object of ours."""
+    """A create-only put that fails at any call reports the truth, and its repetition ends with one object of ours."""
     for at in range(100):
         place = MemoryRepository()
         trap = Trap(at=at, mode=mode)
@@ -166,7 +166,7 @@ def test_a_listing_shows_one_moment(home: RepositoryContext) -> None:
 
 
 def test_what_is_known_of_an_object(home: RepositoryContext) -> None:
-    """Head and list tell size, time and checksum; a copy keeps content type and metadata."""
+    """Head and list return size, time and checksum; a copy keeps content type and metadata."""
     store = local_store(home, "main", "f")
     entry = data.upload(home, b"12345", content_type="text/csv", metadata={"who": "me"})
     stage(home, branch="main", path="f/a", entry=entry)

@@ -57,7 +57,7 @@ def home(place: MemoryRepository) -> Iterator[RepositoryContext]:
 
 
 def staged_rows(home: RepositoryContext) -> list[bytes]:
-    """Keys of everything that is staged, under whatever token."""
+    """Keys of everything that is staged, under any token."""
     with home.key_value.snapshot() as snapshot:
         return [key for key, _ in snapshot.scan(home.keys.staging(), prefix_end(home.keys.staging()))]
 

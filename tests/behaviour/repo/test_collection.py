@@ -278,7 +278,7 @@ def test_negative_ages_are_refused(home: RepositoryContext) -> None:
 
 @pytest.mark.parametrize("mode", ["crash before", "crash after"])
 def test_a_collector_may_die_at_every_call(mode: str) -> None:
-    """Wherever it dies, everything that is referred to reads as before, and the next one finishes the work."""
+    """After a death at any call, everything that is referred to reads as before, and the next one finishes the work."""
     at = 0
     while True:
         lab = Lab()

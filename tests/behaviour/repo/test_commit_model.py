@@ -345,7 +345,7 @@ def walk(place: MemoryRepository, *, seed: int, step_count: int, reopen_every: i
 
 
 def test_in_memory_everything_is_as_the_model_says() -> None:
-    """Whatever the order of verbs, layers and processes; every verb did its work at least three times."""
+    """In any order of verbs, layers and processes; every verb did its work at least three times."""
     done: Counter[str] = Counter()
     for seed in range(3):
         done.update(walk(MemoryRepository(), seed=seed, step_count=250, reopen_every=20).done)

@@ -107,7 +107,7 @@ def error_of(verb: Verb, home: RepositoryContext) -> str | None:
 
 
 def seen(place: MemoryRepository, first_error: str | None, second_error: str | None) -> Outcome:
-    """The outcome, and whether the uncommitted difference tells the same."""
+    """The outcome, and whether the uncommitted difference agrees."""
     with open_context(place) as home:
         shown, head = contents(home, "main"), head_of(home, "main")
         different = {path for path in shown.keys() | head.keys() if shown.get(path) != head.get(path)}
@@ -145,7 +145,7 @@ def paused(first: Verb, second: Verb, at: int, *, is_dirty: bool) -> tuple[Outco
     [(name, True) for name in MOVES if name not in NEED_CLEAN] + [(name, False) for name in (*NEED_CLEAN, "commit")],
 )
 def test_two_at_once_are_as_one_after_the_other(name: str, is_dirty: bool) -> None:
-    """Whatever the other one does, and wherever it comes between."""
+    """For every verb of the other process, at every call."""
     calls_at_least = 1000
     for other, second in {**MOVES, **WRITES}.items():
         expected = serial(MOVES[name], second, is_dirty=is_dirty)
@@ -179,7 +179,7 @@ class ReplyLost(MemoryKeyValue):
 
 @pytest.mark.parametrize("second", ["put", "delete of a prefix", "commit", "hard reset", "merge"])
 def test_a_lost_reply_is_settled_although_others_went_on(second: str) -> None:
-    """A commit that landed is not made again: its line in the reference log says so, whatever the record says now."""
+    """A commit that landed is not made again: its line in the reference log decides, not the record's present state."""
     place = fresh(is_dirty=True)
     with open_context(place) as other:
         lost = ReplyLost(place, at=2, act=lambda: error_of({**MOVES, **WRITES}[second], other))

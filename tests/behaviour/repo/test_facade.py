@@ -55,7 +55,7 @@ def served(folder: Path) -> Iterator[Repository]:
 
 @pytest.fixture(params=["memory", "folder", "server"])
 def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
-    """A new repository, wherever it is."""
+    """A new repository, local or remote."""
     with served(tmp_path) if request.param == "server" else opened(request.param, tmp_path) as found:
         yield found
 
@@ -238,7 +238,7 @@ def test_resets_give_up_what_they_say(repo: Repository) -> None:
 
 
 def test_deletes_copies_and_links(repo: Repository, tmp_path: Path) -> None:
-    """What is deleted is said; a copy stands for itself; what is linked is read where it is and never owned."""
+    """Deletes report what they deleted; a copy is independent; what is linked is read where it is and never owned."""
     main = repo.branch()
     for path in ("a", "p/1", "p/2", "p/3"):
         main.put(path, path.encode(), metadata={"of": path})
@@ -440,7 +440,7 @@ def test_compaction_changes_no_read(repo: Repository) -> None:
 
 
 def test_a_rebase_makes_commits_again(repo: Repository) -> None:
-    """The branch's own commits stand on the other branch's head afterwards."""
+    """The branch's own commits follow the other branch's head afterwards."""
     main = repo.branch()
     main.put("a", b"1")
     main.commit("base")

@@ -62,7 +62,7 @@ def touched(path: Path, body: bytes) -> None:
 
 @pytest.mark.parametrize("harm", ["same size", "longer", "shorter", "empty"])
 def test_an_imported_object_that_changed_is_not_read(repository: Repository, tmp_path: Path, harm: str) -> None:
-    """Of whatever size it is now, every way of reading ends with an error of its own kind."""
+    """With any size it has now, every way of reading ends with an error of its own kind."""
     source = tmp_path / "source"
     source.mkdir()
     (source / "a").write_bytes(BODY)

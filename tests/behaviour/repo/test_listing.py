@@ -67,7 +67,7 @@ def layered() -> tuple[StagedBranch, list[str]]:
 @pytest.mark.parametrize("delimiter", ["", "/", "b", "/b", "語"])
 @pytest.mark.parametrize("prefix", ["", "a", "a/", "a/b", "b/", "b//", "é", "nothing"])
 def test_a_delimiter_folds_as_by_hand(layered: tuple[StagedBranch, list[str]], prefix: str, delimiter: str) -> None:
-    """Whatever the layers hold, a listing is the fold of what is shown."""
+    """For any layers, a listing is the fold of what is shown."""
     branch, paths = layered
     assert lines_of(branch, prefix, delimiter=delimiter) == folded(paths, prefix, delimiter)
 
@@ -128,7 +128,7 @@ def test_an_amount_of_none_or_nothing() -> None:
 
 
 class Rows:
-    """Rows that tell how many of them were taken, and from where they were sought."""
+    """Rows that count how many of them were taken, and record where seeks began."""
 
     def __init__(self, paths: list[str], *, batch_row_count: int = 256) -> None:
         self.paths = sorted(path.encode() for path in paths)
@@ -171,7 +171,7 @@ def test_a_page_reads_no_more_than_its_first_rows() -> None:
 
 
 def test_a_common_prefix_across_batches_is_listed_once() -> None:
-    """Wherever batches end, a common prefix is one line."""
+    """For any ends of batches, a common prefix is one line."""
     paths = [f"{folder}/{number:03}" for folder in "abcde" for number in range(37)] + ["a", "b-", "f"]
     for size in (1, 2, 7, 36, 37, 38, 100, 500):
         rows = Rows(paths, batch_row_count=size)

@@ -64,7 +64,7 @@ def test_a_log_goes_from_new_to_old(history: RepositoryContext) -> None:
 
 
 def test_pages_of_a_log_make_the_log(history: RepositoryContext) -> None:
-    """Whatever the amount, going on behind the last commit of a page misses and repeats nothing."""
+    """For any amount, continuing after the last commit of a page misses and repeats nothing."""
     whole = [id for id, _ in log(history, "main")]
     for amount in (1, 2, 5):
         found: list[str] = []

@@ -100,7 +100,7 @@ def test_loopback_is_refused_however_it_is_spelled(host: str, listener: Listener
 
 
 def test_a_name_that_resolves_anew_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, listener: Listener) -> None:
-    """The connection goes to the address that was checked, whatever the name resolves to a moment later."""
+    """The connection goes to the address that was checked, even when the name resolves to another a moment later."""
     names = Names(monkeypatch, "rebind.example", [["127.0.0.2"], ["127.0.0.1"]])
     allow = (f"127.0.0.2:{listener.port}",)
     listening = Listener(socket.AF_INET, "127.0.0.1")

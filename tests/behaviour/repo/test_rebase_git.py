@@ -303,7 +303,7 @@ def _as_git(message: str) -> str:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories(seed: int, git: Git) -> None:
-    """Whatever merged what and stood on what: every branch holds the files that git's does."""
+    """After any merges and rebases, every branch holds the files that git's does."""
     with open_context(MemoryRepository()) as home:
         history = Both(home, git, random.Random(seed))
         for _ in range(40):

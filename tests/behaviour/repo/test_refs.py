@@ -136,7 +136,7 @@ def test_names_go_before_ids(home: RepositoryContext) -> None:
 
 
 def test_one_snapshot_gives_one_answer(home: RepositoryContext) -> None:
-    """A reference resolved in a snapshot means what it meant then, whatever happens meanwhile."""
+    """A reference resolved in a snapshot keeps the meaning it had then."""
     before = load_branch(home, "main")[0].commit_id
     with home.key_value.snapshot() as snapshot:
         make_branch(home, "main", add_commit(home, "later", before))
@@ -202,7 +202,7 @@ def test_a_missing_parent_is_corruption(home: RepositoryContext) -> None:
 
 
 def test_ancestors_stand_behind_what_descends_from_them(home: RepositoryContext) -> None:
-    """Whatever the clocks said, a commit comes before its parents, and each comes once; first parents on request."""
+    """With any clocks, a commit comes before its parents, and each comes once; first parents on request."""
     first = add_commit(home, "first", created_at_ms=100)
     left = add_commit(home, "left", first, created_at_ms=1)
     right = add_commit(home, "right", first, created_at_ms=2)

@@ -204,7 +204,7 @@ def test_a_log_is_of_the_commit_at_which_it_began(repo: Repository) -> None:
 
 
 def test_an_open_file_stays_what_it_was(repo: Repository) -> None:
-    """A reader that opened an object reads that object to its end, whatever happens to its path."""
+    """A reader that opened an object reads that object to its end, even when its path is changed or deleted."""
     main = repo.branch()
     body = random.Random(2).randbytes(3 * MEGABYTE)
     main.put("a", body)

@@ -131,7 +131,7 @@ def test_a_table_lives_behind_a_server(repo: Repository) -> None:
 
 
 def test_an_expression_means_what_it_meant_when_it_was_opened(repo: Repository) -> None:
-    """A store over ``branch@`` stays at the commit that was its head, whatever the branch does afterwards."""
+    """A store over ``branch@`` stays at the commit that was its head, even when the branch moves."""
     branch = repo.create_branch("moves")
     branch.put("m/x", b"1")
     branch.commit("one")

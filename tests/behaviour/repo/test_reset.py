@@ -99,7 +99,7 @@ def test_a_reset_of_a_prefix_is_computed_against_the_commit(home: RepositoryCont
 
 @pytest.mark.parametrize("path", ["a/0", "a/1", "a/2", "b/new", "b/2", "c/0", "c/5", "c/6", "d/0", "a/7", "nothing"])
 def test_a_reset_of_a_path_leaves_all_others(home: RepositoryContext, path: str) -> None:
-    """Whichever layer changed it, added, changed or deleted."""
+    """In each layer that changed it: added, changed or deleted."""
     stage_layers(home)
     expected = contents(home, "main")
     expected.pop(path, None)
@@ -169,7 +169,7 @@ def test_a_protected_branch_is_not_reset(home: RepositoryContext) -> None:
 
 
 def test_expired_commits_are_not_referred_to_again(home: RepositoryContext) -> None:
-    """Whatever would bring their entries back is refused, and nothing moves."""
+    """A verb that would bring their entries back is refused, and nothing moves."""
     put(home, "main", "a/0", "1")
     old = commit(home, "main", message="old")
     create_branch(home, "dev", source="main")

@@ -169,7 +169,7 @@ def test_a_clock_that_was_set_back_ages_no_commit(home: RepositoryContext, clock
 
 @pytest.mark.parametrize("longer", ["main", "zebra"])
 def test_of_two_rules_for_one_commit_the_longer_wins(home: RepositoryContext, clock: WallClock, longer: str) -> None:
-    """Two branches at one commit: what it follows is kept for the longer of their rules, whichever branch has it."""
+    """Two branches at one commit: what it follows is kept for the longer of their rules, in either order."""
     old = put(home, "a", b"one")
     commit(home, "main", message="1")
     new = put(home, "a", b"two")

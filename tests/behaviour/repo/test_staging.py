@@ -33,7 +33,7 @@ def staged_keys(branch: StagedBranch) -> list[bytes]:
 
 
 def test_what_is_staged_is_read() -> None:
-    """A put is visible at once, over whatever was committed, and the newest put of a path counts."""
+    """A put is visible at once, over any committed entry, and the newest put of a path counts."""
     branch = StagedBranch({"a": "old", "b": "kept"})
     branch.put("a", "new")
     branch.put("c", "first")
@@ -49,7 +49,7 @@ def test_what_is_staged_is_read() -> None:
 
 @pytest.mark.parametrize("move", ["seal", "compact", "commit"])
 def test_a_delete_hides_every_older_layer(move: str) -> None:
-    """A deleted path is gone, wherever it was, and comes back with a put."""
+    """A deleted path is gone from every layer, and comes back with a put."""
     branch = StagedBranch({"a": "1", "b": "1"})
     branch.put("c", "1")
     getattr(branch, move)()
@@ -139,7 +139,7 @@ def stage_over_any(home: RepositoryContext, *, branch: str, path: str, entry: En
 
 
 def test_an_entry_is_staged_over_the_one_that_was_expected() -> None:
-    """Over no other one, wherever the layers have it; a repetition of an earlier try is success."""
+    """Over no other one, in any layer; a repetition of an earlier try is success."""
     branch = StagedBranch({"a": "0"})
 
     def over(expected: str | None, entry: Entry) -> None:

@@ -61,7 +61,7 @@ def test_rows_and_mark_of_a_dropped_token_go(branch: StagedBranch) -> None:
 
 
 def test_a_token_that_a_branch_names_is_never_cleaned(branch: StagedBranch) -> None:
-    """Whatever is marked: staging and sealed tokens of any branch stay, and so do their marks."""
+    """With any marks: staging and sealed tokens of any branch stay, and so do their marks."""
     branch.put("b", "1")
     branch.seal()
     branch.put("c", "1")
@@ -113,7 +113,7 @@ def test_rows_without_a_mark_go_when_they_are_old(branch: StagedBranch, clock: M
 
 
 def test_a_late_writer_is_cleaned_up_after(branch: StagedBranch, clock: ManualClock) -> None:
-    """A row that came into a dropped token after it was cleaned, by whatever writer, is an orphan that goes."""
+    """A row that any writer put into a dropped token after its cleanup is an orphan that goes."""
     branch.put("b", "1")
     token = drop(branch, marked=True)
     clean_once(branch.home)

@@ -24,7 +24,7 @@ def layers_touched() -> float:
 
 
 def test_a_view_does_not_change() -> None:
-    """Whatever is written, sealed, compacted or cleaned up later, a view shows its moment."""
+    """A view shows its moment after any later write, seal, compaction and cleanup."""
     branch = StagedBranch({"a": "1"})
     branch.put("b", "1")
     with open_view(branch.home, resolve(branch.home, BRANCH)) as view:

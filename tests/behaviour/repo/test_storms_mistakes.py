@@ -138,7 +138,7 @@ MISTAKES: dict[str, Callable[[Repositories], Any]] = {
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_at_the_library(home: Repositories, name: str) -> None:
-    """Whatever cannot be is said in one sentence with a kind, and neither a record nor an object has changed."""
+    """Every invalid request is refused in one sentence with a kind; no record and no object has changed."""
     before = everything(home)
     with pytest.raises(LakebedError) as caught:
         MISTAKES[name](home)

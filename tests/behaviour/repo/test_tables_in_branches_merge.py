@@ -50,7 +50,7 @@ def table_of(home: RepositoryContext, reference: str, root: str = ROOT) -> Table
 
 
 def append(table: Table, ids: range) -> None:
-    """Rows whose value tells their id."""
+    """Rows whose value shows their id."""
     table.append(pa.table({"id": list(ids), "v": [one * 7 for one in ids]}, schema=SCHEMA))
 
 
@@ -110,7 +110,7 @@ def test_two_branches_append_to_one_table(
 
 @pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
 def test_one_branch_appends(home: RepositoryContext, strategy: str | None) -> None:
-    """When only one side changed the table, the merge has its rows, whatever else the other side did."""
+    """When only one side changed the table, the merge has its rows, with any other changes of the other side."""
     create_branch(home, "dev", source="main")
     append(table_of(home, "dev"), range(100, 110))
     commit(home, "dev", message="dev")
@@ -260,7 +260,7 @@ def test_sixteen_writers_while_the_branch_is_sealed() -> None:
 
 @pytest.mark.parametrize("mode", ["crash before", "crash after", "reply lost"])
 def test_a_commit_fails_at_every_call(mode: str) -> None:
-    """Wherever a commit of a table dies below the branch, the table is as before or has the rows, and goes on."""
+    """A commit of a table that dies at any call below the branch leaves the old table or the rows, and it goes on."""
     sprung = 0
     for at in range(0, 200, 3):
         place = MemoryRepository(environment=Environment(clock=ManualClock(), rng=random.Random(at)))

@@ -40,7 +40,7 @@ def refused(error: type[Exception], kind: str, act: Any, *args: Any, **named: An
 
 
 def test_a_tag_stays_where_it_is(home: RepositoryContext) -> None:
-    """Whatever the branch does, a tag names the commit it was given; taken away, the name is free."""
+    """A tag names the commit it was given, even when the branch moves; after a delete the name is free."""
     put(home, "main", "a", "1")
     made = commit(home, "main", message="first")
     create_tag(home, "v1.0/rc", commit_id=made.id, owner="ann")

@@ -119,7 +119,7 @@ def test_a_task_has_no_branch(repo: Repository) -> None:
 
 
 def collect_everything(repo: Repository) -> ReclaimReport:
-    """Collect, whatever the age, until an orphan is older than the clock's resolution."""
+    """Collect without a minimum age, until an orphan is older than the clock's resolution."""
     while not (report := repo.collect_garbage(CollectionOptions(min_age=timedelta(0)))).deleted_count:
         pass
     return report
@@ -160,7 +160,7 @@ def test_a_branch_that_is_gone_takes_nothing(repo: Repository) -> None:
 
 @pytest.mark.parametrize("mode", ["crash before", "crash after", "reply lost", "request lost"])
 def test_staging_is_all_or_nothing_at_every_call(mode: Any) -> None:
-    """Wherever staging fails, all of it is there or nothing; staged again it is all there, each path once."""
+    """When staging fails at any call, all of it is there or nothing; staged again it is all there, each path once."""
     for at in range(100):
         place, trap = MemoryRepository(), Trap(at=at, mode=mode)
         with open_context(place) as home:

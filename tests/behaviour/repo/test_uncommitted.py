@@ -140,7 +140,7 @@ def test_only_touched_ranges_of_the_head_are_read(touch: Callable[[StagedBranch]
 
 
 def test_compacted_differences_read_only_ranges_that_differ() -> None:
-    """After a compaction the two ranges that differ are read, whatever else the head holds."""
+    """After a compaction the two ranges that differ are read, for any size of the head."""
     branch = large_branch()
     branch.put("p0510", "y")
     branch.compact()
@@ -173,7 +173,7 @@ def test_only_the_given_tokens_count() -> None:
 
 
 def test_differences_are_folded_as_listings_are() -> None:
-    """A common prefix stands for all below it, however much that is: behind much of it the rest is sought anew."""
+    """A common prefix represents all below it, however much that is: past much of it a new seek begins."""
     branch = StagedBranch({"b/0": "x", "d/0": "x"})
     paths = ["a", *(f"b/{number}" for number in range(2 * SEEK_ROW_COUNT)), "b", "c/1/2", "d/0", "d/1", "é/x/y", "z"]
     stage_many(branch.home, branch=BRANCH, entries=[(path, branch.entry("y")) for path in paths])

@@ -18,7 +18,7 @@ def files_below(folder: Path) -> bytes:
 
 
 def test_the_first_start_tells_an_access_key_once(serve: Callable[..., Any], tmp_path: Path) -> None:
-    """The first start makes an access key and tells its secret; later ones tell none, and no file has it."""
+    """The first start makes an access key and prints its secret; later ones print none, and no file has it."""
     log = tmp_path / "access.log"
     first = serve(access_log=log)
     secret = first.started.secret

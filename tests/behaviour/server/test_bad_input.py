@@ -126,7 +126,7 @@ def unchanged(tmp_path_factory: pytest.TempPathFactory, connect: Callable[[Runni
 def test_a_mistake_gets_its_status_and_one_sentence(
     unchanged: Any, method: str, place: str, body: Any, query: dict[str, Any], status: int
 ) -> None:
-    """Whatever is wrong with a request is said in one sentence with the right status, and changes nothing."""
+    """Every bad request is refused in one sentence with the right status, and changes nothing."""
     client = unchanged
     answer = client.ask(method, place, body, **query)
     assert answer.status == status, answer.body
@@ -177,7 +177,7 @@ def test_a_merge_conflict_names_its_paths(client: Any) -> None:
 
 
 def test_a_dirty_branch_is_not_merged_into(client: Any) -> None:
-    """Uncommitted changes stand against a merge, a revert, a cherry-pick and a hard reset: 400, and they stay."""
+    """Uncommitted changes block a merge, a revert, a cherry-pick and a hard reset: 400, and they stay."""
     client.put("a")
     first = client.commit()["id"]
     client.ask("POST", ":/branches", {"name": "dev", "source": "main"})

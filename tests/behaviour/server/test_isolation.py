@@ -362,7 +362,7 @@ def test_webhooks_reach_this_machine_only_when_it_is_listed(
             first = None
             for allow, status in (((), 412), ((listed,), 201)):
                 running = serve(repository_options=RepositoryOptions(webhook_hosts=tuple(allow)))
-                # The first start tells the key, and the second serves the same records.
+                # The first start prints the key, and the second serves the same records.
                 first = replace(first, endpoint=running.started.endpoint) if first else connect(running)
                 first.ask("POST", "/repositories", {"name": "analytics", "storage_namespace": "local://analytics"})
                 assert first.ask("POST", ":/verbs/set_webhooks", {"hooks": [hook]}).status == 204

@@ -107,7 +107,7 @@ def test_objects_are_not_kept_by_browsers_or_proxies(client: Any) -> None:
 
 
 def test_an_upload_can_expect_what_is_there(client: Any) -> None:
-    """If-Match writes over the object with that ETag and no other, whatever its size; a missing one never matches."""
+    """If-Match overwrites the object with that ETag and no other, for any size; a missing one never matches."""
     first = upload(client, "a").json["checksum"]
     assert upload(client, "b", **{"If-Match": "*"}).status == 412
     assert upload(client, "a", b"2", **{"If-Match": '"other"'}).status == 412

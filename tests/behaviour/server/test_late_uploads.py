@@ -1,4 +1,4 @@
-"""Bytes that were stored never change: a late upload to an address that has bytes is refused, whatever its way."""
+"""Stored bytes never change: a late upload to an address that has bytes is refused, by every way of upload."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_a_body_beyond_the_limit_is_refused(serve: Callable[..., Any], connect: 
 
 
 def test_objects_are_deleted_one_by_one_and_by_the_thousand(client: Any) -> None:
-    """Deleting twice is fine; a list of paths tells which of them cannot be, and deletes the others."""
+    """Deleting twice is fine; the reply to a list of paths names the invalid ones, and the others are deleted."""
     for number in range(5):
         client.put(f"p/{number}")
     for _ in range(2):
@@ -256,7 +256,7 @@ def test_presigned_uploads_work_where_no_vendor_signs(client: Any) -> None:
 
 @pytest.mark.parametrize("change", ["signature", "address", "repository", "expires"])
 def test_a_signed_url_permits_nothing_else(client: Any, change: str) -> None:
-    """A URL whose parts were changed is refused, whatever part it is."""
+    """A URL with any part changed is refused."""
     url = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json["presigned_url"]
     parts = urllib.parse.urlsplit(url)
     query = dict(urllib.parse.parse_qsl(parts.query))

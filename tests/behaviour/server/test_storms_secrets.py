@@ -150,7 +150,7 @@ def test_no_secret_is_left_on_a_bucket_and_postgresql(tmp_path: Path, postgresql
 
 
 def test_a_wrong_password_is_in_no_error(tmp_path: Path, postgresql: Any) -> None:
-    """The error of a server that cannot reach its records does not show the password, wherever the URL is wrong."""
+    """The error of a server that cannot reach its records does not show the password, with a mistake in any part."""
     url = postgresql.make_database()
     secret = "a-very-secret-password"
     for wrong in (

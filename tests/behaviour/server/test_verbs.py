@@ -45,7 +45,7 @@ def test_verbs_are_described() -> None:
 
 
 def test_a_prefix_is_deleted_in_one_call(client: Any) -> None:
-    """Everything below it is deleted at once, and the reply tells whether anything was there."""
+    """Everything below it is deleted at once, and the reply says whether anything was there."""
     for number in range(3):
         client.put(f"p/{number}")
     client.put("q")
@@ -106,7 +106,7 @@ def test_a_branch_is_rebased_compacted_and_brought_back(client: Any) -> None:
 
 
 def test_a_collection_runs_beside_other_requests(client: Any, server: Any) -> None:
-    """However long it takes, other requests are answered meanwhile; then it tells what went."""
+    """However long it takes, other requests are answered meanwhile; then it reports what went."""
     client.put("a", b"first")
     client.put("a", b"second")
     home = server.site.repositories.repository("analytics").context

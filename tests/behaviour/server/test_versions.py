@@ -76,7 +76,7 @@ def test_an_amount_below_one_is_as_many_as_possible(client: Any) -> None:
 
 
 def test_a_commit_tells_what_clients_require(client: Any) -> None:
-    """A commit has id, parents, committer, message, time, metarange and metadata, wherever it is looked at."""
+    """A commit has id, parents, committer, message, time, metarange and metadata, by every route."""
     client.put("a")
     made = client.commit("a message", metadata={"k": "v"}, date=1_700_000_000)
     assert made["message"] == "a message"

@@ -58,7 +58,7 @@ class Bench:
     def commit(
         self, *added: str, deleted: tuple[str, ...] = (), table: Table | None = None, **options: object
     ) -> Snapshot:
-        """Commit made-up files a second after whatever was before."""
+        """Commit made-up files a second after the commit before."""
         self.clock.advance(1)
         return (table or self.table).commit([self.change(*added, deleted=deleted)], **options)  # type: ignore[arg-type]
 

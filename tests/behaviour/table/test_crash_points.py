@@ -284,7 +284,7 @@ def struck(verb: str, faults: tuple[Fault, ...]) -> Iterator[tuple[FaultyStore, 
     """Run the verb once for each of its calls and each fault; yields the store after each.
 
     A read is struck by `Fault.ERROR_BEFORE` only. A crash after it leaves the store as a crash after the change before
-    it does, and a lost reply tells its caller the same as a refusal.
+    it does, and its caller cannot distinguish a lost reply from a refusal.
     """
     calls = calls_of(verb)
     assert len(calls) > 2

@@ -68,7 +68,7 @@ def test_changes_of_an_append_table_are_its_rows() -> None:
 
 
 def test_a_difference_names_rows_added_removed_and_changed() -> None:
-    """Whatever happened in between, the difference is that of the two states; changed rows come in pairs."""
+    """After any changes in between, the difference is that of the two states; changed rows come in pairs."""
     table = make("diff-keyed")
     table.upsert(rows(range(5), v=1))
     table.create_tag("then")

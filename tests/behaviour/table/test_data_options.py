@@ -37,7 +37,7 @@ def test_what_decides_between_rows_of_a_key_is_never_ignored(option: dict[str, s
 
 @pytest.mark.parametrize("option", [{"ignore-delete": "true"}])
 def test_reading_what_would_be_merged_otherwise_is_refused(option: dict[str, str]) -> None:
-    """A read of such a table is refused as a whole, whatever its rows are."""
+    """A read of such a table is refused as a whole, for any rows."""
     table = make({"bucket": "1"} | option)
     (name,) = option
     with pytest.raises(UnsupportedFormat, match=name):

@@ -112,7 +112,7 @@ def test_files_are_pruned_by_partition_key_and_statistics(make: Callable[..., Ta
 
 
 def test_projection_reads_and_orders_the_columns_asked_for(make: Callable[..., Table]) -> None:
-    """Columns come in the order asked, whatever the merge and the filter need besides."""
+    """Columns come in the order asked, even when the merge and the filter need others."""
     table = keyed(make)
     table.upsert(rows(range(5), v=1))
     table.upsert(rows(range(5), v=2))
@@ -214,7 +214,7 @@ def test_an_empty_table_reads_empty(make: Callable[..., Table]) -> None:
 
 
 def test_splits_travel_to_other_processes(make: Callable[..., Table]) -> None:
-    """A pickled split and plan read the same rows, split by split, whatever the window."""
+    """A pickled split and plan read the same rows, split by split, for any window."""
     table = keyed(make)
     table.upsert(rows(range(1000), v=1))
     table.upsert(rows(range(0, 1000, 3), v=2))

@@ -82,7 +82,7 @@ class CrashAt:
 @pytest.mark.parametrize("change", [0, 1, 2, 4])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_crash_is_recovered_from(opened: Callable[..., Any], verb: str, change: int) -> None:
-    """Wherever a verb crashes, every version stays whole, and the next verbs of another process finish the work."""
+    """After a crash at any call every version is whole, and the next verbs of another process finish the work."""
     world = made(opened)
     crash = CrashAt(change)
     faulty = FaultyStore(world.store, faults=crash)

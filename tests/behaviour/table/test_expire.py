@@ -20,7 +20,7 @@ def world(*, snapshot_count: int = 8, seed: int = 2) -> TableWorld:
 
 
 def expired(made: TableWorld, count: int) -> None:
-    """Tell the model that the oldest went, and check."""
+    """Remove the oldest from the model, and check."""
     for snapshot_id in sorted(made.main.snapshots)[:count]:
         del made.main.snapshots[snapshot_id]
     made.check(collected=True)

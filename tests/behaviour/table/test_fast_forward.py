@@ -249,7 +249,7 @@ def test_what_cannot_be_published_is_refused(table: Table) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_of_two_lines(seed: int) -> None:
-    """Whatever the two lines do, each reads what a dictionary says, and no needed file goes."""
+    """In any order of changes to the two branches, each reads what a dictionary says, and no needed file goes."""
     rng = random.Random(seed)
     table = made(f"random-{seed}")
     model: dict[str, Rows] = {"main": {1: "a"}}

@@ -153,7 +153,7 @@ def test_a_library_that_is_missing_is_named(table: Table, monkeypatch: pytest.Mo
 
 
 def test_one_column_is_given_by_its_name(table: Table) -> None:
-    """A text is one name wherever names are taken, and not a sequence of letters."""
+    """A text is one name in every place that takes names, and not a sequence of letters."""
     table.upsert(pa.Table.from_pylist(NASTY, SCHEMA))
     table.upsert(pa.Table.from_pylist([{**NASTY[0], "name": "new"}], SCHEMA))
     assert table.schema.primary_keys == ("id",)

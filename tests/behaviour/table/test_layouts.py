@@ -169,7 +169,7 @@ def test_cleaning_stops_when_a_live_file_is_elsewhere(dry_run: bool) -> None:
 
 
 def test_the_name_of_a_live_file_protects_it_in_every_folder() -> None:
-    """A file whose name a version uses is never an orphan, whatever folder it lies in."""
+    """A file whose name a version uses is never an orphan, in any folder."""
     made = make(pa.string())
     made.append("x")
     (path,) = made.data()

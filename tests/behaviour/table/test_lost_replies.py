@@ -144,7 +144,7 @@ def losing(store: ObjectStore, index: int, fault: Fault, *, for_good: bool) -> F
 
 @pytest.mark.parametrize("name", VERBS)
 def test_lost_replies(name: str) -> None:
-    """Whatever replies of a verb's changes are lost, the table has the rows from before or after it, all readable."""
+    """With any replies of a verb's changes lost, the table has the rows from before or after it, all readable."""
     verb = VERBS[name]
     recorded = RecordingStore(copied(verb.keyed))
     table = opened(recorded)

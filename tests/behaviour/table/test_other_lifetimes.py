@@ -58,7 +58,7 @@ def test_a_rollback_deletes_what_came_later(made: TableWorld) -> None:
 
 
 def test_a_kept_changelog_keeps_its_files(made: TableWorld) -> None:
-    """A changelog that another client kept beyond its snapshot has its files, whatever tags go."""
+    """A changelog that another client kept beyond its snapshot has its files, after the deletion of any tags."""
     made.table.expire(retain_max=1)
     made.store.put("changelog/changelog-2", bytes(made.store.get("tag/tag-held")))
     report = made.table.delete_tag("held")

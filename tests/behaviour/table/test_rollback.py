@@ -78,7 +78,7 @@ def test_rollback_as_latest_keeps_history() -> None:
 
 
 def test_no_file_stands_in_manifests_both_deleted_and_added_again() -> None:
-    """Clients that read manifests as sets, whatever their order, see the target's files too."""
+    """Clients that read manifests as sets, in any order, see the target's files too."""
     made = world()
     snapshot = made.table.rollback_to_as_latest(2)
     entries = made.table.context.reader.concatenated(made.table.context.reader.all_metas(snapshot))

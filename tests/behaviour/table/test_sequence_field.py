@@ -55,7 +55,7 @@ def state(table: Table, **version: Any) -> dict[int, str]:
 
 
 def test_a_late_row_never_wins() -> None:
-    """Of two rows of a key the one of the later sequence is read, whichever came first, before and after compaction."""
+    """Of two rows of a key the one of the later sequence is read, in either order, before and after compaction."""
     table = make()
     table.upsert(rows((1, 10, "new"), (2, 5, "a")))
     table.upsert(rows((1, 9, "old"), (2, 6, "b")))

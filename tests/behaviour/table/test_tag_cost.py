@@ -90,7 +90,7 @@ def test_an_old_tag_that_is_put_back_is_told_as_it_is(bench: Any) -> None:
 
 
 def test_replaced_tags_are_seen_in_a_local_folder(tmp_path: Path, bench: Any) -> None:
-    """A real folder's listing tells a replacement, by this process or another, at any speed."""
+    """A real folder's listing shows a replacement, by this process or another, at any speed."""
     table = Table.create(open_store(str(tmp_path)), name="t", schema=pa.schema([("id", pa.int64())]))
     for name in "ab":
         table.commit([bench.change(name)])

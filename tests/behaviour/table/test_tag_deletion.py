@@ -27,7 +27,7 @@ def made() -> TableWorld:
 
 @pytest.mark.parametrize("names", [("a",), ("b",), ("c",), ("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c")])
 def test_files_go_with_their_last_tag(made: TableWorld, names: tuple[str, ...]) -> None:
-    """Exactly the files go that no other tag and no snapshot needs, whichever tags are deleted together."""
+    """Exactly the files go that no other tag and no snapshot needs, for any tags that are deleted together."""
     made.table.delete_tag(*names)
     for name in names:
         del made.main.tags[name]

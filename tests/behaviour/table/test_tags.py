@@ -271,7 +271,7 @@ def test_the_index_notices_every_change(bench: Any) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"LBTAGIX1garbage", b"LBTAGIX1"])
 def test_a_damaged_index_is_only_a_slower_look(bench: Any, body: bytes) -> None:
-    """The index is a hint: whatever lies there, the answer is right, and the index is written anew."""
+    """The index is a hint: with any bytes in it, the answer is right, and the index is rewritten."""
     bench.commit("a")
     bench.table.create_tag("v1")
     bench.store.put("lakebed/tag-index", body)

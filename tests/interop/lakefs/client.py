@@ -103,7 +103,7 @@ def main():
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 run(json.loads(line), lakes)
-        except Exception:  # whatever a client says is an answer: the test tells it
+        except Exception:  # any failure of a client is a reply: the test checks it
             answer = {"error": traceback.format_exc()}
         faulthandler.cancel_dump_traceback_later()
         print(json.dumps(answer), file=answers, flush=True)

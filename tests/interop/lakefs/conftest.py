@@ -53,7 +53,7 @@ class Clients:
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, flow: str, served: Served) -> None:
-        """Run a flow of ``flows/`` against a server; whatever it finds wrong fails the test."""
+        """Run a flow of ``flows/`` against a server; any difference it finds fails the test."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None

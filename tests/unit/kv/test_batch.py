@@ -55,7 +55,7 @@ def test_columns_of_many_kinds(keys: object, values: object) -> None:
 
 
 def test_a_refused_row_leaves_the_batch_as_it_was() -> None:
-    """No half row stays behind, whatever was wrong with it."""
+    """No half row stays behind, for any kind of mistake."""
     batch = WriteBatch()
     batch.put(b"a", b"1")
     for call in (

@@ -47,7 +47,7 @@ def test_a_record_comes_back() -> None:
 
 
 def test_a_fence_has_one_size_and_no_rows() -> None:
-    """A listing tells fences from records: by the size that only they have."""
+    """A listing distinguishes fences from records by the size that only they have."""
     fence = decode_record(FENCE, path="x", id=7)
     assert (fence.is_fence, fence.row_count, fence.epoch, fence.last_sequence) == (True, 0, 3, 0)
     assert len(FENCE) == FENCE_BYTES
@@ -132,7 +132,7 @@ def test_a_header_that_contradicts_its_rows_is_corruption(at: int, value: bytes)
 
 
 def test_a_fence_that_claims_rows_is_corruption() -> None:
-    """A header alone has no rows, whatever it says."""
+    """A header alone has no rows, for any header."""
     with pytest.raises(Corruption):
         decode_record(resealed(FENCE, 56, struct.pack("<Q", 3)), path="x", id=7)
 

@@ -30,7 +30,7 @@ def test_own_sorted_files(file_id: str) -> None:
     assert reader.block_count > 8
     for row in rows:
         expected = [other for other in rows if other.key == row.key] if row.kind == Kind.MERGE else [row]
-        if row.sequence in (4, 11):  # the newer operand of this key stands before
+        if row.sequence in (4, 11):  # the newer operand of this key comes first
             continue
         assert reader.get(row.key) == expected
     assert reader.get(b"counter", sequence=4) == [Row(b"counter", 4, int(Kind.PUT), b"40", None)]

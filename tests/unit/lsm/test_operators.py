@@ -37,7 +37,7 @@ def test_built_in_operators(name: str, base: bytes | None, operands: list[bytes]
 
 @pytest.mark.parametrize("name", ["add_int64", "append", "max", "min", "last"])
 def test_built_in_operators_can_be_taken_in_steps(name: str) -> None:
-    """Two steps are as good as one, and a combined operand stands for its operands: compaction relies on both."""
+    """Two steps are as good as one, and a combined operand replaces its operands: compaction relies on both."""
     operator = find_operator(name)
     assert operator.associative
     values = [int64(number) for number in (-7, 3, 2**62, 40)]

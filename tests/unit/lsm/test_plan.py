@@ -124,7 +124,7 @@ def test_the_output_stands_where_the_inputs_stood() -> None:
     ],
 )
 def test_a_task_does_not_apply_to_another_set(changed: FileSet) -> None:
-    """When an input is gone, something stands between them, or the bottom is none any more, nothing is replaced."""
+    """When an input is gone, a file lies between them, or the bottom has changed, nothing is replaced."""
     task = plan_full(FileSet(L0, (run("r"),)))
     assert task is not None
     assert task.applied(FileSet(L0, (run("r"),)), None) == FileSet()

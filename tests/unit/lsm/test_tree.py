@@ -44,7 +44,7 @@ class HookedStore(StoreWrapper):
     on_read: Callable[[], None] = staticmethod(lambda: None)
 
     def intercept(self, call: Call, perform: Callable[[], object]) -> object:  # type: ignore[override]
-        """Tell of reads."""
+        """Report reads."""
         if call.kind in ("get", "get_ranges"):
             self.on_read()
         return perform()
@@ -157,7 +157,7 @@ def test_a_view_does_not_change() -> None:
 
 
 def test_rows_are_counted_until_they_are_in_files() -> None:
-    """Unflushed bytes, waiting memtables, files of level 0 and generations tell where rows are."""
+    """Unflushed bytes, waiting memtables, files of level 0 and generations show where rows are."""
     world = World()
     world.rotate()
     assert world.tree.waiting_count == 0

@@ -220,7 +220,7 @@ def test_a_stop_stays_when_what_came_later_was_other_work(lake: Lake) -> None:
 
 
 def test_rows_that_were_refused_keep_the_tick_away(lake: Lake) -> None:
-    """Nothing tells whether they came in with the later run."""
+    """No record shows whether they came in with the later run."""
     merge(lake, 2, recorded=False)
     assert verdict(stopped_and_then(lake, kind="audit_failed"))[0] == "open"
 

@@ -127,7 +127,7 @@ def test_a_damaged_value_is_corruption_that_says_where() -> None:
 
 
 def test_addresses_are_ulids_of_the_present() -> None:
-    """A new address tells when it was made; one after another is greater though the clock stands or goes back."""
+    """A new address shows when it was made; one after another is greater though the clock stops or goes back."""
     clock = ManualClock()
     environment = Environment(clock=clock, rng=random.Random(1))
     address = new_address(environment)

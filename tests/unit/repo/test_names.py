@@ -67,7 +67,7 @@ def test_names_that_tags_cannot_have(name: object) -> None:
 
 @pytest.mark.parametrize("path", ["a", " ", "/", "//", "a/./b", "...", "a..b", "..a", "%2e%2e/", "ü", "x" * 1024])
 def test_paths(path: str) -> None:
-    """Whatever has no step upwards is a path; its key is its UTF-8."""
+    """Any text without a step upwards is a path; its key is its UTF-8."""
     assert check_path(path) == path.encode()
     assert check_path(path, writing=True) == path.encode()
 

@@ -103,7 +103,7 @@ def test_half_a_range_is_refused(text: str) -> None:
 
 
 def test_what_a_difference_compares() -> None:
-    """Two dots compare as they are, three from where they parted, and a range stands alone."""
+    """Two dots compare as they are, three from where they parted, and a range must be the only argument."""
     assert sides_of("main") is None
     assert diff_sides("a..b", None, None) == ("a", "b", "two_dot")
     assert diff_sides("a...b", None, None) == ("a", "b", "three_dot")

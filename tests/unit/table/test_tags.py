@@ -43,7 +43,7 @@ def automatic(name: str) -> Tag:
 
 @pytest.mark.parametrize("name", ["v1", "2013-02-01", "größe", "a b", "1a", "x" * 251, "release.1", "snapshots"])
 def test_ordinary_names_are_fine(name: str) -> None:
-    """Whatever reads clearly as a name may be one."""
+    """Any text that reads clearly as a name is valid."""
     check_tag_name(name)
 
 

@@ -192,7 +192,7 @@ def test_a_separate_compactor_is_followed(place: DatabaseLocation, open_at: Call
 
 
 def test_back_pressure_without_threads_is_work_for_the_writer(db: Database) -> None:
-    """Unflushed bytes and level 0 stay within their limits whatever is written."""
+    """Unflushed bytes and level 0 stay within their limits for any writes."""
     options = DatabaseOptions()
     assert options.background, "the other tests of threads rest on this default"
     for i in range(2000):

@@ -233,7 +233,7 @@ def test_rows_that_cannot_be_encoded_fail_their_own_writer(place: DatabaseLocati
 
 
 def test_after_rows_that_cannot_be_encoded_a_crash_loses_nothing(place: DatabaseLocation, open_at: Opener) -> None:
-    """The log has no gap: an empty record stands where those rows would have been."""
+    """The log has no gap: an empty record takes the place of those rows."""
     db = open_at(place)
     db.put(b"a", b"1")
     with pytest.raises(InternalError):

@@ -23,7 +23,7 @@ def database(tmp_path: Path) -> Any:
 
 
 def test_objects_say_what_they_are(database: kv.Database) -> None:
-    """Each shows what it stands for, and that it is over."""
+    """Each shows what it represents, and that it is over."""
     assert repr(database) == f"Database({database.url!r}, epoch=1)"
     with database.snapshot() as snapshot:
         assert repr(snapshot) == "Snapshot(sequence=1)"
@@ -80,7 +80,7 @@ def _in_fork(act: Any) -> str:
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_fork_cannot_write_in_its_parents_name(database: kv.Database) -> None:
-    """In the child the database is closed, whatever locks were held; the parent goes on, and keeps its lease."""
+    """In the child the database is closed, with any locks held; the parent goes on, and keeps its lease."""
     with database._writer.lock:  # as another thread of the parent may, at the moment of the fork
         put = _in_fork(lambda: database.put(b"k", b"child"))
     assert put.startswith("Closed: ")

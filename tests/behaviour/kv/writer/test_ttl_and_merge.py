@@ -20,7 +20,7 @@ COUNT_UP = MergeOperator("count_up", lambda key, base, operands: b"%d" % (int(ba
 
 @pytest.mark.parametrize("where", ["memtable", "file", "run"])
 def test_a_value_ends_to_the_millisecond(db: Database, clock: ManualClock, where: str) -> None:
-    """Readable before its end, gone from then on, for get, get_many and scans, wherever the row lies."""
+    """Readable before its end, gone from then on, for get, get_many and scans, at every level."""
     db.put(b"k", b"older")
     db.put(b"k", b"v", ttl=MINUTE)
     batch = WriteBatch()
@@ -121,7 +121,7 @@ def test_operands_meet_puts_and_deletes(place: DatabaseLocation, open_at: Callab
 def test_operands_above_a_value_that_ends(
     place: DatabaseLocation, open_at: Callable[..., Database], clock: ManualClock
 ) -> None:
-    """When the base has ended, the operands stand alone, before and after compaction."""
+    """When the base has ended, only the operands count, before and after compaction."""
     db = open_at(place, merge_operator="append")
     db.put(b"k", b"base ", ttl=MINUTE)
     db.merge(b"k", b"tail")

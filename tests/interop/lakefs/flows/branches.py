@@ -127,7 +127,7 @@ def what_is_uncommitted_can_be_given_up(lake):
 
 
 def a_branch_is_set_elsewhere(lake):
-    """A hard reset lets it go to another commit; what is uncommitted stands against it."""
+    """A hard reset moves it to another commit; uncommitted changes block it."""
     made = lake.repository()
     main = made.branch("main")
     main.object("a").upload(b"one")

@@ -46,7 +46,7 @@ def a_merge_of_nothing_is_refused(lake):
 
 
 def a_dirty_destination_is_refused(lake):
-    """Uncommitted changes of the destination stand against a merge, and stay."""
+    """Uncommitted changes of the destination block a merge, and stay."""
     _, main, dev = _with_two_branches(lake)
     _put(dev, "on dev", b="2")
     main.object("c").upload("3")

@@ -245,7 +245,7 @@ def wrong_secrets_are_errors_of_permission(lake):
 
 
 def urls_are_opened_by_fsspec(lake):
-    """``lakefs://`` URLs work wherever fsspec does, odd names included."""
+    """``lakefs://`` URLs work everywhere in fsspec, odd names included."""
     made = lake.repository()
     options = {"host": lake.endpoint, "username": lake.access_key, "password": lake.secret}
     for name in ("plain", "with space", "größe", "a%20b", "a+b"):

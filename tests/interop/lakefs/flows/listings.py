@@ -33,7 +33,7 @@ def a_page_says_where_the_next_begins(lake):
 
 
 def listings_are_of_versions(lake):
-    """A commit lists what it held, whatever the branch has become."""
+    """A commit lists what it held, even when the branch has changed."""
     main = lake.repository().branch("main")
     main.object("a").upload(b"1")
     first = main.commit("first")

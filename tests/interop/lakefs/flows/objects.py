@@ -32,7 +32,7 @@ def an_object_is_written_and_read(lake):
 
 
 def metadata_of_users_goes_with_an_object(lake):
-    """Whichever way it is uploaded, it comes back, in listings too."""
+    """By every way of upload it comes back, in listings too."""
     main = lake.repository().branch("main")
     for number, pre_sign in enumerate((False, True)):
         given = {"source": "radar", "number": str(number)}
@@ -44,7 +44,7 @@ def metadata_of_users_goes_with_an_object(lake):
 
 
 def an_upload_may_go_past_the_server(lake):
-    """``pre_sign`` puts the bytes to a signed URL, then tells the server that they are there; reading the same."""
+    """``pre_sign`` puts the bytes to a signed URL, then notifies the server that they are there; reading the same."""
     main = lake.repository().branch("main")
     body = os.urandom(300_000)
     main.object("signed").upload(body, pre_sign=True, content_type="image/png")
@@ -119,7 +119,7 @@ def an_object_on_the_store_is_staged(lake):
 
 
 def exclusive_creation_has_one_winner(lake):
-    """Mode ``x`` writes only where nothing is, whichever way the bytes go."""
+    """Mode ``x`` writes only where nothing is, by every way of upload."""
     main = lake.repository().branch("main")
     for pre_sign in (False, True):
         path = f"once-{pre_sign}"

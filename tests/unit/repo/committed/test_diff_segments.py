@@ -133,7 +133,7 @@ def test_windows_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     st.lists(st.binary(max_size=6), unique=True, max_size=30), st.lists(st.binary(max_size=6), unique=True, max_size=30)
 )
 def test_paths_are_matched_as_bytes(left: list[bytes], right: list[bytes]) -> None:
-    """A path is found where it stands on the other side, whatever its bytes; the order of paths is that of bytes."""
+    """A path is found at its place on the other side, for any bytes; the order of paths is that of bytes."""
     left, right = sorted(left), sorted(right)
     columns = pa.array(left, pa.binary()), pa.array(right, pa.binary())
     assert match_paths(*columns).tolist() == [right.index(path) if path in right else -1 for path in left]

@@ -237,7 +237,7 @@ def test_the_result_is_the_same_whatever_the_windows(committed: Committed, monke
 
 @pytest.mark.parametrize("count", [1, 63, 64, 500])
 def test_few_and_many_new_paths_come_into_their_places(count: int) -> None:
-    """Paths that the source added stand between the destination's, sorted, however many they are."""
+    """Paths that the source added come between the destination's, sorted, for any number of them."""
     base = many(100)
     source = {**base, **{f"f/{number * 7 % 1000:06}x".encode(): Y for number in range(count)}}
     destination = dict.fromkeys(base, Z)
@@ -292,7 +292,7 @@ def test_a_missing_range_is_corruption(committed: Committed) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.ERROR_BEFORE, Fault.LOST_REQUEST, Fault.LOST_REPLY])
 def test_a_merge_that_fails_can_be_tried_again(committed: Committed, fault: Fault) -> None:
-    """Whichever request fails, nothing that was there is harmed, and the next try comes to the same result."""
+    """With any request failing, nothing that was there is harmed, and the next try has the same result."""
     base = many(150)
     source, destination = {**many(150), b"f/000007": Y, b"f/000120": Y}, {**without(base, 8), b"f/000121": Z}
     refs = [write_state(committed, state) for state in (base, source, destination)]
