@@ -1,7 +1,7 @@
 """What changed between two versions: the rows that were written, or the rows that differ.
 
-Owns: `changes` with `read_changes` (from the deltas of the snapshots in between), and `diff` with `diff_scans` (from the two
-end states). Both read only files that one of the ends does not share with the other.
+Owns: `changes` with `read_changes` (from the deltas of the snapshots in between), and `diff` with `diff_scans` (from the
+two end states). Both read only files that one of the ends does not share with the other.
 
 Invariants:
 - `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an
