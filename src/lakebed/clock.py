@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock"]
-
 
 class Clock(Protocol):
     """Wall time, monotonic time and sleep. No store reads time in any other way."""

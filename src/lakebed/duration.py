@@ -13,8 +13,6 @@ from typing import Final
 from lakebed.errors import InvalidRequest
 from lakebed.texts import LONG_MAX, shown
 
-__all__ = ["format_duration", "format_iso_duration", "format_size", "parse_duration_ms", "parse_size_bytes"]
-
 _UNIT_MS: Final[dict[str, Decimal]] = {
     alias: Decimal(factor)
     for factor, aliases in (

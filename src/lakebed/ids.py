@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import uuid
 
-__all__ = ["new_uuid"]
-
 
 def new_uuid(rng: random.Random) -> str:
     """A random UUID (version 4) in its canonical lower-case form."""

@@ -20,8 +20,6 @@ from typing import Any, Final, TextIO
 import msgspec
 from typing_extensions import override
 
-__all__ = ["Log", "logger", "redacted", "remove", "write_to"]
-
 _ROOT: Final = "lakebed"
 logging.getLogger(_ROOT).addHandler(logging.NullHandler())  # without it, Python prints a library's warnings itself
 

@@ -14,18 +14,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
-__all__ = [
-    "LATENCY_BOUNDS_S",
-    "NAMING_LABELS",
-    "Counter",
-    "Gauge",
-    "Histogram",
-    "Registry",
-    "counting_lock",
-    "default_registry",
-    "render",
-]
-
 M = TypeVar("M", "Counter", "Gauge", "Histogram")
 
 LATENCY_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)

@@ -18,8 +18,6 @@ from typing import Any, Protocol, TypeVar, cast
 
 from lakebed.clock import Clock, SystemClock
 
-__all__ = ["Condition", "Environment", "Pool", "Runtime", "ThreadRuntime"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -13,20 +13,6 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-__all__ = [
-    "LONG_MAX",
-    "counted",
-    "did_you_mean",
-    "html_table",
-    "names_of",
-    "refuse_unknown_keywords",
-    "shown",
-    "sized",
-    "spans_of",
-    "utc",
-    "whole_number",
-]
-
 LONG_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 40
 _SHOWN_MAX: Final = 120

@@ -18,7 +18,6 @@ LOCAL = {
     "lakebed.table.file_encoding": "the same",
     "lakebed.table.frames": "optional: pandas, polars, duckdb",
     "lakebed.table.read": "an append-only table is read without acero",
-    "lakebed.table.rows": "a diff needs Acero and Parquet, a read of a tag does not",
     "lakebed.table.table": "opening a table and its tags loads neither reading nor writing",
 }
 """Modules with imports inside of functions, and why."""

@@ -15,8 +15,6 @@ from lakebed.lsm.plan import CompactionTask
 from lakebed.lsm.publisher import CompactionJob
 from lakebed.runtime import Environment
 
-__all__ = ["MemoryPublisher"]
-
 
 class _Job:
     """A compaction under way."""

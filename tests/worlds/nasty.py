@@ -21,8 +21,6 @@ import pyarrow as pa
 from lakebed.table.predicate import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith
 from lakebed.table.predicate_tree import Comparison
 
-__all__ = ["NASTY", "NastyColumn", "float32", "random_predicate", "truth"]
-
 NAN: Final = math.nan
 INF: Final = math.inf
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PromiseBroken"]
-
 
 class PromiseBroken(AssertionError):
     """A store did not do what it promises."""

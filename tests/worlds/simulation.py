@@ -16,8 +16,6 @@ from lakebed.testing.scheduled_calls import FaultRates
 from worlds.promise import PromiseBroken
 from worlds.world import World
 
-__all__ = ["Simulation", "main"]
-
 W = TypeVar("W", bound=World)
 
 _STORES: Final = ("kv", "repo")

@@ -11,8 +11,6 @@ from typing import Final
 
 from lakebed.clock import SystemClock
 
-__all__ = ["pause", "wait_until"]
-
 _CLOCK: Final = SystemClock()
 
 

@@ -28,8 +28,6 @@ from lakebed.testing.scheduler import Scheduler
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
 from worlds.promise import PromiseBroken
 
-__all__ = ["FAULTS", "Life", "Monitor", "World"]
-
 Life = Callable[[str, random.Random], None]
 """What a process does, given the name of this life and what it draws from."""
 

@@ -10,8 +10,6 @@ from lakebed.cli.command import Command
 from lakebed.cli.grammar import argument
 from lakebed.cli.shells import Shell, script_of
 
-__all__ = ["Completion", "Version"]
-
 
 class Version(Command, name="version"):
     """Print lakebed's version."""

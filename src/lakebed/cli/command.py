@@ -23,8 +23,6 @@ from lakebed.cli import output
 from lakebed.cli.grammar import Parameter, option, pairs, parameters_of
 from lakebed.errors import LakebedError
 
-__all__ = ["COMMON", "Command", "CommandSpec", "Confirmed", "Deletion"]
-
 
 class Command:
     """One command, with the values of its parameters as attributes.

@@ -8,8 +8,6 @@ from lakebed.cli import exits
 from lakebed.cli.grammar import LAKE_VARIABLE
 from lakebed.cli.groups import Group
 
-__all__ = ["ROOT"]
-
 _CODES: Final = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
 
 _GROUPS: Final = (

@@ -19,8 +19,6 @@ from lakebed.cli.groups import Group
 from lakebed.cli.loading import load
 from lakebed.errors import LakebedError
 
-__all__ = ["candidates"]
-
 _MEANING_CHARACTERS_MAX: Final = 80
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from lakebed.lake.lake import Lake as OpenLake
     from lakebed.table.table import Table
 
-__all__ = ["BranchTableCommand", "LakeCommand", "TableCommand"]
-
 
 class LakeCommand(Command):
     """A command on a lake."""

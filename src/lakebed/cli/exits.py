@@ -20,22 +20,6 @@ from lakebed.errors import (
     UnsupportedFormat,
 )
 
-__all__ = [
-    "BUG",
-    "CONFLICT",
-    "DECLINED",
-    "FAULTY",
-    "INTERRUPTED",
-    "MEANINGS",
-    "NOT_FOUND",
-    "OK",
-    "REJECTED",
-    "UNAVAILABLE",
-    "USAGE",
-    "Exit",
-    "exit_code",
-]
-
 
 class Exit(Exception):
     """End the command with an exit code; everything is printed already."""

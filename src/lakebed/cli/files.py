@@ -26,8 +26,6 @@ import pyarrow.parquet
 from lakebed.cli import output
 from lakebed.errors import InvalidRequest, NotFound
 
-__all__ = ["Format", "Loaded", "print_rows", "read_file", "schema_of_file", "write_rows"]
-
 Format = Literal["table", "json", "csv", "parquet"]
 
 _BY_SUFFIX: dict[str, Format] = {

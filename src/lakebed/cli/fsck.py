@@ -11,8 +11,6 @@ from lakebed.errors import InvalidRequest
 from lakebed.fsck.check import check_url
 from lakebed.fsck.repair import RepairReport, repair_url
 
-__all__ = ["Check"]
-
 
 class Check(Command):
     """A command that checks a lake or a store of it."""

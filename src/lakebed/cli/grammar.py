@@ -22,18 +22,6 @@ from typing import Any, Final
 from lakebed.errors import InvalidRequest
 from lakebed.texts import LONG_MAX, whole_number
 
-__all__ = [
-    "LAKE_VARIABLE",
-    "Argument",
-    "Option",
-    "Parameter",
-    "argument",
-    "either",
-    "option",
-    "pairs",
-    "parameters_of",
-]
-
 LAKE_VARIABLE: Final = "LAKEBED_LAKE"
 """The environment variable with the lake of commands that leave it out."""
 

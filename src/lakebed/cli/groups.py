@@ -13,8 +13,6 @@ from functools import cached_property
 from lakebed.cli.command import Command, CommandSpec
 from lakebed.cli.loading import load
 
-__all__ = ["Group"]
-
 
 @dataclass
 class Group:

@@ -15,8 +15,6 @@ from lakebed.cli.command import COMMON, CommandSpec
 from lakebed.cli.grammar import Option, Parameter
 from lakebed.cli.groups import Group
 
-__all__ = ["page_of_command", "page_of_group"]
-
 _COLUMNS_MAX = 110
 _TERM_COLUMNS_MAX = 34
 """A longer term has a line of its own."""

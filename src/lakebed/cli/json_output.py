@@ -11,17 +11,6 @@ if TYPE_CHECKING:
     from lakebed.fsck.model import CheckReport
     from lakebed.reclaim.model import Pin, ReclaimReport, Version
 
-__all__ = [
-    "is_idle",
-    "of_pin",
-    "of_report",
-    "of_version",
-    "print_check",
-    "print_report",
-    "print_reports",
-    "sentence_of_report",
-]
-
 _DELETIONS_SHOWN_MAX = 20
 
 

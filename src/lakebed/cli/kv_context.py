@@ -16,8 +16,6 @@ from lakebed.kv.options import DatabaseOptions
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, nearest_names
 from lakebed.objects import open_store
 
-__all__ = ["SHORT_LIVED", "DatabaseCommand", "DatabaseLake", "database_at", "names_of", "new_spelling", "url_of"]
-
 DatabaseLake = Annotated[str | None, argument("LAKE", help=LAKE_HELP, is_lake=True)]
 DatabaseName = Annotated[str | None, argument("NAME", help="A database of the lake: serving is at LAKE/serving.kv.")]
 

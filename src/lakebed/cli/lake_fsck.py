@@ -8,8 +8,6 @@ from lakebed.cli.fsck import Check
 from lakebed.cli.grammar import argument
 from lakebed.cli.lakes import SomeStore
 
-__all__ = ["Fsck"]
-
 
 class Fsck(Check, name="fsck"):
     """Check that everything a lake refers to exists and is readable; change nothing unless asked to repair."""

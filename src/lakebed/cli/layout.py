@@ -15,8 +15,6 @@ from typing import Final
 
 from lakebed.cli.loading import load
 
-__all__ = ["Columns", "fit", "records", "width_of", "wrapped"]
-
 _GAPS: Final = (3, 2)
 """Spaces between two columns: where there is room, and where there is not."""
 _SENTENCE_COLUMNS_MIN: Final = 20

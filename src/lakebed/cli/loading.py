@@ -8,8 +8,6 @@ from typing import Final
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["load"]
-
 _EXTRAS: Final = {"lakebed.server.serve": ("The server", "server"), "lakebed.cli.pipelines": ("A pipeline", "spark")}
 """Modules that need an optional extra."""
 

@@ -29,8 +29,6 @@ from lakebed.cli.shells import COMPLETE
 from lakebed.clock import SystemClock
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
 
-__all__ = ["main", "run"]
-
 
 class _WithoutPandas(MetaPathFinder):
     """Hide pandas, as if it were not installed.

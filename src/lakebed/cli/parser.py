@@ -18,8 +18,6 @@ from lakebed.cli.groups import Group
 from lakebed.errors import InvalidRequest
 from lakebed.texts import shown
 
-__all__ = ["Parsed", "find", "in_order", "parse", "usage_error"]
-
 _VALUED_BEFORE: Final = ("--storage-option", "--path")
 """Options with a value that may stand before a command."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-__all__ = ["bar"]
-
 
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[Any], None]]:

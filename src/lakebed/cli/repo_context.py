@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
 
-__all__ = [
-    "BranchName",
-    "ObjectPath",
-    "Reference",
-    "RepositoriesCommand",
-    "RepositoryCommand",
-    "of_commit",
-    "of_entry",
-    "of_listed",
-    "print_differences",
-]
-
 BranchName = Annotated[str, argument("BRANCH", help="A branch of the repository.")]
 Reference = Annotated[
     str, argument("REF", help="A branch, tag or commit; also main~2, main^1, main@ (only committed).")

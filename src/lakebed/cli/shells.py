@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["COMPLETE", "Shell", "script_of"]
-
 COMPLETE: Final = "--complete"
 """The hidden option by which a shell asks for completions: ``lakebed --complete LINE``."""
 

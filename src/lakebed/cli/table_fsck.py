@@ -5,8 +5,6 @@ from __future__ import annotations
 from lakebed.cli.context import TableCommand
 from lakebed.cli.fsck import Check
 
-__all__ = ["Fsck"]
-
 
 class Fsck(Check, TableCommand, name="fsck"):
     """Check that everything the table refers to exists and is readable; change nothing unless asked to repair."""

@@ -11,8 +11,6 @@ from lakebed.table.versions import rollback_target
 if TYPE_CHECKING:
     from lakebed.table.compact import CompactReport
 
-__all__ = ["of_compaction", "of_schema", "of_snapshot", "of_tag", "sentence_of_compaction"]
-
 
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     """A snapshot's facts."""

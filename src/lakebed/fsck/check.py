@@ -22,8 +22,6 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 
-__all__ = ["check_lake", "check_url"]
-
 
 def check_url(
     url: str,

@@ -34,8 +34,6 @@ from lakebed.lsm.model import FileMeta
 from lakebed.lsm.sort import sort_rows
 from lakebed.objects.port import ObjectMeta
 
-__all__ = ["check_database"]
-
 _CACHE_BYTES: Final = 8 << 20
 """Blocks are read once, so only tails are worth keeping."""
 

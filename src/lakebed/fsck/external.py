@@ -20,8 +20,6 @@ from lakebed.table.layout import Layout
 from lakebed.table.placement import Placement
 from lakebed.table.table import Table
 
-__all__ = ["list_external", "report_unnamed"]
-
 
 def list_external(table: Table, listed: Iterable[str], used: Collection[str]) -> dict[str, ObjectMeta]:
     """Return the files below the external roots of a table, and those of `used` elsewhere, by their URLs.

@@ -22,8 +22,6 @@ from lakebed.table.merge import encode_keys
 from lakebed.table.model import STATS_VERSION, DataField, DataFile, TableSchema
 from lakebed.table.table import Table
 
-__all__ = ["check_data_files"]
-
 
 def check_data_files(table: Table, files: pa.Table, findings: Findings) -> None:
     """Read every file and report where it differs from its entry.

@@ -16,8 +16,6 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.texts import html_table
 
-__all__ = ["CheckReport", "Finding", "Findings", "Progress", "Severity"]
-
 Severity = Literal["error", "warning", "info"]
 """error: a promise is broken. warning: the store works, but look at it. info: no action needed (an orphan file)."""
 

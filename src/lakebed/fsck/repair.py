@@ -38,8 +38,6 @@ from lakebed.table.table import Table
 from lakebed.table.types import arrow_type
 from lakebed.table.write_settings import check_writable
 
-__all__ = ["BranchRepair", "RepairReport", "SkippedFile", "repair_statistics", "repair_url"]
-
 _Key = tuple[bytes, int, str]
 """Partition, bucket and name: a file keeps them when a compaction moves it to another level."""
 

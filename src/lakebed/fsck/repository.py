@@ -45,8 +45,6 @@ from lakebed.repo.records import decode_record, read_records
 from lakebed.repo.reflog import reflog
 from lakebed.repo.rows import prefix_range
 
-__all__ = ["check_repository"]
-
 R = TypeVar("R", Branch, Tag)
 
 _CACHE_BYTES: Final = 16 << 20

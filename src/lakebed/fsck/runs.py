@@ -13,8 +13,6 @@ from lakebed.table.binary_row import decode_rows
 from lakebed.table.merge import encode_keys
 from lakebed.table.model import TableSchema
 
-__all__ = ["check_runs"]
-
 
 def check_runs(live: pa.Table, *, schema: TableSchema, called: str, findings: Findings) -> None:
     """Report files whose key range is reversed, and files of one level above 0 that overlap.

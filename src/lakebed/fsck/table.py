@@ -40,8 +40,6 @@ from lakebed.table.table import Table
 from lakebed.table.times import is_future
 from lakebed.table.unfinished import Deletion, load_deletions
 
-__all__ = ["check_table"]
-
 _CACHE_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of decoded manifests cached between versions; beyond it shared manifests are read again."""
 

@@ -13,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["AccessLine", "AccessLog", "open_access_log"]
-
 _STANDARD_ERROR: Final = 2
 
 _LINES_MAX: Final = 50_000

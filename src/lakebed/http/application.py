@@ -23,8 +23,6 @@ from lakebed.http.errors import error_reply
 from lakebed.http.gate import Gate
 from lakebed.http.site import Principal, Site
 
-__all__ = ["build"]
-
 P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
 

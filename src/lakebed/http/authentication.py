@@ -12,8 +12,6 @@ from typing import Final
 
 from lakebed.http.errors import unauthorized
 
-__all__ = ["CREDENTIAL_BYTES_MAX", "parse_credential"]
-
 CREDENTIAL_BYTES_MAX: Final = 1_024
 """Longest ``Authorization`` header that is parsed."""
 

@@ -24,8 +24,6 @@ from lakebed.http.replies import json
 from lakebed.http.serving import Serving
 from lakebed.http.streaming import download, gathered, upload
 
-__all__ = ["Call", "ClientGone", "Effort"]
-
 B = TypeVar("B")
 P = ParamSpec("P")
 R = TypeVar("R")

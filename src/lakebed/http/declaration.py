@@ -12,8 +12,6 @@ from typing import Any, Final, Generic, Literal, TypedDict, TypeVar
 from starlette.responses import Response
 from typing_extensions import Unpack
 
-__all__ = ["ROLES", "Endpoint", "Handler", "Parameter", "Role", "Route", "Routes"]
-
 C = TypeVar("C")
 """The class of calls that a service's handlers take."""
 

@@ -15,8 +15,6 @@ from lakebed.http.call import Call, ClientGone
 from lakebed.http.declaration import Endpoint, Route
 from lakebed.http.site import Change, Principal, Site
 
-__all__ = ["TRACE", "EndpointApp", "RequestTrace"]
-
 P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
 

@@ -31,17 +31,6 @@ from lakebed.errors import (
 from lakebed.http.ranges import content_range
 from lakebed.http.replies import json
 
-__all__ = [
-    "KIND_HEADER",
-    "ErrorBody",
-    "error_reply",
-    "forbidden",
-    "message_reply",
-    "public_body",
-    "status_of",
-    "unauthorized",
-]
-
 KIND_HEADER: Final = "x-lakebed-error"
 """The kind of an error, for programs."""
 CLASS_HEADER: Final = "x-lakebed-error-class"

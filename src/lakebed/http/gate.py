@@ -20,8 +20,6 @@ from lakebed.http.endpoint import TRACE, RequestTrace
 from lakebed.http.site import Principal, Site
 from lakebed.metrics import default_registry
 
-__all__ = ["Gate"]
-
 _REQUESTS: Final = default_registry.counter(
     "lakebed_server_requests_total",
     help_text="Requests by method, route and status.",

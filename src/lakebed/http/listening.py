@@ -9,8 +9,6 @@ from typing import Final
 
 from lakebed.errors import InvalidRequest, Unavailable
 
-__all__ = ["bind", "check_host", "url_of"]
-
 _PORT_MAX: Final = 65_535
 
 

@@ -9,8 +9,6 @@ import ctypes
 
 import pyarrow as pa
 
-__all__ = ["lean_pool", "release_unused"]
-
 
 def lean_pool() -> pa.MemoryPool:
     """Arrow's allocator that returns freed memory soon: jemalloc, or else the system's.

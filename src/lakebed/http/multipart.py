@@ -15,8 +15,6 @@ from lakebed.errors import InvalidRequest
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
-__all__ = ["FORM", "form_content"]
-
 FORM: Final = "multipart/form-data"
 _FIELD: Final = b"content"
 

@@ -12,8 +12,6 @@ import msgspec
 from lakebed.http.declaration import Parameter, Route
 from lakebed.http.errors import ErrorBody
 
-__all__ = ["PathParameter", "Service", "describe"]
-
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::path)?\}")
 _SCHEMAS: Final = "#/components/schemas/{name}"
 _STATUS_TEXTS: Final = {

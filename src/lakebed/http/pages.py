@@ -8,8 +8,6 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-__all__ = ["AMOUNT_DEFAULT", "AMOUNT_MAX", "Page", "PageRequest", "Pagination", "page_of"]
-
 AMOUNT_DEFAULT: Final = 100
 AMOUNT_MAX: Final = 1_000
 """Most rows of a page, so that no single request occupies the server for long."""

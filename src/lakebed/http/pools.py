@@ -11,8 +11,6 @@ from typing import ParamSpec, TypeVar
 from lakebed.http.options import HttpOptions
 from lakebed.http.upload_slots import UploadSlots
 
-__all__ = ["Pools", "run_in"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -23,8 +23,6 @@ from lakebed.http.options import HttpOptions
 from lakebed.http.protocol import bounded_http
 from lakebed.http.site import Principal, Site
 
-__all__ = ["RunningServer", "serve"]
-
 P = TypeVar("P", bound=Principal)
 C = TypeVar("C", bound=Call)
 

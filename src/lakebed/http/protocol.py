@@ -17,8 +17,6 @@ from lakebed.http.errors import ErrorBody
 from lakebed.http.options import HttpOptions
 from lakebed.http.replies import encode
 
-__all__ = ["bounded_http"]
-
 _TOO_LARGE: Final = "The head of the request is larger than the limit of {:,} bytes: send fewer or shorter headers."
 _TOO_LATE: Final = "The head of the request was not complete within {:g} s: send it again."
 _NO_HTTP: Final = "The bytes received are not a valid HTTP/1.1 request."

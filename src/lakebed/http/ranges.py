@@ -11,8 +11,6 @@ from typing import Final
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["content_range", "parse_range"]
-
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII)
 _SHOWN_CHARACTERS: Final = 60
 _DIGITS_MAX: Final = 18

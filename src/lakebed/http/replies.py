@@ -11,8 +11,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-__all__ = ["StreamedResponse", "empty", "encode", "json", "printable"]
-
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 encode: Final = msgspec.json.Encoder().encode
 """A value as JSON."""

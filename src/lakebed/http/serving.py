@@ -20,8 +20,6 @@ from lakebed.http.options import HttpOptions
 from lakebed.http.pools import Pools, run_in
 from lakebed.runtime import Environment
 
-__all__ = ["Serving"]
-
 _FLUSH_INTERVAL_S: Final = 0.25
 
 _RELEASE_INTERVAL_S: Final = 15.0

@@ -14,8 +14,6 @@ from typing import Final
 from lakebed.clock import Clock
 from lakebed.errors import InvalidRequest
 
-__all__ = ["SIGNING_KEY_BYTES", "Signer"]
-
 SIGNING_KEY_BYTES: Final = 32
 
 

@@ -13,8 +13,6 @@ from lakebed.http.call import Call
 from lakebed.http.declaration import Endpoint
 from lakebed.http.serving import Serving
 
-__all__ = ["Change", "Principal", "Site"]
-
 
 class Principal(Protocol):
     """An authenticated caller."""

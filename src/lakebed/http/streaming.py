@@ -19,8 +19,6 @@ from typing_extensions import Buffer
 from lakebed.errors import Unavailable
 from lakebed.http.upload_slots import UploadSlot, UploadSlots
 
-__all__ = ["chained", "download", "gathered", "upload", "whole_or_stream"]
-
 R = TypeVar("R")
 
 _WAITING_MAX: Final = 2

@@ -14,8 +14,6 @@ from contextlib import asynccontextmanager
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["UploadSlot", "UploadSlots"]
-
 _LOOK_S = 0.5
 """How often a waiting upload looks for an idle one."""
 

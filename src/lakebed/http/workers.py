@@ -15,8 +15,6 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Final
 
-__all__ = ["CONTEXT", "run_workers"]
-
 CONTEXT: Final = multiprocessing.get_context("spawn")
 """Workers share nothing with their parent but the socket: forking a process with threads is not safe."""
 

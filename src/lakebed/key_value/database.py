@@ -26,8 +26,6 @@ from lakebed.key_value.port import (
 from lakebed.kv import Database, DatabaseOptions, DatabaseReader, Snapshot, WriteBatch
 from lakebed.kv.options import CollectorOptions
 
-__all__ = ["COLLECTOR_OPTIONS", "DATABASE_OPTIONS", "DatabaseKeyValue", "DatabaseSnapshot"]
-
 DATABASE_OPTIONS: Final = DatabaseOptions(
     # Rows are a few hundred bytes: so many are in a memtable that a quarter of the usual bytes is a good file, and a
     # process that stages a million of them stays small.

@@ -30,8 +30,6 @@ from lakebed.key_value.port import (
 )
 from lakebed.runtime import Environment
 
-__all__ = ["MemoryKeyValue", "MemorySpace"]
-
 _BLOCK_ROW_COUNT_MAX: Final = 512
 _BATCH_ROW_COUNT: Final = 16_384
 

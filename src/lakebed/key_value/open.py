@@ -24,8 +24,6 @@ from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["open_key_value"]
-
 _POSTGRES: Final = ("postgresql://", "postgres://")
 _RECORDS_END: Final = "/_repositories"
 """Behind the storage's URL, where the records are unless they are elsewhere."""

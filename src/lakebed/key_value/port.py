@@ -28,23 +28,6 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.kv.ranges import Bounds, check_range
 from lakebed.lsm import model
 
-__all__ = [
-    "BOUND_BYTES_MAX",
-    "KEY_BYTES_MAX",
-    "PAIR_SCHEMA",
-    "VALUE_BYTES_MAX",
-    "WRITE_BYTES_MAX",
-    "Change",
-    "KeyValue",
-    "KeyValueSnapshot",
-    "check_key",
-    "checked_bounds",
-    "checked_change",
-    "checked_columns",
-    "pair_batch",
-    "unexpected_value",
-]
-
 BOUND_BYTES_MAX: Final = 65_535
 """Longest start or end of a scan. A bound may be longer than a key: it only marks a position between keys."""
 

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
     from lakebed.key_value.postgres_connections import Connection
 
-__all__ = ["PostgresKeyValue", "open_postgres"]
-
 FORMAT: Final = 1
 """Of the tables. A newer one is refused."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
-__all__ = ["CONNECTIONS_MAX", "Connections", "Witness", "raise_translated"]
-
 R = TypeVar("R")
 
 CONNECTIONS_MAX: Final = 12

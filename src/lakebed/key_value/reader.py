@@ -16,8 +16,6 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 
-__all__ = ["ReadOnlyKeyValue"]
-
 _OPTIONS: Final = ReaderOptions(follow_latest=True, background=False)
 
 

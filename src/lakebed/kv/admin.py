@@ -22,21 +22,6 @@ from lakebed.reclaim.model import ReclaimReport, Version
 from lakebed.reclaim.sweep import Progress
 from lakebed.runtime import Environment
 
-__all__ = [
-    "DatabaseAdmin",
-    "collect_garbage",
-    "compact",
-    "create_checkpoint",
-    "create_clone",
-    "delete_checkpoint",
-    "destroy",
-    "list_checkpoints",
-    "list_manifests",
-    "refresh_checkpoint",
-    "restore",
-    "show_manifest",
-]
-
 Url = str | os.PathLike[str]
 Options = Mapping[str, str] | None
 

@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple
 from lakebed.errors import Fenced, InternalError, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.runtime import Condition, Environment
 
-__all__ = ["Background", "Due", "Stopped"]
-
 _PAUSE_FIRST_S: Final = 0.1
 _PAUSE_MAX_S: Final = 10.0
 

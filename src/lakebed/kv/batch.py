@@ -16,8 +16,6 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 
-__all__ = ["BATCH_BYTES_MAX", "WriteBatch", "check_batch_size", "lifetime_ms"]
-
 BATCH_BYTES_MAX: Final = 512 << 20
 """Most bytes of one batch: its log object is one Arrow batch, whose columns end at 2 GiB."""
 

@@ -35,31 +35,6 @@ from lakebed.kv.options import CheckpointOptions
 from lakebed.kv.wal import WalLog
 from lakebed.texts import did_you_mean
 
-__all__ = [
-    "CHECKPOINT_COUNT_MAX",
-    "NAME_BYTES_MAX",
-    "check_checkpoint_name",
-    "check_open",
-    "check_readable",
-    "create_checkpoint",
-    "delete_checkpoint",
-    "describe_checkpoint",
-    "find_checkpoint",
-    "last_durable_wal_id",
-    "lifetime_in_ms",
-    "list_checkpoints",
-    "live_checkpoints",
-    "make_checkpoint",
-    "new_checkpoint",
-    "readable_versions",
-    "refresh_checkpoint",
-    "with_checkpoint",
-    "with_latest",
-    "with_refreshed",
-    "without_checkpoint",
-    "without_expired",
-]
-
 CHECKPOINT_COUNT_MAX: Final = 10_000
 """Live checkpoints of one database: every manifest names them all, about 200 bytes each."""
 

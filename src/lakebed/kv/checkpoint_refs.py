@@ -18,8 +18,6 @@ from collections.abc import Callable
 from lakebed.lsm.model import FileSet
 from lakebed.runtime import Runtime
 
-__all__ = ["CheckpointRef", "CheckpointRefs"]
-
 
 class CheckpointRef:
     """Keeps a checkpoint as long as it is referenced. Shared by all who read the files that the checkpoint pins."""

@@ -42,8 +42,6 @@ from lakebed.log import logger
 from lakebed.lsm.file_id import mint_file_id
 from lakebed.lsm.operators import find_operator
 
-__all__ = ["FENCE_TRIES_MAX", "Claim", "claim_all", "claim_writer", "first_manifest"]
-
 _LOG: Final = logger("kv")
 
 FENCE_TRIES_MAX: Final = 1_000

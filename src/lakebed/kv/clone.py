@@ -39,8 +39,6 @@ from lakebed.kv.wal_record import decode_record
 from lakebed.objects.create_once import create_once
 from lakebed.objects.path import parse_url
 
-__all__ = ["PIN_LIFETIME", "create_clone"]
-
 PIN_LIFETIME: Final = timedelta(hours=1)
 """How long pins of an unfinished clone live: after a crash they keep files for so long. Steps that take longer lengthen
 them on the way; a shorter lifetime only makes a slow retry begin again."""

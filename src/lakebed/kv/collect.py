@@ -50,8 +50,6 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 
-__all__ = ["Collection", "Collector", "collect_garbage", "collect_once", "plan_garbage"]
-
 _READS_MAX: Final = 8
 """Pinned manifests that are read at once."""
 

@@ -32,8 +32,6 @@ from lakebed.lsm.model import FileSet
 from lakebed.lsm.operators import MergeOperator, find_operator
 from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
 
-__all__ = ["Compactor"]
-
 _CACHE_BYTES: Final = 32 << 20
 """For the tails of the files that are being merged; blocks are read once and not kept."""
 

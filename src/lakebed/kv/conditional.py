@@ -15,8 +15,6 @@ from lakebed.kv.read_core import raise_explained
 from lakebed.kv.writer import WriterCore
 from lakebed.lsm.view import View
 
-__all__ = ["append_batch", "write_if"]
-
 
 def append_batch(
     writer: WriterCore, batch: WriteBatch, *, await_durable: bool, check: Callable[[], None] | None = None

@@ -46,8 +46,6 @@ from lakebed.kv.writer_threads import WriterThreads
 from lakebed.lsm.model import KEY_BYTES_MAX, VALUE_BYTES_MAX, Kind, check_key, check_value
 from lakebed.lsm.operators import find_operator
 
-__all__ = ["Database"]
-
 T = TypeVar("T")
 
 

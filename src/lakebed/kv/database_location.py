@@ -14,8 +14,6 @@ from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import probe_create_only
 from lakebed.runtime import Environment
 
-__all__ = ["DatabaseLocation"]
-
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLocation:

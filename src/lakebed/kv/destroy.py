@@ -43,8 +43,6 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, report_of
 
-__all__ = ["ProgressCall", "destroy", "find_objects", "store_name", "take_apart"]
-
 ProgressCall = Callable[[Progress], None]
 
 _ROLES = ("writer", "compactor")

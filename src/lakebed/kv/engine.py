@@ -26,8 +26,6 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.operators import MergeOperator, find_operator
 from lakebed.lsm.tree import Tree
 
-__all__ = ["Engine", "start_engine"]
-
 
 class Engine(NamedTuple):
     """The parts of an open database that know files and rows."""

@@ -12,8 +12,6 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["Forkable", "close_in_forks"]
-
 
 class Forkable(Protocol):
     """Something that is open in this process."""

@@ -30,8 +30,6 @@ from lakebed.kv.wal import WalLog
 from lakebed.lsm.memtable import Memtable
 from lakebed.runtime import Environment
 
-__all__ = ["GroupCommit", "LogGroups", "Unencodable", "copy_error"]
-
 
 class Unencodable(Exception):
     """The oldest group cannot be encoded; the caller of `LogGroups.append_oldest` takes its rows back."""

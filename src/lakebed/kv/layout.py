@@ -15,26 +15,6 @@ from typing import Final
 
 from lakebed.lsm.file_id import is_file_id
 
-__all__ = [
-    "BOUNDARY_FOLDER",
-    "LEASE_PATH",
-    "MANIFEST_FOLDER",
-    "SST_FOLDER",
-    "WAL_FOLDER",
-    "is_own",
-    "manifest_name",
-    "manifest_path",
-    "parse_boundary",
-    "parse_manifest",
-    "parse_manifest_name",
-    "parse_sst",
-    "parse_wal",
-    "parse_wal_name",
-    "sst_path",
-    "wal_name",
-    "wal_path",
-]
-
 MANIFEST_FOLDER: Final = "manifest"
 WAL_FOLDER: Final = "wal"
 SST_FOLDER: Final = "sst"

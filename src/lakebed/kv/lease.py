@@ -30,17 +30,6 @@ from lakebed.errors import Conflict, Fenced, InvalidRequest, NotFound, OutcomeUn
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import LEASE_PATH
 
-__all__ = [
-    "LEASE_LIFETIME_MS_DEFAULT",
-    "LEASE_LIFETIME_MS_MAX",
-    "FoundLease",
-    "Lease",
-    "Process",
-    "read_lease",
-    "take_lease",
-    "this_process",
-]
-
 LEASE_LIFETIME_MS_MAX: Final = 3_600_000
 """Longest lease, and so the longest time that a crashed owner on another machine can be in the way."""
 

@@ -10,8 +10,6 @@ from typing import Any, Final, TypeVar
 from lakebed.errors import InvalidRequest
 from lakebed.kv.options import DatabaseOptions
 
-__all__ = ["L0_SST_BYTES_MAX", "check_database_options", "check_type"]
-
 T = TypeVar("T")
 
 L0_SST_BYTES_MAX: Final = 1 << 30

@@ -18,8 +18,6 @@ from lakebed.kv.layout import sst_path
 from lakebed.kv.model import ExternalDatabase, Manifest
 from lakebed.objects.port import ObjectStore
 
-__all__ = ["Locations", "file_ids", "named_entries"]
-
 
 class Locations:
     """The files of one database. Thread-safe.

@@ -27,8 +27,6 @@ from typing_extensions import Buffer
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.kv.model import Manifest
 
-__all__ = ["FORMAT", "DecodedManifest", "decode_manifest", "encode_manifest", "find_write_id"]
-
 FORMAT: Final = 1
 
 _FEATURES: Final[frozenset[str]] = frozenset()

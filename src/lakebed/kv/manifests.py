@@ -35,8 +35,6 @@ from lakebed.kv.model import Manifest
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.objects.probe import is_probe
 
-__all__ = ["PREVIOUS_WRITE_IDS_MAX", "ManifestLog", "describe_folder"]
-
 PREVIOUS_WRITE_IDS_MAX: Final = 64
 """Write ids of older manifests that each manifest lists: about 2.5 KB."""
 

@@ -15,17 +15,6 @@ import msgspec
 
 from lakebed.lsm.model import FileMeta, FileSet, Run
 
-__all__ = [
-    "Checkpoint",
-    "CheckpointCreateResult",
-    "CheckpointScope",
-    "CloneSource",
-    "ExternalDatabase",
-    "Job",
-    "Manifest",
-    "Owner",
-]
-
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """On whose behalf a checkpoint is held; which of the other fields count depends on the kind."""

@@ -17,8 +17,6 @@ from lakebed.kv.reader import DatabaseReader
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["open_database", "open_from_checkpoint", "open_reader"]
-
 
 def open_database(
     url: str | os.PathLike[str] | ObjectStore,

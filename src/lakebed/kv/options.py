@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-__all__ = ["CheckpointOptions", "CollectorOptions", "DatabaseOptions", "ReaderOptions"]
-
 
 @dataclass(frozen=True, slots=True)
 class DatabaseOptions:

@@ -31,8 +31,6 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
 from lakebed.kv.options import CheckpointOptions
 
-__all__ = ["find_pin", "keep_pin", "pin_ancestor", "pin_parent", "release_pin"]
-
 
 def find_pin(manifest: Manifest, pin: str) -> Checkpoint | None:
     """A checkpoint by its id, dead or alive."""

@@ -36,8 +36,6 @@ from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.plan import CompactionTask
 from lakebed.lsm.publisher import CompactionJob
 
-__all__ = ["CompactorPublisher", "WriterPublisher", "newest_file_id"]
-
 _LOG: Final = logger("kv")
 
 _JOB_KIND: Final = "compaction"

@@ -8,8 +8,6 @@ from __future__ import annotations
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import KEY_BYTES_MAX, check_key
 
-__all__ = ["Bounds", "check_prefix", "check_range", "prefix_end"]
-
 Bounds = tuple[bytes | None, bytes | None]
 """``[start, end)``; None: open."""
 

@@ -16,8 +16,6 @@ from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.lsm.model import KEY_BYTES_MAX, ROW_SCHEMA, check_key
 from lakebed.lsm.view import View
 
-__all__ = ["FixedView", "ReadCore", "ViewSource", "raise_explained", "read_lazily"]
-
 T = TypeVar("T")
 
 

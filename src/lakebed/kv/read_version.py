@@ -41,15 +41,6 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, Manifest, Owner
 from lakebed.kv.options import ReaderOptions
 
-__all__ = [
-    "CheckpointSource",
-    "LatestSource",
-    "OwnCheckpointSource",
-    "PinnedVersion",
-    "ReadVersionSource",
-    "VersionSource",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class PinnedVersion:

@@ -27,8 +27,6 @@ from lakebed.kv.read_version import (
 from lakebed.kv.reader_core import ReaderCore
 from lakebed.lsm.model import check_key
 
-__all__ = ["DatabaseReader", "check_reader_options"]
-
 
 def check_reader_options(options: ReaderOptions) -> None:
     """Raise `InvalidRequest` for settings that cannot work."""

@@ -36,8 +36,6 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.operators import find_operator
 from lakebed.lsm.view import View
 
-__all__ = ["ReaderCore", "ShownVersion"]
-
 T = TypeVar("T")
 
 _END: Final = object()

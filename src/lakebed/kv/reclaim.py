@@ -34,19 +34,6 @@ from lakebed.lsm.file_id import file_id_time_ms
 from lakebed.objects.port import ObjectMeta
 from lakebed.reclaim.model import Deletable, ReclaimPlan
 
-__all__ = [
-    "Found",
-    "Pinned",
-    "detachable",
-    "is_over",
-    "is_taken_apart",
-    "needs_sealing",
-    "pinned_ids",
-    "plan_collection",
-    "plan_taking_apart",
-    "with_versions_sealed",
-]
-
 Pinned = Mapping[int, Manifest | None]
 """The manifest of every live checkpoint, by id; None: it is missing."""
 

@@ -31,8 +31,6 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.model import Kind
 
-__all__ = ["READ_AHEAD_BYTES", "fill", "read_records", "replay"]
-
 READ_AHEAD_BYTES: Final = 32 << 20
 """Bytes of log records that are read at once. More: quicker recovery from far stores, more memory."""
 

@@ -48,8 +48,6 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.flush import encode_memtable
 from lakebed.lsm.model import FileMeta
 
-__all__ = ["KEEP_FOR", "Restored", "giving_up", "restore"]
-
 KEEP_FOR: Final = timedelta(days=7)
 """How long the state before a restore stays, by default."""
 

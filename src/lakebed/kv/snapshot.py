@@ -16,8 +16,6 @@ from lakebed.kv.read_core import FixedView, ReadCore, ViewSource
 from lakebed.lsm.model import check_key
 from lakebed.lsm.view import View
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """Made by `Database.snapshot`. Close it, or use it in a ``with``: it keeps its files until then. Thread-safe."""

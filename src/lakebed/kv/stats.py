@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from lakebed.kv.writer import WriterCore
 
-__all__ = ["DatabaseStats", "stats_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStats:

@@ -27,8 +27,6 @@ from lakebed.kv.recovery import fill, read_records
 from lakebed.kv.wal_record import WalRecord
 from lakebed.lsm.memtable import Memtable
 
-__all__ = ["LOG_MOVED", "LogTail"]
-
 LOG_MOVED: Final = "log_moved"
 """Kind of the `Conflict` that says: read the newest manifest, then try again."""
 

@@ -29,8 +29,6 @@ from lakebed.kv.read_core import FixedView, ReadCore
 from lakebed.kv.writer import WriterCore
 from lakebed.lsm.model import Kind, check_key, check_value
 
-__all__ = ["Isolation", "Transaction", "begin_transaction"]
-
 Isolation = Literal["snapshot", "serializable"]
 
 _BATCH_ROW_COUNT = 4096

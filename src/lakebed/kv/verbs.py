@@ -46,8 +46,6 @@ from lakebed.objects.path import check_path
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.reclaim.sweep import Progress
 
-__all__ = ["DatabaseVerbs"]
-
 _PASSING_LIFETIME: Final = timedelta(hours=1)
 """Of a checkpoint that holds a version while it is cloned or restored; after a crash it stays for so long."""
 

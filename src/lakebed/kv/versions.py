@@ -27,18 +27,6 @@ from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.wal import WalLog
 from lakebed.reclaim.model import Pin, Version
 
-__all__ = [
-    "ManifestSummary",
-    "find_version",
-    "list_manifests",
-    "list_pins",
-    "list_versions",
-    "load_several",
-    "pin_of",
-    "version_of",
-    "versions_of",
-]
-
 _LOADED_AT_ONCE_COUNT: Final = 8
 _DIGITS_MAX: Final = 20
 

@@ -23,8 +23,6 @@ from lakebed.kv.layout import WAL_FOLDER, parse_wal, parse_wal_name, wal_name, w
 from lakebed.kv.wal_record import FENCE_BYTES, WalRecord, decode_record, encode_fence, encode_record, find_write_id
 from lakebed.objects.numbered_log import NumberedLog
 
-__all__ = ["WalEntry", "WalLog"]
-
 _FENCE_TRIES_MAX = 100
 
 

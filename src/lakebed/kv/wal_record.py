@@ -39,8 +39,6 @@ from typing_extensions import Buffer
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.lsm.model import ROW_SCHEMA
 
-__all__ = ["FENCE_BYTES", "WalRecord", "decode_record", "encode_fence", "encode_record", "find_write_id"]
-
 FENCE_BYTES: Final = 88
 """Size of a fence: the header alone."""
 

@@ -20,8 +20,6 @@ from lakebed.kv.wal_record import FENCE_BYTES
 from lakebed.objects.path import check_path
 from lakebed.reclaim.model import Explanation, Pin
 
-__all__ = ["why"]
-
 _SHOWN_MAX = 4
 
 

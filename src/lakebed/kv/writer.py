@@ -36,8 +36,6 @@ from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.view import View
 from lakebed.runtime import Environment
 
-__all__ = ["LOG_OBJECTS_LEFT_MAX", "LOG_OBJECTS_PER_MEMTABLE_MAX", "ProgressCall", "WriterCore"]
-
 _LOG: Final = logger("kv")
 
 T = TypeVar("T")

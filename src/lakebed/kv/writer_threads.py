@@ -9,8 +9,6 @@ from __future__ import annotations
 from lakebed.kv.background import Background, Stopped
 from lakebed.kv.writer import WriterCore
 
-__all__ = ["WriterThreads"]
-
 
 class WriterThreads:
     """The threads of one writer; none before `start`."""

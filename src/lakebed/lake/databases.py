@@ -19,8 +19,6 @@ from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import ReclaimReport
 
-__all__ = ["admin", "collect", "location", "remaining_bytes"]
-
 
 def location(root: LakeRoot, folder: str) -> DatabaseLocation:
     """Return where a database is. Its clones may be in this lake, or wherever the lake's credentials reach."""

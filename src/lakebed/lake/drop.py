@@ -29,8 +29,6 @@ from lakebed.table.external import roots_of
 from lakebed.table.external_files import own_external_files
 from lakebed.table.table import Table
 
-__all__ = ["drop_table", "is_dropped", "leftover", "plan_drop"]
-
 _MARK: Final = "lakebed/dropped"
 _SCHEMA_FOLDER: Final = "schema/"
 

@@ -17,8 +17,6 @@ from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, UnsupportedFormat
 
-__all__ = ["FORMAT", "MARKER_PATH", "check_marker", "encode_marker"]
-
 MARKER_PATH: Final = "lakebed.json"
 FORMAT: Final = 1
 _FEATURES: Final[frozenset[str]] = frozenset()

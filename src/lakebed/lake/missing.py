@@ -14,8 +14,6 @@ from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Explanation
 
-__all__ = ["no_such_object"]
-
 _NEAREST_MAX: Final = 3
 _COMPARED_MAX: Final = 1000
 """Names of a folder that are compared with the requested one: those that sort around it."""

@@ -16,22 +16,6 @@ from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest
 
-__all__ = [
-    "DATABASE_SUFFIX",
-    "DEFAULT_DATABASE",
-    "KINDS",
-    "WAREHOUSE_SUFFIX",
-    "StoreKind",
-    "StoreName",
-    "TableName",
-    "database_folder",
-    "nearest_names",
-    "parse_store_name",
-    "parse_table_name",
-    "split_path",
-    "split_top",
-]
-
 DEFAULT_DATABASE: Final = "default"
 WAREHOUSE_SUFFIX: Final = ".db"
 """Ends the folder of tables, as in a warehouse of Paimon's."""

@@ -14,8 +14,6 @@ from typing import Any, Final, Literal
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["LakeRoot", "module_of"]
-
 _MODULES: Final = {"database": "lakebed.lake.databases", "repository": "lakebed.lake.repositories"}
 
 

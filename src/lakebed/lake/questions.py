@@ -24,8 +24,6 @@ from lakebed.objects.reserve import RESERVE_PATH, keep_reserve
 from lakebed.reclaim.model import Deletable, Explanation, Listing, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.reclaim.sweep import Sweeper
 
-__all__ = ["clean", "history", "ls", "pins", "why"]
-
 _ADAPTERS: Final[dict[str, StoreAdapter]] = {
     "table": TableAdapter(),
     "database": DatabaseAdapter(),

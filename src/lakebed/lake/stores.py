@@ -36,8 +36,6 @@ if TYPE_CHECKING:  # loaded when a lake has such stores
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
 
-__all__ = ["Stores"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -25,19 +25,6 @@ from xxhash import xxh3_64_intdigest
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
 
-__all__ = [
-    "CONTINUES",
-    "PLAIN",
-    "TOMBSTONES_ONLY",
-    "Block",
-    "BlockEntry",
-    "Compression",
-    "decode_block",
-    "encode_block",
-    "keys_of",
-    "offsets_of",
-]
-
 PLAIN: Final = 1
 """Flag of a block: only PUT, no row has a TTL, each key once in the whole file. On disk: DO NOT CHANGE."""
 TOMBSTONES_ONLY: Final = 2

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from lakebed.runtime import Runtime, ThreadRuntime
 
-__all__ = ["CACHE_BYTES_MAX_DEFAULT", "BlockCache", "RowCache", "set_shared_cache_bytes", "shared_cache"]
-
 CACHE_BYTES_MAX_DEFAULT: Final = 64 << 20
 """Of the process's shared cache."""
 

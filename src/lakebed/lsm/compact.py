@@ -34,8 +34,6 @@ from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.plan import CompactionTask
 from lakebed.lsm.resolve import compacted
 
-__all__ = ["run_compaction"]
-
 READ_AHEAD_BYTES: Final = 16 << 20
 """Encoded bytes that all sources together read ahead."""
 

@@ -13,8 +13,6 @@ from typing import Final
 from lakebed.errors import InternalError, InvalidRequest
 from lakebed.runtime import Environment
 
-__all__ = ["FILE_ID_CHARACTERS", "file_id_at", "file_id_time_ms", "is_file_id", "mint_file_id"]
-
 FILE_ID_CHARACTERS: Final = 26
 """Length of an id. On disk: DO NOT CHANGE."""
 

@@ -29,8 +29,6 @@ from lakebed.lsm.format import Tail, decode_tail
 from lakebed.lsm.model import FileMeta, Row
 from lakebed.objects.port import ObjectStore
 
-__all__ = ["AHEAD_BYTES_DEFAULT", "FileReader"]
-
 AHEAD_BYTES_DEFAULT: Final = 4 << 20
 """Most bytes that a scan reads at once."""
 

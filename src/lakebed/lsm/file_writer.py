@@ -25,8 +25,6 @@ from lakebed.lsm.format import INDEX_SCHEMA, encode_tail
 from lakebed.lsm.model import ROW_SCHEMA, FileMeta, Kind
 from lakebed.objects.port import ObjectStore
 
-__all__ = ["FileOptions", "FileWriter"]
-
 _CREATE_TRIES_MAX: Final = 4
 """Creates of one file whose replies were lost, at once: a second call waits first."""
 

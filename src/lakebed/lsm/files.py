@@ -16,8 +16,6 @@ from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["FileStore"]
-
 _HANDLE_COUNT_MAX: Final = 32_768
 """Handles kept: twice the files that one version may have. When there are more, all are made anew."""
 

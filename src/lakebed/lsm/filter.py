@@ -18,8 +18,6 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 from xxhash import xxh3_64_intdigest
 
-__all__ = ["FILTER_BLOCK_BYTES", "Filter", "Probe", "build_filter", "hash_keys", "probe_hash", "probe_key"]
-
 FILTER_BLOCK_BYTES: Final = 32  # on disk: DO NOT CHANGE
 _BLOCK_BITS: Final = 8 * FILTER_BLOCK_BYTES
 _BLOCK_SHIFT: Final = 40  # on disk: DO NOT CHANGE

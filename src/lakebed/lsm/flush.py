@@ -13,8 +13,6 @@ from lakebed.lsm.merge import merge_windows
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import compacted
 
-__all__ = ["encode_memtable"]
-
 
 def encode_memtable(
     memtable: Memtable,

@@ -30,15 +30,6 @@ from lakebed.lsm.block import BlockEntry, keys_of
 from lakebed.lsm.filter import FILTER_BLOCK_BYTES, Filter
 from lakebed.lsm.model import FileMeta
 
-__all__ = [
-    "FORMAT_VERSION",
-    "INDEX_SCHEMA",
-    "MAGIC",
-    "Tail",
-    "decode_tail",
-    "encode_tail",
-]
-
 MAGIC: Final = b"lakebed\x01"
 """The last eight bytes of every sorted file. On disk: DO NOT CHANGE."""
 

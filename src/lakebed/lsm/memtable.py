@@ -26,8 +26,6 @@ from lakebed.errors import InternalError
 from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
 from lakebed.lsm.sort import KeyColumn, sort_rows
 
-__all__ = ["ROW_OVERHEAD_BYTES", "Memtable"]
-
 ROW_OVERHEAD_BYTES: Final = 192
 """Memory of a row in addition to its bytes: two bytes objects (33 each), two list slots, a dict entry, an int."""
 

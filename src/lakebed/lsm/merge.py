@@ -21,8 +21,6 @@ import pyarrow as pa
 from lakebed.lsm.model import ROW_SCHEMA
 from lakebed.lsm.sort import KeyColumn, sort_rows
 
-__all__ = ["Part", "Window", "cut_windows", "merge_windows"]
-
 FIRST_ROW_COUNT: Final = 32
 """Rows that each source shows before the first cut; fewer only from a source that has no more."""
 WINDOW_ROW_COUNT: Final = 65_536

@@ -17,19 +17,6 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 
-__all__ = [
-    "KEY_BYTES_MAX",
-    "ROW_SCHEMA",
-    "VALUE_BYTES_MAX",
-    "FileMeta",
-    "FileSet",
-    "Kind",
-    "Row",
-    "Run",
-    "check_key",
-    "check_value",
-]
-
 KEY_BYTES_MAX: Final = 65_535
 """Longest key. Every block's first key is in the index of its file, so keys should be short."""
 

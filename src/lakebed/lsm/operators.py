@@ -13,8 +13,6 @@ from typing import Final
 
 from lakebed.errors import AlreadyExists, InvalidRequest
 
-__all__ = ["MergeOperator", "find_operator", "register_operator"]
-
 INT64_BYTES: Final = 8
 INT64_MASK: Final = (1 << 64) - 1
 

@@ -20,8 +20,6 @@ from typing import Final
 
 from lakebed.lsm.model import FileMeta, FileSet, Run
 
-__all__ = ["L0_INPUT_COUNT_MAX", "CompactionTask", "plan_compaction", "plan_full"]
-
 L0_INPUT_COUNT_MAX: Final = 64
 """Most files of level 0 that one compaction reads side by side: each needs memory for what is read ahead."""
 

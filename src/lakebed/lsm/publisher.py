@@ -20,8 +20,6 @@ from typing import Protocol
 from lakebed.lsm.model import FileMeta, FileSet, Run
 from lakebed.lsm.plan import CompactionTask
 
-__all__ = ["CompactionJob", "VersionPublisher"]
-
 
 class CompactionJob(Protocol):
     """A compaction that was announced: files with its ids are not taken for garbage before it ends."""

@@ -23,8 +23,6 @@ from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import ROW_SCHEMA, VALUE_BYTES_MAX, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 
-__all__ = ["compacted", "resolve_row", "resolve_rows", "visible"]
-
 Mask = npt.NDArray[np.bool_]
 
 PUT: Final = int(Kind.PUT)

@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["KeyColumn", "sort_rows"]
-
 Indices = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 

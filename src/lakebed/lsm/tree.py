@@ -42,8 +42,6 @@ from lakebed.lsm.plan import CompactionTask, plan_compaction, plan_full
 from lakebed.lsm.publisher import VersionPublisher
 from lakebed.lsm.view import Level, View
 
-__all__ = ["Tree", "TreeOptions"]
-
 _PUT: Final = int(Kind.PUT)
 
 _COMPACTION_TRIES_MAX: Final = 3

@@ -28,8 +28,6 @@ from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first
 from lakebed.runtime import Environment
 
-__all__ = ["Level", "View"]
-
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
 

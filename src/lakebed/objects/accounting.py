@@ -33,8 +33,6 @@ from lakebed.objects.reserve import give_up_reserve
 from lakebed.objects.streaming import byte_view, stream_ranges, take_first
 from lakebed.runtime import Condition, Environment
 
-__all__ = ["AccountedStore", "coalesce"]
-
 R = TypeVar("R")
 
 _ANSWERS = (NotFound, AlreadyExists)

@@ -29,8 +29,6 @@ from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["LOOKS_MAX", "MARKER_COUNT_KEPT", "Boundary", "CreateOutcome", "Marker", "decode_marker", "encode_marker"]
-
 MARKER_COUNT_KEPT: Final = 64
 
 LOOKS_MAX: Final = 1_000

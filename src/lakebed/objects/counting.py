@@ -14,8 +14,6 @@ from lakebed.log import logger
 from lakebed.metrics import Registry, counting_lock, default_registry
 from lakebed.objects.port import RequestCounts
 
-__all__ = ["Kind", "RequestCounter"]
-
 Kind = Literal["get", "head", "put", "list", "delete", "copy"]
 
 _LABELS: Final = ("store", "kind")

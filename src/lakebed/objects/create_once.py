@@ -15,8 +15,6 @@ from lakebed.errors import AlreadyExists, NotFound, OutcomeUnknown, Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["TRIES_MAX", "create_once", "put_new", "until_answered"]
-
 R = TypeVar("R")
 
 TRIES_MAX: Final = 12

@@ -20,8 +20,6 @@ from typing_extensions import Buffer
 
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
-__all__ = ["Driver", "Upload"]
-
 
 class Upload(Protocol):
     """An upload, invisible before `finish`. One thread uses it; it ends by `finish` or `abandon`."""

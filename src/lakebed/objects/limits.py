@@ -10,8 +10,6 @@ from typing import Final
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["UPLOAD_PART_BYTES_MIN", "StoreLimits"]
-
 UPLOAD_PART_BYTES_MIN: Final = 5 << 20
 """S3's smallest part, except the last one."""
 

@@ -33,8 +33,6 @@ from lakebed.objects.memory import absent, check_range, occupied
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
-__all__ = ["LocalDriver"]
-
 _READ_FIRST_BYTES: Final = 64 << 10
 """One read of this size gets a small object whole, without asking for its size first."""
 _IO_BYTES_MAX: Final = 1 << 30

@@ -18,8 +18,6 @@ from lakebed.clock import Clock
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
-__all__ = ["MemoryDriver", "absent", "check_range", "level_of"]
-
 _Entry = tuple[bytes, int, str]
 """Body, time in Unix ms, and an etag of its content, as in the large stores."""
 

@@ -25,8 +25,6 @@ from lakebed.objects.path import join_path
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["NumberedLog"]
-
 _HINT_BYTES_MAX: Final = 32
 
 

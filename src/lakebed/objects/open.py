@@ -21,8 +21,6 @@ from lakebed.objects.path import StoreUrl, is_url, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["OpensElsewhere", "open_elsewhere", "open_store", "parse_root", "place_of"]
-
 
 @runtime_checkable
 class OpensElsewhere(Protocol):

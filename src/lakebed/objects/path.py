@@ -17,18 +17,6 @@ from typing import Final, Literal, cast
 
 from lakebed.errors import InvalidRequest
 
-__all__ = [
-    "URL_PATTERN",
-    "Scheme",
-    "StoreUrl",
-    "check_folder",
-    "check_path",
-    "is_path",
-    "is_url",
-    "join_path",
-    "parse_url",
-]
-
 Scheme = Literal["file", "memory", "s3", "gs", "az"]
 
 _WRONG_SEGMENT: Final = re.compile(r"(?:\A|/)(?:\.{0,2})(?:/|\Z)|[\x00\ud800-\udfff]")

@@ -21,8 +21,6 @@ from typing import Final, Protocol, runtime_checkable
 import msgspec
 from typing_extensions import Buffer
 
-__all__ = ["STREAM_CHUNK_BYTES", "ByteRange", "Listing", "ObjectMeta", "ObjectStore", "RequestCounts"]
-
 STREAM_CHUNK_BYTES: Final = 8 << 20
 """The default size of a stream's reads."""
 

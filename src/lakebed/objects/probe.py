@@ -18,8 +18,6 @@ from lakebed.ids import new_uuid
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.runtime import Environment
 
-__all__ = ["PROBE_AGE_MS_MIN", "is_probe", "leftover_probes", "probe_create_only"]
-
 _PREFIX: Final = "lakebed-probe-"
 PROBE_AGE_MS_MIN: Final = 3_600_000
 """A probe older than this (milliseconds) belongs to a process that died: probing takes two requests."""

@@ -20,8 +20,6 @@ from lakebed.objects.open import open_elsewhere
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
 from lakebed.objects.streaming import stream_ranges
 
-__all__ = ["S3_STANDARD", "Bill", "ProfiledStore", "StoreProfile", "bill"]
-
 R = TypeVar("R")
 
 

@@ -23,8 +23,6 @@ from lakebed.errors import NotFound, Unavailable
 from lakebed.objects.driver import Driver
 from lakebed.objects.port import ObjectStore
 
-__all__ = ["RESERVE_BYTES", "RESERVE_PATH", "freeing_space", "give_up_reserve", "keep_reserve"]
-
 RESERVE_PATH: Final = "_lakebed/reserve"
 RESERVE_BYTES: Final = 1 << 20
 """Room for the plan of a deletion of about ten thousand files; an expiry that needs more goes in smaller steps."""

@@ -14,8 +14,6 @@ from typing_extensions import Buffer
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ByteRange, ObjectStore
 
-__all__ = ["byte_view", "stream_ranges", "take_first"]
-
 
 def byte_view(body: Buffer) -> memoryview:
     """A read-only one-dimensional view of a buffer's bytes.

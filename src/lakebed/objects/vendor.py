@@ -35,8 +35,6 @@ from lakebed.objects.memory import absent, occupied
 from lakebed.objects.path import StoreUrl
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
-__all__ = ["VendorDriver"]
-
 R = TypeVar("R")
 
 _DELETE_BATCH_COUNT_MAX: Final = {"s3": 1000, "gs": 1, "az": 256}

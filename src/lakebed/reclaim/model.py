@@ -11,9 +11,6 @@ from typing import Any, Final, TypeVar, cast
 from lakebed.errors import LakebedError
 from lakebed.texts import html_table
 
-__all__ = ["HTML_ROWS_MAX", "Deletable", "Explanation", "Listing", "Pin", "ReclaimPlan", "ReclaimReport", "Version"]
-
-
 HTML_ROWS_MAX: Final = 100
 """Rows of each kind shown in a notebook."""
 

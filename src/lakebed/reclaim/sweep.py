@@ -25,8 +25,6 @@ from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.runtime import Environment
 
-__all__ = ["BATCH_COUNT_MAX", "Progress", "Sweep", "Sweeper", "notes_on"]
-
 _LOG: Final = logger("reclaim")
 
 BATCH_COUNT_MAX = 1000

@@ -7,8 +7,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, Version
 
-__all__ = ["Versioned"]
-
 
 @runtime_checkable
 class Versioned(Protocol):

@@ -21,8 +21,6 @@ from lakebed.repo.entry import IDENTITY_BYTES, address_ulid, decode_entry
 from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import RangeMeta
 
-__all__ = ["ADDRESS_SCHEMA", "LISTED_SCHEMA", "addresses_of", "addresses_of_ranges", "unnamed"]
-
 ADDRESS_SCHEMA: Final = pa.schema([pa.field("ulid", pa.string(), nullable=False)])
 """Addresses by their ULIDs; they may repeat."""
 

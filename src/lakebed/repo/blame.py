@@ -22,8 +22,6 @@ from lakebed.repo.model import MetarangeRef
 from lakebed.repo.names import check_path
 from lakebed.repo.refs import resolve_commit
 
-__all__ = ["blame"]
-
 
 def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict[str, CommitWithId]:
     """For each path the commit that made it what it is at a reference.

@@ -36,8 +36,6 @@ from lakebed.repo.verbs.rebase import Rebase
 from lakebed.repo.verbs.reset import HardReset, Reset
 from lakebed.repo.verbs.writing import Compact, Copy, Delete, DeleteMany, DeletePrefix, Link
 
-__all__ = ["Branch", "Content", "chunks_of"]
-
 Content = Buffer | BinaryIO | Iterable[Buffer]
 """An object's bytes: all at once, as a file open for reading in binary, or in chunks."""
 

@@ -40,8 +40,6 @@ from lakebed.repo.staging.listing import Listed
 from lakebed.repo.task_store import ObjectBytes, TaskStore
 from lakebed.runtime import Environment
 
-__all__ = ["GAP_BYTES_MAX", "BranchStore", "ReferenceObjects", "with_retries"]
-
 R = TypeVar("R")
 
 PAGE_COUNT: Final = 1000

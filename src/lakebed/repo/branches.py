@@ -23,17 +23,6 @@ from lakebed.repo.reflog import reflog, reflog_line
 from lakebed.repo.refs import no_such_branch, resolve
 from lakebed.repo.tags import find_tag, name_taken, refuse_expired
 
-__all__ = [
-    "branch_moved",
-    "create_branch",
-    "delete_branch",
-    "find_branch",
-    "known_branch",
-    "list_branches",
-    "load_branch",
-    "undelete_branch",
-]
-
 
 def find_branch(
     context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None

@@ -53,8 +53,6 @@ from lakebed.runtime import Environment
 if TYPE_CHECKING:
     from lakebed.repo.remote.keys import RemoteAccessKeys
 
-__all__ = ["Catalog", "LocalCatalog"]
-
 NAMES_COMPARED_MAX: Final = 1000
 """Names that an unknown one is compared with."""
 

@@ -54,8 +54,6 @@ from lakebed.repo.options import CollectionOptions
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.cleanup import clean_orphans_once
 
-__all__ = ["Subtraction", "collect_garbage", "plan_collection", "subtract_here"]
-
 _LISTED_COUNT: Final = 65_536
 """Objects of a listing that become one batch."""
 

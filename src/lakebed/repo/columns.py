@@ -15,8 +15,6 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.repo.model import Entry
 
-__all__ = ["ARROW_STREAM", "StageRow", "columns_of", "stream_of", "table_of"]
-
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 
 _SCHEMA: Final = pa.schema(

@@ -32,20 +32,6 @@ from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.rows import Interval, joined, prefix_range
 
-__all__ = [
-    "MESSAGE_BYTES_MAX",
-    "METADATA_BYTES_MAX",
-    "METADATA_COUNT_MAX",
-    "check_commit_metadata",
-    "check_commit_text",
-    "chosen_intervals",
-    "hook_call",
-    "move_by_commits",
-    "new_commit",
-    "no_changes",
-    "with_paths_of",
-]
-
 _LOG: Final = logger("repo")
 
 MESSAGE_BYTES_MAX: Final = 64 << 10

@@ -19,21 +19,6 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Commit
 from lakebed.repo.records import decode_record
 
-__all__ = [
-    "COMMIT_ID_CHARACTERS",
-    "HEXADECIMAL",
-    "SHOWN_CHARACTERS",
-    "Records",
-    "Walk",
-    "ancestors",
-    "commit_id",
-    "difference",
-    "find_commit",
-    "is_commit_id",
-    "load_commit",
-    "merge_base",
-]
-
 COMMIT_ID_CHARACTERS: Final = 64
 """Length of an id: a SHA-256, in hexadecimal."""
 SHOWN_CHARACTERS: Final = 12

@@ -30,8 +30,6 @@ from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.staging.changes import changes_of
 from lakebed.repo.staging.sensor import wanted_compactions
 
-__all__ = ["Compaction", "compact_once", "run_compactor_once", "show_counts"]
-
 SHOWN_BRANCHES_MAX: Final = 100
 """Branches of a repository that have gauges of their own: those with the most staged. There may be any number of
 branches, and a label for each would have no bound."""

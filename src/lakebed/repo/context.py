@@ -25,8 +25,6 @@ from lakebed.repo.records import OrderedIds
 from lakebed.repo.staging.counters import Counters
 from lakebed.runtime import Environment
 
-__all__ = ["RepositoryContext", "make_context"]
-
 
 @dataclass(frozen=True, slots=True)
 class RepositoryContext:

@@ -30,27 +30,6 @@ from lakebed.repo.intact import read_object, read_object_ranges, stream_object
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 
-__all__ = [
-    "CONTENT_TYPE",
-    "METADATA_BYTES_MAX",
-    "READ_AHEAD_BYTES",
-    "address_of",
-    "check_metadata",
-    "copy",
-    "linked",
-    "open_file",
-    "physical_url",
-    "ranges_file",
-    "read",
-    "read_ranges",
-    "signed_get",
-    "signed_put",
-    "stream",
-    "upload",
-    "upload_to",
-    "whole_body",
-]
-
 CONTENT_TYPE: Final = "application/octet-stream"
 """The content type of an object without one."""
 

@@ -26,8 +26,6 @@ from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 from lakebed.texts import shown
 
-__all__ = ["CopyProgress", "CopyReport", "download_directory", "upload_directory"]
-
 _COPIES_AT_ONCE: Final = 8
 _CHUNK_BYTES: Final = 1 << 20
 

@@ -26,8 +26,6 @@ from lakebed.repo.options import CollectionOptions
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.rows import prefix_range
 
-__all__ = ["sweep_deleted"]
-
 _KEYS_AT_ONCE: Final = 10_000
 
 

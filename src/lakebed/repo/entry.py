@@ -26,22 +26,6 @@ from lakebed.repo.layout import DATA_FOLDER, UPLOAD_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 
-__all__ = [
-    "IDENTITY_BYTES",
-    "SIZE_BYTES_MAX",
-    "address_ulid",
-    "decode_entry",
-    "encode_entries",
-    "encode_entry",
-    "identities",
-    "is_upload",
-    "new_address",
-    "new_upload",
-    "sizes_of",
-    "total_size",
-    "ulid_at",
-]
-
 IDENTITY_BYTES: Final = 16
 """The first bytes of every value but a tombstone. On disk: DO NOT CHANGE."""
 

@@ -19,8 +19,6 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo.import_places import ImportPlaces, Use, parse_places, real_url, refused
 from lakebed.runtime import Environment
 
-__all__ = ["ForeignStores", "is_foreign"]
-
 STORE_COUNT_MAX = 64
 """Stores that are kept open; the one opened first goes when there are more."""
 

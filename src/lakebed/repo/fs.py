@@ -35,8 +35,6 @@ try:
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError("fsspec is not installed: pip install 'lakebed[fsspec]'.", name="fsspec") from missing
 
-__all__ = ["RepositoryFileSystem"]
-
 _SPOOLED_BYTES: Final = 8 << 20
 """A file that is being written is held in memory up to this size, and then in a temporary file."""
 

@@ -42,26 +42,6 @@ from lakebed.repo.staging.uncommitted import is_dirty
 from lakebed.repo.tags import refuse_expired
 from lakebed.texts import shown, utc
 
-__all__ = [
-    "CommitWithId",
-    "Move",
-    "Overtaken",
-    "Plan",
-    "SealedBranch",
-    "applied_move",
-    "applied_state",
-    "check_clean",
-    "equals_head",
-    "fold",
-    "keep_applied",
-    "move_branch",
-    "publish",
-    "same_state",
-    "seal",
-    "seal_for_compaction",
-    "sealed_rows",
-]
-
 
 class CommitWithId(NamedTuple):
     """A commit and what it is called."""

@@ -27,8 +27,6 @@ from lakebed.repo.outbound import AllowedHosts, post
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Runtime, ThreadRuntime
 
-__all__ = ["HookCall", "HookEvent", "HookFailure", "Hooks", "Webhook", "set_webhooks", "webhooks"]
-
 HookEvent = Literal["pre-commit", "post-commit", "pre-merge", "post-merge"]
 """``pre-``: before anything moves, and it may refuse. ``post-``: after it has moved."""
 

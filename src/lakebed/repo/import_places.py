@@ -21,8 +21,6 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.repo.namespace import METADATA_FOLDER, STORE_SUFFIXES, overlaps
 
-__all__ = ["AllowedPlace", "ImportPlaces", "Use", "parse_places", "real_url", "refused"]
-
 Use = Literal["read", "name", "list"]
 """What a URL is for: reading an object that an entry names already, naming one in a new entry, listing a folder."""
 

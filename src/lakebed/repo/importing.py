@@ -37,17 +37,6 @@ from lakebed.repo.protection import check_committable
 from lakebed.repo.records import decode_record, encode_record, read_records, replace_record
 from lakebed.repo.rows import overlay, prefix_range, rows_of
 
-__all__ = [
-    "Import",
-    "ImportSource",
-    "cancel_import",
-    "check_sources",
-    "import_status",
-    "run_import",
-    "trim_imports",
-    "unfinished_imports",
-]
-
 SOURCE_COUNT_MAX: Final = 10_000
 KEPT_DAYS: Final = 7
 """How long an import can be asked about after it has ended; one that runs writes its record again all the time."""

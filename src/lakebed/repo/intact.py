@@ -25,8 +25,6 @@ from lakebed.objects.port import ByteRange, ObjectMeta, ObjectStore
 from lakebed.repo.foreign import is_foreign
 from lakebed.repo.model import Entry
 
-__all__ = ["check_source", "read_object", "read_object_ranges", "stream_object"]
-
 _FILE_ETAG: Final = re.compile("[0-9a-f]+-([0-9a-f]+-[0-9a-f]+)")
 """Of a file: inode, time and size. A backup that is restored has another inode and the same time and size."""
 _S3_ETAG: Final = re.compile("[0-9a-f]{32}(-[0-9]+)?")

@@ -25,25 +25,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "CATALOG_KEY",
-    "CLOCK_PATH",
-    "DATA_FOLDER",
-    "DELETED_PREFIX",
-    "MARKER_PATH",
-    "METARANGE_FOLDER",
-    "RANGE_FOLDER",
-    "REPOSITORY_PREFIX",
-    "UPLOAD_FOLDER",
-    "Keys",
-    "access_key_key",
-    "audit_key",
-    "deleted_key",
-    "metarange_path",
-    "range_path",
-    "repository_key",
-]
-
 CLOCK_PATH: Final = "_clock"
 """Put anew by each collection, to be told the store's time."""
 DATA_FOLDER: Final = "data"

@@ -27,8 +27,6 @@ from lakebed.repo.staging.write import delete_many, path_exists, stage, stage_if
 from lakebed.repo.task_store import ObjectBytes, StorageBytes
 from lakebed.runtime import Environment
 
-__all__ = ["LocalObjects", "local_store"]
-
 
 def local_store(context: RepositoryContext, reference: str, folder: str = "") -> BranchStore:
     """A store of a reference.

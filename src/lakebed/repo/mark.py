@@ -31,8 +31,6 @@ from lakebed.repo.reflog import reflog
 from lakebed.repo.retention import load_retention
 from lakebed.repo.tags import is_live
 
-__all__ = ["Marked", "mark"]
-
 
 @dataclass(slots=True)
 class Marked:

@@ -13,8 +13,6 @@ from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import MetarangeRef
 
-__all__ = ["CONFLICT_COUNT_SHOWN", "as_strategy", "merged"]
-
 CONFLICT_COUNT_SHOWN: Final = 5
 """Paths that the sentence of a conflict lists; its fact ``paths`` has more."""
 

@@ -17,24 +17,6 @@ import pyarrow as pa
 
 from lakebed.lsm.model import FileMeta
 
-__all__ = [
-    "DIFF_SCHEMA",
-    "ROWS_SCHEMA",
-    "TOMBSTONE",
-    "Branch",
-    "CatalogRecord",
-    "Commit",
-    "DeletedRepository",
-    "DiffKind",
-    "Difference",
-    "Entry",
-    "MetarangeRef",
-    "RangeMeta",
-    "RepositoryRecord",
-    "StagingToken",
-    "Tag",
-]
-
 ROWS_SCHEMA: Final = pa.schema(
     [pa.field("path", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
 )

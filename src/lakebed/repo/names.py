@@ -17,24 +17,6 @@ from typing import Final, Literal
 
 from lakebed.errors import InvalidRequest, NotFound
 
-__all__ = [
-    "NAME_CHARACTERS_MAX",
-    "PATH_BYTES_MAX",
-    "RESERVED_PREFIXES",
-    "ReferenceMode",
-    "ReferenceStep",
-    "ReferenceText",
-    "check_amount",
-    "check_branch_name",
-    "check_path",
-    "check_paths",
-    "check_prefix",
-    "check_repository_name",
-    "check_tag_name",
-    "missing_repository",
-    "parse_reference",
-]
-
 NAME_CHARACTERS_MAX: Final = 256
 """Longest name of a branch or tag."""
 

@@ -25,17 +25,6 @@ from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.repo.layout import MARKER_PATH
 from lakebed.runtime import Environment
 
-__all__ = [
-    "METADATA_FOLDER",
-    "REPOSITORY_SUFFIX",
-    "STORE_SUFFIXES",
-    "check_new_folder",
-    "check_new_namespace",
-    "claim_namespace",
-    "namespace_folder",
-    "overlaps",
-]
-
 REPOSITORY_SUFFIX: Final = ".repo"
 """Ends the default namespace of a repository: ``<name>.repo``."""
 

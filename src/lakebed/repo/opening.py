@@ -31,8 +31,6 @@ from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
-__all__ = ["is_server", "open_repositories", "open_repository", "sole_repository"]
-
 _OWNER_POLL_S: Final = 0.1
 """How often a waiting process looks whether the owner is gone."""
 

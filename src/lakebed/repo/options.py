@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
-__all__ = ["DAY_MS", "Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"]
-
 DAY_MS: Final = 86_400_000
 """Rules are in days."""
 

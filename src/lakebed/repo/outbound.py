@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import urllib3
     from urllib3.exceptions import HTTPError
 
-__all__ = ["AllowedHosts", "parse_allowed", "post"]
-
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 

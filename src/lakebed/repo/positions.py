@@ -15,8 +15,6 @@ from typing import Final
 from lakebed.errors import InvalidRequest
 from lakebed.runtime import Runtime
 
-__all__ = ["Positions", "format_position", "parse_position"]
-
 _WAITING_MAX: Final = 64
 """Most commits of a written position: 43 characters each, in the query of a URL."""
 _KEPT_MAX: Final = 128

@@ -21,20 +21,6 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.names import NAME_CHARACTERS_MAX
 from lakebed.repo.records import decode_record, encode_record, lost_race
 
-__all__ = [
-    "Blocked",
-    "ProtectionRule",
-    "check_committable",
-    "check_deletable",
-    "check_not_read_only",
-    "check_writable",
-    "protect",
-    "protected",
-    "protected_with_tag",
-    "set_protected",
-    "unprotect",
-]
-
 Blocked = Literal["staging_write", "commit", "delete"]
 """What a rule refuses: writes to the staging area, commits of it, deleting the branch."""
 

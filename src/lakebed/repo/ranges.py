@@ -17,8 +17,6 @@ from lakebed.repo.heads import CommitWithId
 from lakebed.repo.verbs.differences import DiffScope
 from lakebed.texts import shown
 
-__all__ = ["diff_sides", "log_of_range", "sides_of"]
-
 _RANGE: Final = re.compile(r"(.*?)(\.{2,})(.*)", re.DOTALL)
 _SCOPES: Final[dict[str, DiffScope]] = {"..": "two_dot", "...": "three_dot"}
 

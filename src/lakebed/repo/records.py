@@ -22,18 +22,6 @@ from lakebed.repo.model import StagingToken
 from lakebed.repo.rows import prefix_range
 from lakebed.runtime import Environment
 
-__all__ = [
-    "OrderedIds",
-    "decode_record",
-    "encode_record",
-    "lost_race",
-    "new_token",
-    "read_records",
-    "replace_record",
-    "resolving_outcome",
-    "write_unique",
-]
-
 R = TypeVar("R", bound=msgspec.Struct)
 
 _ENCODER = msgspec.json.Encoder()

@@ -28,8 +28,6 @@ from lakebed.repo.verbs.log import Log
 from lakebed.repo.verbs.message import texts_of
 from lakebed.repo.verbs.reading import BlameMany, Exists, Head, ListObjects, SignedUrl, Stat, StatMany
 
-__all__ = ["Reference"]
-
 
 class Reference:
     """Reading at a reference; made by `Repository.ref`. Thread-safe.

@@ -20,8 +20,6 @@ from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.repo.rows import prefix_range
 
-__all__ = ["ReflogLine", "reflog", "reflog_line", "trim_reflog"]
-
 _TRIM_COUNT_MAX: Final = 10_000
 
 

@@ -22,8 +22,6 @@ from lakebed.repo.records import decode_record
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import is_live
 
-__all__ = ["ABBREVIATION_CHARACTERS_MIN", "ResolvedReference", "no_such_branch", "resolve", "resolve_commit"]
-
 ABBREVIATION_CHARACTERS_MIN: Final = 6
 """Shortest abbreviation of a commit id."""
 

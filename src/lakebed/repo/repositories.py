@@ -26,8 +26,6 @@ from lakebed.runtime import Environment
 if TYPE_CHECKING:
     from lakebed.repo.remote.keys import RemoteAccessKeys
 
-__all__ = ["Repositories"]
-
 
 class Repositories:
     """The repositories of one storage; made by `lakebed.repo.open_all`. Thread-safe. Close it, or use it in a ``with``.

@@ -18,8 +18,6 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.names import NAME_CHARACTERS_MAX
 from lakebed.repo.records import decode_record, encode_record
 
-__all__ = ["DAYS_MAX", "RetentionRules", "delete_retention", "load_retention", "store_retention"]
-
 DAYS_MAX: Final = 36_500
 """Longest retention: a hundred years; to keep everything, set no rule."""
 

@@ -21,20 +21,6 @@ from lakebed.lsm.resolve import visible
 from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.model import ROWS_SCHEMA
 
-__all__ = [
-    "GATHERED_ROW_COUNT",
-    "Interval",
-    "clip_rows",
-    "gathered",
-    "joined",
-    "lsm_rows",
-    "overlay",
-    "path_rows",
-    "prefix_range",
-    "rows_of",
-    "without_tombstones",
-]
-
 GATHERED_ROW_COUNT: Final = 8_192
 """Rows of a gathered batch: some megabytes at most."""
 

@@ -21,8 +21,6 @@ from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, read_records
 from lakebed.texts import did_you_mean
 
-__all__ = ["create_tag", "delete_tag", "find_tag", "is_live", "list_tags", "load_tag", "name_taken", "refuse_expired"]
-
 _COMPARED_MAX: Final = 1000
 """Names that an unknown one is compared with."""
 

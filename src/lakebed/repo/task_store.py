@@ -30,8 +30,6 @@ from lakebed.repo.intact import read_object, read_object_ranges
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 
-__all__ = ["EntryStore", "ObjectBytes", "StorageBytes", "TaskStore"]
-
 
 @runtime_checkable
 class EntryStore(Protocol):

@@ -27,8 +27,6 @@ from lakebed.repo.staging.view import View, at_reference
 from lakebed.repo.verbs.message import ListVerb, RepositoryFacts, Verb, facts_of
 from lakebed.repo.verbs.reading import Exists, Stat
 
-__all__ = ["Body", "LocalTransport", "Transport"]
-
 R = TypeVar("R")
 Row = TypeVar("Row")
 

@@ -20,8 +20,6 @@ from lakebed.repo.reflog import trim_reflog
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.runtime import Environment
 
-__all__ = ["Upkeep"]
-
 _COMPACTION_PAUSE_S: Final = 1.0
 _QUIET_LOOK_S: Final = 60.0
 """How often a repository is checked that this process does not write to; another process may."""

@@ -25,8 +25,6 @@ from lakebed.repo.refs import resolve_commit
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags
 
-__all__ = ["list_pins", "list_versions", "pin_version", "restore_version", "unpin", "version_of"]
-
 _DIGITS: Final = re.compile(r"[0-9]+")
 
 

@@ -34,8 +34,6 @@ from lakebed.repo.records import read_records
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import list_tags
 
-__all__ = ["why"]
-
 _NAMED_MAX: Final = 3
 """Holders named in a sentence."""
 

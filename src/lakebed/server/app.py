@@ -12,8 +12,6 @@ from lakebed.server.keys import Principal
 from lakebed.server.routes import ROUTES
 from lakebed.server.site import RepositoryCall, RepositorySite
 
-__all__ = ["build", "description"]
-
 _SERVICE: Final = Service(
     title="lakebed",
     version=lakebed.__version__,

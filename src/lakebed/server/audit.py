@@ -22,8 +22,6 @@ from lakebed.repo.layout import audit_key
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Environment
 
-__all__ = ["AuditLine", "AuditLog"]
-
 _PREFIX: Final = audit_key("")
 _TRIM_EVERY: Final = 1_000
 """Lines written between two checks of the limit."""

@@ -6,8 +6,6 @@ from lakebed.http.declaration import Role
 from lakebed.http.errors import forbidden
 from lakebed.server.keys import Principal
 
-__all__ = ["check_role"]
-
 
 def check_role(principal: Principal, *, needed: Role, repository: str | None) -> None:
     """Refuse what a principal may not do.

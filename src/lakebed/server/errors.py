@@ -17,8 +17,6 @@ from lakebed.errors import LakebedError
 from lakebed.http import errors as generic
 from lakebed.http.errors import ErrorBody, public_body
 
-__all__ = ["LOCAL_SCHEME", "concealed", "error_reply", "status_of"]
-
 LOCAL_SCHEME: Final = "local://"
 """In front of a folder of the server's own storage: clients insist on one of a few schemes."""
 

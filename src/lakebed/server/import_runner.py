@@ -15,8 +15,6 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import run_import, unfinished_imports
 from lakebed.runtime import Environment
 
-__all__ = ["ImportRunner"]
-
 _RUNNING_MAX: Final = 2
 
 

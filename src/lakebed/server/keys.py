@@ -38,8 +38,6 @@ from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Environment
 from lakebed.server.options import ServerOptions
 
-__all__ = ["AccessKey", "AccessKeys", "NewAccessKey", "Principal"]
-
 _ID_PREFIX: Final = "LAKEBED"
 _ID_BYTES: Final = 10
 _ID_CHARACTERS_MAX: Final = 64

@@ -28,8 +28,6 @@ from lakebed.server.keys import AccessKeys, NewAccessKey, Principal
 from lakebed.server.settings import ServerSettings, Started
 from lakebed.server.site import RepositoryCall, RepositorySite, is_on_disk
 
-__all__ = ["NAME", "Running", "first_key", "open_records", "serve_one", "started_of"]
-
 NAME: Final = "lakebed serve"
 """In front of messages on standard error."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from lakebed.http.options import HttpOptions
 from lakebed.repo.options import RepositoryOptions
 
-__all__ = ["ServerOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(HttpOptions):

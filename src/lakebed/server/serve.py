@@ -28,8 +28,6 @@ from lakebed.server.lifecycle import NAME, Running, first_key, open_records, ser
 from lakebed.server.options import ServerOptions
 from lakebed.server.settings import ServerSettings, Started
 
-__all__ = ["run_server", "start_server"]
-
 _SHARED: Final = ("postgresql://", "postgres://")
 _DEFAULT: Final = ServerOptions()
 

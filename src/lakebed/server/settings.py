@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from lakebed.server.options import ServerOptions
 
-__all__ = ["ServerSettings", "Started"]
-
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:

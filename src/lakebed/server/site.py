@@ -29,8 +29,6 @@ from lakebed.server.import_runner import ImportRunner
 from lakebed.server.keys import AccessKeys, Principal
 from lakebed.server.options import ServerOptions
 
-__all__ = ["RepositoryCall", "RepositorySite", "is_on_disk"]
-
 
 def is_on_disk(storage_url: str) -> bool:
     """Whether a storage is a folder or the memory of this machine."""

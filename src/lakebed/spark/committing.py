@@ -21,8 +21,6 @@ from lakebed.table.placement import Placement
 from lakebed.table.reclaim import paths_of
 from lakebed.table.table import Table
 
-__all__ = ["check_committed", "check_there", "commit_changes"]
-
 
 def commit_changes(
     table: Table,

@@ -29,8 +29,6 @@ from lakebed.table.predicate import (
     bind,
 )
 
-__all__ = ["column_of", "is_small", "quoted"]
-
 _LITERALS_MAX = 1000
 """Values of a filter that are handed to Spark one by one, each with calls into the JVM."""
 

@@ -14,8 +14,6 @@ from lakebed.spark.types import arrow_schema_of
 from lakebed.table.model import TableSchema
 from lakebed.table.types import parse_type
 
-__all__ = ["in_utc", "instants_to_utc"]
-
 
 def instants_to_utc(brought: pa.Schema, schema: TableSchema) -> list[str]:
     """Return the columns with instants (``timestamp``) for a column without a time zone (``TIMESTAMP``)."""

@@ -16,15 +16,6 @@ from pathlib import Path
 
 from lakebed.errors import InvalidRequest
 
-__all__ = [
-    "JAVA_VERSION_MIN",
-    "PYSPARK_VERSION_MIN",
-    "find_java",
-    "parse_java_version",
-    "require_java",
-    "require_pyspark",
-]
-
 JAVA_VERSION_MIN = 17
 """Spark 4 is compiled for Java 17 and fails with an UnsupportedClassVersionError below."""
 

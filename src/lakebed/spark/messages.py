@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["first_line"]
-
 _STATE: Final = re.compile(r"\s*\(?\bSQLSTATE: \w{5}\)?(?=[\s.;,]|$)")
 
 

@@ -46,8 +46,6 @@ from lakebed.table.table import Table
 from lakebed.table.travel import Time
 from lakebed.table.types import arrow_schema, parse_type
 
-__all__ = ["local_frame", "read", "read_splits"]
-
 
 def read(
     spark: SparkSession,

@@ -20,8 +20,6 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-__all__ = ["ParquetFile", "exact_files", "is_available", "spark_root"]
-
 _HADOOP_SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs"}
 """The schemes whose URLs name an object for Hadoop as they do for us."""
 

@@ -39,8 +39,6 @@ from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.runtime import Environment
 from lakebed.spark.tasks import LASTING, Batches, collect_changes, dealt, packed, parallelism, returning_changes, ship
 
-__all__ = ["collect_repository", "list_repository", "stage_files"]
-
 _ENTRIES: Final = (
     "path string, address string, size_bytes bigint, checksum string, modified_ms bigint, content_type string, "
     "metadata map<string, string>"

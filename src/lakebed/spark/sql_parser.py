@@ -19,8 +19,6 @@ from lakebed.spark.java import require_java, require_pyspark
 from lakebed.spark.messages import first_line
 from lakebed.spark.start import QUIET, launch
 
-__all__ = ["Parse", "Parsed", "sql_parser"]
-
 
 @dataclass(frozen=True, slots=True)
 class Parsed:

@@ -29,8 +29,6 @@ from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.runtime import ThreadRuntime
 from lakebed.spark.java import require_java
 
-__all__ = ["QUIET", "launch", "session"]
-
 _LOGGING = Path(__file__).parent / "log4j2.properties"
 QUIET = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
 """The JVM's option that keeps Spark's log off the console."""

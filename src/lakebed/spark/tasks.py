@@ -27,22 +27,6 @@ from lakebed.spark.relation import is_available
 from lakebed.table.model import BucketChange, Split
 from lakebed.table.read import data_path
 
-__all__ = [
-    "LASTING",
-    "Batches",
-    "changes_of_units",
-    "collect_changes",
-    "dealt",
-    "located",
-    "opened_in_task",
-    "packed",
-    "parallelism",
-    "returning_changes",
-    "ship",
-    "split_bytes",
-    "split_files",
-]
-
 Batches = Iterator[pa.RecordBatch]
 Unit = TypeVar("Unit")
 

@@ -26,8 +26,6 @@ from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField
 from lakebed.table.types import Type, arrow_type, parse_type
 
-__all__ = ["arrow_schema_of", "carried_schema", "is_native", "spark_schema"]
-
 _PLAIN: dict[str, spark.DataType] = {
     "BOOLEAN": spark.BooleanType(),
     "TINYINT": spark.ByteType(),

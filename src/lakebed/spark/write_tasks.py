@@ -29,8 +29,6 @@ from lakebed.table.types import arrow_type
 from lakebed.table.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write_settings import WriteSettings
 
-__all__ = ["WriteTask", "distributed", "write_task"]
-
 _BUFFER_BYTES_MAX = 96 << 20
 """Arrow bytes a task holds before it writes: as many tasks as cores run at once, each taking about twice this."""
 

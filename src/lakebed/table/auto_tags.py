@@ -36,8 +36,6 @@ from lakebed.table.tags import TAG_AUTOMATIC, is_automatic
 from lakebed.table.times import committed_ms, first_written_ms, is_future
 from lakebed.texts import whole_number
 
-__all__ = ["PERIODS_MAX", "AutomaticTagging", "TagPlan", "plan_automatic_tags", "trigger_automatic_tags"]
-
 PERIODS_MAX = 1000
 """Missed periods completed at once, the newest."""
 

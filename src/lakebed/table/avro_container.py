@@ -20,20 +20,6 @@ import zstandard
 
 from lakebed.errors import UnsupportedFormat
 
-__all__ = [
-    "LENGTHS_KEY",
-    "MAGIC",
-    "VARINT_BYTES_MAX",
-    "Cursor",
-    "DamageError",
-    "Header",
-    "decompressed",
-    "digest",
-    "read_blocks",
-    "read_header",
-    "unpacked_lengths",
-]
-
 MAGIC: Final = b"Obj\x01"
 SYNC_BYTES: Final = 16
 LENGTHS_KEY: Final = b"lakebed.record-lengths"

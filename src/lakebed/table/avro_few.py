@@ -19,8 +19,6 @@ import pyarrow as pa
 from lakebed.table.avro_container import LENGTHS_KEY, Cursor, DamageError, Header, unpacked_lengths
 from lakebed.table.avro_kinds import arrow_type, resolved
 
-__all__ = ["Leaf", "decode_few", "leaves_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Leaf:

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = ["arrow_type", "is_record", "resolved"]
-
 _PRIMITIVES: Final = {"int": pa.int64(), "long": pa.int64(), "bytes": pa.binary(), "string": pa.string()}
 
 

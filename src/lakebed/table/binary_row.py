@@ -41,8 +41,6 @@ from lakebed.table.ragged import (
 )
 from lakebed.table.types import Type, arrow_type, parse_type
 
-__all__ = ["EMPTY_ROW", "Slots", "decode_columns", "decode_row", "decode_rows", "encode_row", "encode_rows", "slots_of"]
-
 ARITY_BYTES: Final = 4
 INLINE_BYTES_MAX: Final = 7
 COMPACT_DECIMAL_DIGITS_MAX: Final = 18

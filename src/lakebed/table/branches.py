@@ -38,25 +38,6 @@ from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX, TAG_ID, Source, check_tag_name
 from lakebed.texts import did_you_mean
 
-__all__ = [
-    "PUBLISHED_FOLDER",
-    "Branch",
-    "branch_exists",
-    "branch_names",
-    "branch_not_found",
-    "branch_of_branch",
-    "check_branch_name",
-    "create_branch",
-    "create_main",
-    "delete_branch",
-    "every_branch",
-    "fork_pin",
-    "list_branches",
-    "open_branch",
-    "published_mark",
-    "with_fork",
-]
-
 PUBLISHED_FOLDER = "lakebed/published"
 """Of the marks of branches that were published. DO NOT CHANGE: on disk."""
 

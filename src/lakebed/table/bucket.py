@@ -21,8 +21,6 @@ from lakebed.errors import InvalidRequest
 from lakebed.table.binary_row import Slots, header_bytes, slots_of
 from lakebed.table.ragged import I64, U64
 
-__all__ = ["bucket_of", "key_hashes"]
-
 U32 = npt.NDArray[np.uint32]
 _SEED: Final = 42
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)

@@ -67,8 +67,6 @@ from lakebed.table.options import (
 )
 from lakebed.table.stats import compute_stats
 
-__all__ = ["TRIES_MAX", "Basis", "CommitOptions", "CommitRequest", "Derive", "StagedChange", "commit", "find_commit"]
-
 _LOG: Final = logger("table")
 
 TRIES_MAX = 1_000

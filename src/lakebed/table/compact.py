@@ -55,8 +55,6 @@ from lakebed.table.scan import check_readable
 from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
 from lakebed.table.write_settings import check_writable, file_settings
 
-__all__ = ["CompactProgress", "CompactReport", "CompactTask", "compact", "current_tasks", "plan_compaction", "run_task"]
-
 COMPACT_TRIES_MAX = 5
 """How often a compaction is planned again because another writer replaced its files."""
 

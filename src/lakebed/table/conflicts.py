@@ -21,8 +21,6 @@ from lakebed.table.binary_row import decode_rows
 from lakebed.table.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.row_codes import row_codes
 
-__all__ = ["check_fits", "rests_on_state", "touches", "writes_same_buckets"]
-
 _BUCKET = ["partition", "bucket"]
 
 

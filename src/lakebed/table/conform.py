@@ -19,8 +19,6 @@ from lakebed.table.sequence import sequence_order
 from lakebed.table.types import arrow_schema, arrow_type
 from lakebed.texts import counted
 
-__all__ = ["boolean_mask", "conform", "conform_keys", "may_become"]
-
 
 def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     """Rows with the table's columns, order and types.

@@ -15,8 +15,6 @@ from lakebed.errors import Corruption, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.table.layout import Layout, parse_consumer
 
-__all__ = ["Consumer", "load_consumers"]
-
 
 @dataclass(frozen=True, slots=True)
 class Consumer:

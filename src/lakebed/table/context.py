@@ -27,8 +27,6 @@ from lakebed.table.tags import Tags
 if TYPE_CHECKING:
     from lakebed.table.dynamic_bucket import HashIndex
 
-__all__ = ["NewestSchema", "TableBranch"]
-
 
 class NewestSchema:
     """The newest schema of a branch that this process has seen. Thread-safe."""

@@ -46,18 +46,6 @@ from lakebed.table.tags import TAG_ID
 from lakebed.table.unfinished import Deletion, HiddenTag, path_of, store_deletion
 from lakebed.texts import spans_of
 
-__all__ = [
-    "ProgressCall",
-    "Released",
-    "carry_out",
-    "deletable_of",
-    "forget",
-    "gather_released",
-    "is_unchanged",
-    "merge_reports",
-    "open_for_deletion",
-]
-
 ProgressCall = Callable[[Progress], None]
 
 

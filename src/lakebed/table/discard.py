@@ -17,8 +17,6 @@ from lakebed.table.context import TableBranch
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.placement import Placement
 
-__all__ = ["discard", "discard_changes", "paths_written"]
-
 
 def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environment) -> None:
     """Delete files that nothing references. Never raises for a store that fails. Cost: 1 DELETE a thousand files."""

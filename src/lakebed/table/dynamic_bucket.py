@@ -38,18 +38,6 @@ from lakebed.table.options import (
     TableOptions,
 )
 
-__all__ = [
-    "BucketAssigner",
-    "DynamicBuckets",
-    "HashIndex",
-    "IndexEntry",
-    "IndexUpdate",
-    "encode_hashes",
-    "encode_index_manifest",
-    "index_update",
-    "is_dynamic",
-]
-
 Int32s = npt.NDArray[np.int32]
 
 HASH: Final = "HASH"

@@ -56,18 +56,6 @@ from lakebed.table.times import committed_ms, first_written_ms, is_future
 from lakebed.table.unfinished import Deletion, HiddenTag, store_deletion
 from lakebed.texts import refuse_unknown_keywords
 
-__all__ = [
-    "ExpireRules",
-    "delete_tags",
-    "expire",
-    "expire_tags",
-    "plan_reclaim",
-    "preview",
-    "release",
-    "replace_tag",
-    "retention_of",
-]
-
 _AFTER_ALL_MS = 2**63 - 1
 """Later than every snapshot: expiry by order alone."""
 

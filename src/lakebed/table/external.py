@@ -43,20 +43,6 @@ from lakebed.table.options import EXTERNAL_PATHS_STRATEGY
 from lakebed.table.row_codes import row_codes
 from lakebed.table.schema import decode_schema
 
-__all__ = [
-    "MARKED_NAME",
-    "FileLocation",
-    "OwnFiles",
-    "Roots",
-    "Targets",
-    "bucket_folders_below",
-    "entropy_folders",
-    "is_marked",
-    "owner_of",
-    "roots_of",
-    "targets_of",
-]
-
 BoolArray = npt.NDArray[np.bool_]
 U32 = npt.NDArray[np.uint32]
 FoldersOf = Callable[[bytes, int], tuple[str, ...]]

@@ -19,8 +19,6 @@ from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.unfinished import Deletion, load_deletions
 
-__all__ = ["own_external_files"]
-
 _EVER_MS: Final = 2**62
 
 

@@ -21,8 +21,6 @@ from lakebed.table.options import (
     TableOptions,
 )
 
-__all__ = ["ENTROPY", "ExternalPaths"]
-
 ENTROPY: Final = "entropy-inject"
 _WEIGHTED: Final = "weight-robin"
 _SPECIFIC: Final = "specific-fs"

@@ -43,8 +43,6 @@ from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, Snapshot, Tag
 from lakebed.table.row_codes import row_codes
 from lakebed.table.tags import HIDDEN_PREFIX
 
-__all__ = ["FAST_FORWARDED", "Forward", "fast_forward", "plan_fast_forward"]
-
 FAST_FORWARDED = "lakebed.fast-forwarded-to"
 """Property of the commit: ``<branch>/<snapshot id>/<its delta manifest list>``. DO NOT CHANGE: on disk."""
 

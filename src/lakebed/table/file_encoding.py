@@ -21,8 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ParquetSink"]
-
 DICTIONARY_SAMPLE_ROWS = 4096
 DICTIONARY_DISTINCT_MAX = 0.5
 """Highest share of distinct values in the sample of a dictionary-encoded column. For distinct values a dictionary costs

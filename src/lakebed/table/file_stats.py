@@ -28,8 +28,6 @@ from lakebed.table.model import STATS_VERSION, TableSchema
 from lakebed.table.predicate import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith, bind
 from lakebed.table.types import arrow_schema, arrow_type
 
-__all__ = ["may_match", "partition_columns"]
-
 Mask = npt.NDArray[np.bool_]
 _IN_VALUES_MAX = 64
 """An IN of more values is compared by its smallest and largest value only."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import polars as pl
     from duckdb import DuckDBPyConnection
 
-__all__ = ["ArrowRows", "ArrowStream", "as_arrow", "into_duckdb", "into_pandas", "into_polars"]
-
 ArrowRows = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 

@@ -1,7 +1,7 @@
 """What changed between two versions: the rows that were written, or the rows that differ.
 
-Owns: `changes` with `read_changes` (from the deltas of the snapshots in between), and `diff` with `diff_scans` (from the
-two end states). Both read only files that one of the ends does not share with the other.
+Owns: `changes` with `read_changes` (from the deltas of the snapshots in between), and `diff` with `diff_scans` (from
+the two end states). Both read only files that one of the ends does not share with the other.
 
 Invariants:
 - `read_changes` covers ``(start, end]`` and looks at APPEND snapshots only: compactions change no row, and what an
@@ -48,17 +48,6 @@ from lakebed.table.splits import in_key_order, merge_rank, plan_splits, touching
 from lakebed.table.travel import resolve
 from lakebed.table.types import arrow_schema, parse_type
 from lakebed.texts import html_table
-
-__all__ = [
-    "ROW_KIND_COLUMN",
-    "TableDiff",
-    "changes",
-    "diff",
-    "diff_scans",
-    "plan_diff",
-    "plan_scans_diff",
-    "read_changes",
-]
 
 ROW_KIND_COLUMN = "_row_kind"
 ROW_KINDS = ("+I", "-U", "+U", "-D")

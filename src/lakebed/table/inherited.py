@@ -20,17 +20,6 @@ from dataclasses import dataclass, field, replace
 
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, Snapshot
 
-__all__ = [
-    "FOLLOWS",
-    "USERS_MAX",
-    "InheritedState",
-    "encode_inherited",
-    "follows",
-    "inherited_of",
-    "is_ours",
-    "load_inherited",
-]
-
 USERS_MAX = 100
 """Streaming users remembered. About 60 bytes each, in every snapshot file."""
 

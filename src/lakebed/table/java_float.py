@@ -18,8 +18,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["newer_text", "older_text"]
-
 _MANTISSA_BITS: Final = 52
 _LONG_POWERS: Final = 27
 """Powers of five below 2^63."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["date_text", "is_blank", "iso_timestamp_text", "padded_timestamp_text", "time_text"]
-
 _DAY_NS: Final = 86_400_000_000_000
 _NOT_BLANK: Final = frozenset("\u0085\u00a0\u2007\u202f")
 """Characters that are white space in Python and not in Java."""

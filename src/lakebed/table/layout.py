@@ -14,19 +14,6 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = [
-    "MAIN_BRANCH",
-    "Layout",
-    "branch_of",
-    "parse_branch",
-    "parse_bucket_folder",
-    "parse_changelog",
-    "parse_consumer",
-    "parse_schema",
-    "parse_snapshot",
-    "parse_tag",
-]
-
 MAIN_BRANCH: Final = "main"
 _NUMBER: Final = r"(0|[1-9][0-9]*)"
 _ROOT: Final = r"(?:branch/branch-[^/]+/)?"

@@ -29,8 +29,6 @@ from lakebed.table.live_versions import expired_below
 from lakebed.table.model import Snapshot
 from lakebed.table.unfinished import Deletion
 
-__all__ = ["fits", "held_by_hint", "least", "restore_newest", "withdraw_late"]
-
 
 def _newest_hinted(branch: TableBranch) -> int | None:
     """The id that ``LATEST`` names: another client may be about to make it the newest. None when there is no hint.

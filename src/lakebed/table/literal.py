@@ -23,8 +23,6 @@ import pyarrow.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.predicate_tree import Compare, Comparison, Known, OneOf, Predicate
 
-__all__ = ["bound_comparison", "bound_list"]
-
 _EXACT: Final = decimal.Context(
     prec=decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, rounding=decimal.ROUND_FLOOR, traps=[]
 )

@@ -30,15 +30,6 @@ from lakebed.table.reclaim import IntArray
 from lakebed.table.tag_index import TagEntry
 from lakebed.texts import whole_number
 
-__all__ = [
-    "LiveVersions",
-    "expired_below",
-    "held_from",
-    "mark_restored",
-    "note_expired_below",
-    "read_live_versions",
-]
-
 _COLLECTIONS_MAX: Final = 100
 _MARK: Final = re.compile(r"[0-9]{20}")
 

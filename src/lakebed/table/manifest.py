@@ -31,23 +31,6 @@ from lakebed.table.avro import SMALL_COUNT_MAX, RecordSchema, decode_columns, en
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
 from lakebed.table.row_codes import first_and_last, row_codes
 
-__all__ = [
-    "ADD",
-    "DELETE",
-    "ENTRY_SCHEMA",
-    "IDENTITY",
-    "MANIFEST_VERSION",
-    "as_deletes",
-    "decode_manifest",
-    "decode_manifest_list",
-    "encode_manifest",
-    "encode_manifest_list",
-    "entries_of_changes",
-    "files_of",
-    "fold",
-    "live_after",
-]
-
 ADD: Final = 0
 DELETE: Final = 1
 MANIFEST_VERSION: Final = 2

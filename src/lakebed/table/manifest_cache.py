@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from lakebed.runtime import Runtime, ThreadRuntime
 
-__all__ = ["CACHE_BYTES_MAX_DEFAULT", "PROCESS_CACHE", "ManifestCache"]
-
 CACHE_BYTES_MAX_DEFAULT: Final = 256 << 20
 
 

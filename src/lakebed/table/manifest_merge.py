@@ -21,8 +21,6 @@ from lakebed.table.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.model import ManifestMeta
 from lakebed.table.row_codes import first_and_last, row_codes
 
-__all__ = ["MergePlan", "fold_run", "plan_merge"]
-
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:

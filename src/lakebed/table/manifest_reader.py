@@ -26,8 +26,6 @@ from lakebed.table.manifest import ENTRY_SCHEMA, decode_manifest, decode_manifes
 from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
 from lakebed.table.model import ManifestMeta, Snapshot
 
-__all__ = ["ManifestReader"]
-
 _WORKER_COUNT_MAX: Final = 16
 """Concurrent GETs for one snapshot's manifests."""
 

@@ -24,17 +24,6 @@ import pyarrow.compute as pc
 
 from lakebed.errors import UnsupportedFormat
 
-__all__ = [
-    "Codes",
-    "Columns",
-    "KeyGroups",
-    "Mask",
-    "Positions",
-    "encode_keys",
-    "group_by_key",
-    "is_strictly_increasing",
-]
-
 Codes: TypeAlias = npt.NDArray[np.int64]
 """One int64 a row; codes of one `encode_keys` call compare as their keys do."""
 

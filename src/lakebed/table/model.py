@@ -18,24 +18,6 @@ import pyarrow as pa
 from lakebed.table.frames import ArrowStream
 from lakebed.texts import utc
 
-__all__ = [
-    "BATCH_COMMIT_IDENTIFIER",
-    "COMMIT_SNAPSHOT_UNKNOWN",
-    "ROLLED_BACK_TO",
-    "STATS_VERSION",
-    "BucketChange",
-    "CommitKind",
-    "DataField",
-    "DataFile",
-    "FileSource",
-    "ManifestMeta",
-    "Snapshot",
-    "Split",
-    "Stats",
-    "TableSchema",
-    "Tag",
-]
-
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """The commit identifier of every batch write. DO NOT CHANGE: on disk, shared with other clients."""
 

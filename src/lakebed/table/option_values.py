@@ -12,18 +12,6 @@ from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
 from lakebed.texts import shown
 
-__all__ = [
-    "choice",
-    "integer",
-    "parse_boolean",
-    "parse_bucket",
-    "parse_directory",
-    "parse_names",
-    "parse_period",
-    "parse_weights",
-    "pattern",
-]
-
 
 def parse_boolean(text: str) -> bool:
     """``true`` or ``false``, in any case."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["COLUMN_PREFIXES", "REFUSED"]
-
 _NO_STREAMS: Final = "lakebed keeps no progress of streams"
 _NO_CHANGELOGS: Final = "lakebed writes and keeps no changelogs"
 _NO_METASTORE: Final = "lakebed registers nothing in a metastore"

@@ -49,23 +49,6 @@ from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX
 from lakebed.table.unfinished import Deletion, load_deletions, path_of
 
-__all__ = [
-    "ORPHAN_AGE_MS",
-    "FindUnused",
-    "Found",
-    "Search",
-    "Used",
-    "data_paths",
-    "find_unused",
-    "found_of",
-    "list_files",
-    "names_of",
-    "outside_of",
-    "remove_orphan_files",
-    "search_of",
-    "used_paths",
-]
-
 ORPHAN_AGE_MS: Final = 86_400_000
 """Files younger than this may belong to a writer that has not committed yet."""
 

@@ -21,8 +21,6 @@ from lakebed.table.manifest import as_deletes, entries_of_changes
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.types import arrow_type
 
-__all__ = ["Overwrite", "derive_overwrite", "partition_scalars"]
-
 
 @dataclass(frozen=True, slots=True)
 class Overwrite:

@@ -42,8 +42,6 @@ from lakebed.table.options import (
 )
 from lakebed.table.types import BINARY_ROOTS, Type, parse_type
 
-__all__ = ["DEFAULT_PARTITION", "Placement", "bucket_folders", "check_placement", "escape", "partition_values"]
-
 DEFAULT_PARTITION: Final = "__DEFAULT_PARTITION__"
 """Folder value of a null or blank partition value, without the option ``partition.default-name``."""
 

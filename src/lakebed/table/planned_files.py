@@ -19,8 +19,6 @@ import pyarrow as pa
 from lakebed.table.manifest import files_of
 from lakebed.table.model import DataFile
 
-__all__ = ["PlannedFiles"]
-
 
 class PlannedFiles(Sequence[DataFile]):
     """The files of some manifest entries, as a sequence of objects made when first used.

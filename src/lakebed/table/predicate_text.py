@@ -28,8 +28,6 @@ from lakebed.table.predicate_tree import (
     StartsWith,
 )
 
-__all__ = ["TEXT_LENGTH_MAX", "parse_predicate"]
-
 TEXT_LENGTH_MAX: Final = 16 << 20
 """Limit of characters; an IN of some hundred thousand values fits."""
 _SHOWN_MAX: Final = 200

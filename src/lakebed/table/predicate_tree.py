@@ -21,29 +21,6 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 
-__all__ = [
-    "DEPTH_MAX",
-    "FLIPPED",
-    "TERMS_MAX",
-    "And",
-    "Column",
-    "Compare",
-    "Comparison",
-    "In",
-    "IsNull",
-    "Known",
-    "Not",
-    "OneOf",
-    "Or",
-    "Predicate",
-    "StartsWith",
-    "all_of",
-    "column",
-    "columns_of",
-    "conjuncts",
-    "required_values",
-]
-
 DEPTH_MAX: Final = 100
 """Limit of nested AND, OR and NOT; a chain of one operator counts once."""
 TERMS_MAX: Final = 100_000

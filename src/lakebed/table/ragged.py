@@ -15,17 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = [
-    "U64",
-    "Bytes",
-    "binary_array",
-    "byte_strings",
-    "gather_bytes",
-    "padded",
-    "valid_mask",
-    "words_at",
-]
-
 Bytes = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

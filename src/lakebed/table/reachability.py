@@ -51,8 +51,6 @@ from lakebed.table.reclaim import (
 )
 from lakebed.table.referenced_files import ReferencedFiles
 
-__all__ = ["Judgement", "judge", "used_names"]
-
 _CHANGELOG_ROLES = (Role.CHANGELOG, Role.CHANGELOG_MANIFEST, Role.CHANGELOG_LIST)
 Unreadable = (Corruption, NotFound, UnsupportedFormat)
 

@@ -43,20 +43,6 @@ from lakebed.table.sequence import SequenceOrder, sequence_codes
 from lakebed.table.splits import sorted_runs
 from lakebed.table.types import arrow_schema, arrow_type
 
-__all__ = [
-    "ONE_SHOT_BYTES_MAX",
-    "Cursor",
-    "ReadPlan",
-    "cut_complete",
-    "data_path",
-    "filter_rows",
-    "merged_windows",
-    "open_in_folders",
-    "read_split",
-    "read_split_table",
-    "sequences_of",
-]
-
 BATCH_ROWS = 65_536
 """Rows a record batch at most."""
 

@@ -31,24 +31,6 @@ import pyarrow.compute as pc
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN
 from lakebed.table.row_codes import row_codes
 
-__all__ = [
-    "CANDIDATES",
-    "ROLES",
-    "STAGES",
-    "UNKNOWN",
-    "Retention",
-    "Role",
-    "candidates_of",
-    "concat",
-    "fold_deltas",
-    "is_named",
-    "nearest_earlier",
-    "nearest_later",
-    "needed_by_interval",
-    "paths_of",
-    "plan_expiry",
-]
-
 UNKNOWN = COMMIT_SNAPSHOT_UNKNOWN
 
 IntArray = npt.NDArray[np.int64]

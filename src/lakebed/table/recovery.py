@@ -27,8 +27,6 @@ from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.tags import HIDDEN_PREFIX
 from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, load_deletions, store_deletion
 
-__all__ = ["finish_rollback", "recover"]
-
 _TRIES_MAX = 8
 
 

@@ -27,8 +27,6 @@ from lakebed.table.model import ManifestMeta, Snapshot
 from lakebed.table.placement import Placement, bucket_folders
 from lakebed.table.reclaim import ROLES, UNKNOWN, Role, candidates_of, concat, fold_deltas, paths_of
 
-__all__ = ["ReferencedFiles", "folder_namer"]
-
 
 @dataclass(slots=True)
 class _Life:

@@ -41,8 +41,6 @@ from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.travel import Resolved, Time, resolve
 from lakebed.table.unfinished import Deletion, HiddenTag, RollbackIntent, store_deletion
 
-__all__ = ["plan_rollback", "roll_back"]
-
 _BRANCH_PIN = f"{HIDDEN_PREFIX}branch."
 
 

@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["first_and_last", "row_codes"]
-
 IntArray = npt.NDArray[np.int64]
 _PRODUCT_MAX = 1 << 62
 

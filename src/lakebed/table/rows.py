@@ -53,20 +53,6 @@ from lakebed.texts import refuse_unknown_keywords
 if TYPE_CHECKING:
     pass
 
-__all__ = [
-    "Rewrite",
-    "append",
-    "commit_changes",
-    "delete",
-    "inside_partition",
-    "new_writer",
-    "overwrite",
-    "rewrites_of",
-    "upsert",
-    "without_rows",
-    "write",
-]
-
 TRIES_MAX = 20
 """How often a verb starts over because another writer replaced its files, or placed its new keys elsewhere."""
 

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     import polars as pl
     from duckdb import DuckDBPyConnection
 
-__all__ = ["ReadOptions", "Scan", "ScanRequest", "check_readable", "plan_scan", "scan_snapshot"]
-
 READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
 """Splits decoded at the same time by `Scan.to_arrow`."""
 

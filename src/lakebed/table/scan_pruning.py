@@ -27,8 +27,6 @@ from lakebed.table.predicate import Predicate, all_of, columns_of, conjuncts, re
 from lakebed.table.schema import bucket_function, bucket_keys, require_column
 from lakebed.table.types import arrow_type
 
-__all__ = ["only_on", "prune_buckets", "prune_files", "prune_manifests"]
-
 BUCKET_VALUES_MAX = 256
 """Combinations of key values that are hashed to find their buckets; a predicate that allows more reads all buckets."""
 

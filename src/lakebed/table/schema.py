@@ -42,25 +42,6 @@ from lakebed.table.types import (
 )
 from lakebed.texts import html_table, names_of
 
-__all__ = [
-    "SCHEMA_VERSION_MAX",
-    "SchemaLog",
-    "add_column",
-    "bucket_function",
-    "bucket_keys",
-    "decode_schema",
-    "drop_column",
-    "encode_schema",
-    "move_column",
-    "new_schema",
-    "remove_options",
-    "rename_column",
-    "require_column",
-    "schema_html",
-    "set_options",
-    "widen_column",
-]
-
 SCHEMA_VERSION_MAX: Final = 3
 SYSTEM_FIELD_ID_MIN: Final = (2**31 - 1) // 2
 """Ids from here on belong to system columns of the format."""

@@ -27,8 +27,6 @@ from lakebed.table.model import TableSchema
 from lakebed.table.options import SEQUENCE_FIELD, SEQUENCE_SORT_ORDER, TableOptions
 from lakebed.table.types import parse_type
 
-__all__ = ["SequenceOrder", "check_sequence", "delete_columns", "sequence_codes", "sequence_order"]
-
 Numbers = npt.NDArray[np.int64]
 
 _WITHOUT_ORDER = frozenset(("ARRAY", "MULTISET", "MAP", "ROW", "VARIANT", "BLOB"))

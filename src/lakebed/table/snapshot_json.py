@@ -22,8 +22,6 @@ from lakebed.duration import parse_duration_ms
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.table.model import CommitKind, Snapshot, Tag
 
-__all__ = ["SNAPSHOT_VERSION_MAX", "decode_snapshot", "decode_tag", "encode_snapshot", "encode_tag"]
-
 SNAPSHOT_VERSION_MAX: Final = 3
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _TAG_MEMBERS: Final = ("tagCreateTime", "tagTimeRetained")

@@ -32,8 +32,6 @@ from lakebed.table.model import Snapshot
 from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
 from lakebed.texts import spans_of
 
-__all__ = ["SnapshotLog", "write_id_of"]
-
 
 class SnapshotLog:
     """The snapshots of main or of a branch. Thread-safe; keeps no snapshot in memory.

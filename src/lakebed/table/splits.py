@@ -29,20 +29,6 @@ from lakebed.table.model import DataFile, Split, TableSchema
 from lakebed.table.placement import Placement, bucket_folders, partition_values
 from lakebed.table.planned_files import PlannedFiles
 
-__all__ = [
-    "BucketGroup",
-    "bucket_groups",
-    "in_key_order",
-    "is_plain",
-    "key_sections",
-    "merge_rank",
-    "plan_splits",
-    "sections_of",
-    "sorted_runs",
-    "states_deletes",
-    "touching",
-]
-
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 

@@ -24,8 +24,6 @@ from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
 from lakebed.table.model import DataField, Stats
 from lakebed.table.types import arrow_type, parse_type
 
-__all__ = ["EMPTY_STATS", "TRUNCATED_LENGTH", "compute_stats", "merge_stats", "stats_of_mode"]
-
 TRUNCATED_LENGTH: Final = 16
 """Characters (bytes) kept of string (binary) bounds by default: option ``metadata.stats-mode`` = truncate(16)."""
 

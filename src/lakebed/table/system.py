@@ -34,8 +34,6 @@ from lakebed.table.schema import encode_schema
 from lakebed.table.splits import bucket_groups
 from lakebed.texts import names_of
 
-__all__ = ["SYSTEM_TABLES", "read_system_table"]
-
 _TIME = pa.timestamp("ms")
 _TEXT = pa.string()
 _LONG = pa.int64()

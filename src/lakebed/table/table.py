@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from lakebed.table.scan import ReadOptions, Scan
     from lakebed.table.write import TableWriter
 
-__all__ = ["Table"]
-
 P = ParamSpec("P")
 
 

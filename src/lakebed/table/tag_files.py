@@ -22,8 +22,6 @@ from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.model import Tag
 from lakebed.table.snapshot_json import decode_tag
 
-__all__ = ["SETTLED_MS", "TAG_CACHE", "load_tags"]
-
 SETTLED_MS: Final = 5_000
 """Age of a file from which its modification time tells it from any replacement."""
 

@@ -28,8 +28,6 @@ from lakebed.runtime import Environment
 from lakebed.table.layout import Layout, parse_tag
 from lakebed.table.snapshot_json import decode_tag
 
-__all__ = ["TagIndex"]
-
 _MAGIC = b"LBTAGIX1"
 _BYTES_MAX = 64 << 20
 _FRESH_MS = 5_000

@@ -44,17 +44,6 @@ from lakebed.table.tag_index import TagIndex
 from lakebed.table.unfinished import Deletion, load_deletions
 from lakebed.texts import did_you_mean
 
-__all__ = [
-    "HIDDEN_PREFIX",
-    "TAG_AUTOMATIC",
-    "TAG_ID",
-    "Source",
-    "Tags",
-    "check_tag_name",
-    "is_automatic",
-    "is_hidden",
-]
-
 HIDDEN_PREFIX = "lakebed.pin."
 """Prefix of the tags that lakebed creates for itself. DO NOT CHANGE: on disk."""
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 
-__all__ = ["FUTURE_MS", "committed_ms", "first_written_ms", "is_future"]
-
 FUTURE_MS = 3_600_000
 """Clocks that differ by an hour at most are normal."""
 

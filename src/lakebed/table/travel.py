@@ -24,18 +24,6 @@ from lakebed.table.model import Snapshot, Tag
 from lakebed.table.tags import Source, is_hidden
 from lakebed.texts import LONG_MAX, did_you_mean, refuse_unknown_keywords, shown, utc, whole_number
 
-__all__ = [
-    "Resolved",
-    "SourceOptions",
-    "Time",
-    "at_time",
-    "at_version",
-    "parse_time_ms",
-    "resolve",
-    "source",
-    "source_of",
-]
-
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
 _NAME_BYTES_MAX = 255

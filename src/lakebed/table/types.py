@@ -27,24 +27,6 @@ from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField
 from lakebed.texts import shown, whole_number
 
-__all__ = [
-    "BINARY_ROOTS",
-    "FIELD_ID_KEY",
-    "NestedField",
-    "Type",
-    "arrow_field",
-    "arrow_schema",
-    "arrow_type",
-    "can_widen",
-    "fields_of_arrow",
-    "json_of_type",
-    "nested_field_ids",
-    "parse_type",
-    "type_of_arrow",
-    "type_of_json",
-    "with_field_ids",
-]
-
 FIELD_ID_KEY: Final = b"PARQUET:field_id"
 """Key of the Arrow field metadata that carries a column's field id into Parquet."""
 

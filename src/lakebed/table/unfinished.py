@@ -36,18 +36,6 @@ from lakebed.objects.port import ObjectStore
 from lakebed.table.layout import Layout
 from lakebed.table.reclaim import CANDIDATES
 
-__all__ = [
-    "Deletion",
-    "DeletionKind",
-    "HiddenTag",
-    "RollbackIntent",
-    "decode_deletion",
-    "encode_deletion",
-    "load_deletions",
-    "path_of",
-    "store_deletion",
-]
-
 FORMAT: Final = 1
 _OUTSIDE: Final = "outside"
 

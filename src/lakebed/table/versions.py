@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lakebed.table.predicate import Predicate
     from lakebed.table.scan import ReadOptions, Scan
 
-__all__ = ["TableView", "list_pins", "list_versions", "pin_of", "pin_version", "rollback_target", "version_of"]
-
 
 class _Readable(Protocol):
     def scan(self, **options: Unpack[ReadOptions]) -> Scan: ...

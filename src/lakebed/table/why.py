@@ -22,8 +22,6 @@ from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.unfinished import Deletion, load_deletions
 from lakebed.table.versions import pin_of
 
-__all__ = ["bytes_alone", "why"]
-
 _SHOWN_MAX = 4
 
 

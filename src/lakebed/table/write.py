@@ -53,12 +53,6 @@ from lakebed.table.schema import require_column
 from lakebed.table.sequence import sequence_codes
 from lakebed.table.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
 
-__all__ = [
-    "BucketIndex",
-    "TableWriter",
-    "as_table",
-]
-
 SHARE_BYTES_MIN = 12 * 1024 * 1024
 SHARES_MAX = 4
 """Rows of an append table for one bucket are encoded as up to `SHARES_MAX` files at once, each of at least

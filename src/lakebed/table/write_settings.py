@@ -28,8 +28,6 @@ from lakebed.table.options import check_writable as check_options_writable
 from lakebed.table.placement import check_placement
 from lakebed.table.schema import bucket_function, bucket_keys
 
-__all__ = ["UNAWARE_BUCKET", "WriteSettings", "check_writable", "file_settings"]
-
 UNAWARE_BUCKET = -1
 """Option ``bucket`` of a table that places rows anywhere; its files are in bucket 0. DO NOT CHANGE: on disk."""
 

@@ -22,8 +22,6 @@ import greenlet
 from lakebed.testing.clock import START_MS
 from lakebed.testing.faulty import Crashed
 
-__all__ = ["Actor", "ActorLoop", "Deadlock", "StepsExceeded"]
-
 _TAIL_COUNT: Final = 40
 
 

@@ -8,8 +8,6 @@ from typing import TypeVar
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.wrapper import Call, CallKind, StoreWrapper
 
-__all__ = ["Between"]
-
 R = TypeVar("R")
 
 

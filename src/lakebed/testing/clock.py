@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["ManualClock"]
-
 START_MS = 1_700_000_000_000
 
 

@@ -20,8 +20,6 @@ from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.wrapper import Call, StoreWrapper
 
-__all__ = ["Crashed", "Fault", "FaultyStore", "lost", "random_faults"]
-
 R = TypeVar("R")
 
 

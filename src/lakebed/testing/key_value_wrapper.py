@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 
-__all__ = ["KeyValueCall", "KeyValueWrapper"]
-
 R = TypeVar("R")
 
 KeyValueCallKind = Literal[

@@ -16,8 +16,6 @@ from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.wrapper import Call, StoreWrapper
 
-__all__ = ["PowerLossStore"]
-
 R = TypeVar("R")
 
 

@@ -10,8 +10,6 @@ from lakebed.errors import LakebedError
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.wrapper import Call, StoreWrapper
 
-__all__ = ["Recorded", "RecordingStore"]
-
 R = TypeVar("R")
 
 

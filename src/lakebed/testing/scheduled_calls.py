@@ -26,8 +26,6 @@ from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.testing.actor_loop import Actor, ActorLoop
 from lakebed.testing.faulty import Crashed
 
-__all__ = ["CallErrors", "FaultRates", "ScheduledCalls"]
-
 R = TypeVar("R")
 
 

@@ -36,8 +36,6 @@ from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.scheduled_calls import CallErrors, FaultRates
 from lakebed.testing.scheduler import Scheduler
 
-__all__ = ["ScheduledKeyValue"]
-
 R = TypeVar("R")
 
 _PAGE_ROW_COUNT: Final = 4

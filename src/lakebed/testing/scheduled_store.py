@@ -14,8 +14,6 @@ from lakebed.testing.faulty import lost
 from lakebed.testing.scheduled_calls import CallErrors, ScheduledCalls
 from lakebed.testing.wrapper import Call, StoreWrapper
 
-__all__ = ["ScheduledStore"]
-
 R = TypeVar("R")
 
 

@@ -13,8 +13,6 @@ from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
 from lakebed.testing.scheduled_store import ScheduledStore
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
 
-__all__ = ["Scheduler", "seed_count"]
-
 
 def seed_count(default: int) -> int:
     """How many seeds a simulation should run: ``LAKEBED_SEEDS`` from the environment, else `default`."""

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 from lakebed.errors import Closed
 from lakebed.testing.actor_loop import Actor, ActorLoop
 
-__all__ = ["SimulatedClock", "SimulatedRuntime"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

@@ -23,8 +23,6 @@ from lakebed.objects.path import join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
 from lakebed.objects.streaming import stream_ranges
 
-__all__ = ["Call", "CallKind", "StoreWrapper"]
-
 R = TypeVar("R")
 
 CallKind = Literal["get", "get_ranges", "head", "put", "list", "list_with_delimiter", "delete", "copy", "sync"]

@@ -23,23 +23,6 @@ from worlds.kv.model import visible
 from worlds.kv.world import CloneAsked, DatabaseWorld, options
 from worlds.promise import PromiseBroken
 
-__all__ = [
-    "ACTIONS",
-    "WAITS_MAX",
-    "begin",
-    "checkpointer",
-    "cloner",
-    "collector",
-    "compactor",
-    "corrupter",
-    "crew",
-    "destroyer",
-    "meddler",
-    "reader",
-    "restorer",
-    "writer",
-]
-
 OPEN_TRIES_MAX: Final = 4
 WAITS_MAX: Final = 60
 

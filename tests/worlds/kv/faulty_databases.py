@@ -34,8 +34,6 @@ from lakebed.testing.recording import RecordingStore
 from lakebed.testing.wrapper import Call
 from worlds.table.world import InlineRuntime
 
-__all__ = ["AT_ONCE", "FaultPoint", "FaultyDatabases", "Saved", "SkewedClock", "check_every_fault", "fault_points"]
-
 AT_ONCE: Final = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
 
 

@@ -17,8 +17,6 @@ from lakebed.lsm.model import FileMeta, Kind
 from lakebed.objects.port import ObjectStore
 from worlds.promise import PromiseBroken
 
-__all__ = ["LoggedRecord", "LoggedRow", "read_file", "read_log_record"]
-
 
 class LoggedRow(NamedTuple):
     """A row as it is stored."""

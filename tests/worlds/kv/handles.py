@@ -23,8 +23,6 @@ from worlds.kv.model import Change, DatabaseHistory, Observation, Write, value_o
 from worlds.kv.world import DatabaseWorld, options, reader_options
 from worlds.promise import PromiseBroken
 
-__all__ = ["TTL_MS", "Follower", "Owner", "ask_checkpoint"]
-
 TTL_MS: Final = 40
 LIFETIME_MS: Final = 600_000
 """Of a reader's own checkpoint."""

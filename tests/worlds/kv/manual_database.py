@@ -27,8 +27,6 @@ from lakebed.reclaim.model import ReclaimReport
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 
-__all__ = ["ManualDatabase", "key_of", "number_of", "value_of"]
-
 _BY_HAND: Final = DatabaseOptions(background=False, compaction=False, cache_bytes=1 << 20)
 _READ_BY_HAND: Final = ReaderOptions(background=False, cache_bytes=0)
 """Nothing is cached: a file that is gone is missed at once."""

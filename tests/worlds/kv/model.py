@@ -19,18 +19,6 @@ from typing import Literal, NamedTuple
 from lakebed.lsm.model import Kind
 from worlds.promise import PromiseBroken
 
-__all__ = [
-    "Change",
-    "DatabaseHistory",
-    "Event",
-    "Observation",
-    "Rows",
-    "Write",
-    "apply_change",
-    "value_of",
-    "visible",
-]
-
 Rows = dict[bytes, tuple[bytes, int | None]]
 """key -> (value, when it expires in Unix ms or None), expired ones included."""
 

@@ -27,8 +27,6 @@ from worlds.kv.files import LoggedRow, read_file, read_log_record
 from worlds.kv.model import Change, DatabaseHistory, Event, Rows, Write, apply_change, visible, writes_in
 from worlds.promise import PromiseBroken
 
-__all__ = ["ObservedDatabase", "StoreMonitor"]
-
 R = TypeVar("R")
 
 _NAMED: Final = re.compile(r"(?P<folder>.+)/(?P<kind>manifest|wal|sst)/(?P<id>[0-9A-Z]+)\.(?:manifest|wal|sst)")

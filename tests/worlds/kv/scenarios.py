@@ -29,8 +29,6 @@ from worlds.kv.world import CloneAsked, DatabaseWorld, options
 from worlds.simulation import Simulation
 from worlds.world import FAULTS
 
-__all__ = ["SCENARIOS", "SIMULATION"]
-
 STORMY: Final = FaultRates(
     error_before=0.015, lost_request=0.01, lost_reply=0.015, late=0.012, crash=0.01, pause=0.08, pause_steps_max=400
 )

@@ -35,8 +35,6 @@ from worlds.kv.monitor import ObservedDatabase, StoreMonitor
 from worlds.promise import PromiseBroken
 from worlds.world import FAULTS, World
 
-__all__ = ["EXPECTED", "CloneAsked", "DatabaseWorld", "Promise", "options", "reader_options"]
-
 EXPECTED: Final = (AlreadyExists, Closed, Conflict, Fenced, InvalidRequest, OutcomeUnknown, Unavailable)
 """Errors that are part of an actor's life; all else is a finding."""
 

@@ -15,8 +15,6 @@ from worlds.repo.handles import Process
 from worlds.repo.verbs import BranchCreation
 from worlds.repo.world import RepositoryWorld
 
-__all__ = ["Weights", "begin", "crew", "use", "worker"]
-
 Weights = Mapping[str, int]
 """Method of `Process` -> how often it is drawn."""
 

@@ -35,21 +35,6 @@ from lakebed.repo.staging.cleanup import clean_once
 from worlds.promise import PromiseBroken
 from worlds.waiting import pause
 
-__all__ = [
-    "EAGER",
-    "EVERYTHING",
-    "QUIET",
-    "Expected",
-    "LibraryClient",
-    "Refused",
-    "RepositoryClient",
-    "Unclear",
-    "body_of",
-    "check_sound",
-    "checksum_of",
-    "told",
-]
-
 Expected = dict[str, dict[str, str]]
 """What a workload must see: path to checksum, by the reference it is seen at."""
 

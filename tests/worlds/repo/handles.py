@@ -56,8 +56,6 @@ from worlds.repo.verbs import (
 )
 from worlds.repo.world import RepositoryWorld, check_body
 
-__all__ = ["Process"]
-
 R = TypeVar("R")
 
 HeadVerb = Commit | Merge | CherryPick | Revert | Rebase | Reset | HardReset

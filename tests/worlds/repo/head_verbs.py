@@ -18,8 +18,6 @@ from worlds.promise import PromiseBroken
 from worlds.repo.model import History, Moment, State, alike, applied, below, chosen, merged, same
 from worlds.repo.verbs import Change, JudgedVerb, Known
 
-__all__ = ["Commitment", "HardReset", "Importing", "JudgedMove", "Merging", "Picking", "Rebasing", "Reset"]
-
 MERGE_SOURCE_KEY: Final = ".lakebed.merge.source"
 """Where a commit of a merge with one parent says what was merged."""
 

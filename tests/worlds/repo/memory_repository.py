@@ -43,25 +43,6 @@ from lakebed.testing.faulty import Crashed
 from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.wrapper import Call, StoreWrapper
 
-__all__ = [
-    "MemoryRepository",
-    "Pause",
-    "Trap",
-    "TrapMode",
-    "TrappedKeyValue",
-    "committed_contents",
-    "contents",
-    "copy_of",
-    "entry_of",
-    "head_of",
-    "make_branch",
-    "open_context",
-    "put",
-    "put_many",
-    "remove",
-    "uncommitted_of",
-]
-
 R = TypeVar("R")
 
 TrapMode = Literal["crash before", "crash after", "reply lost", "request lost"]

@@ -18,26 +18,6 @@ from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
 from lakebed.repo.model import Commit, DiffKind
 
-__all__ = [
-    "History",
-    "Ledger",
-    "ListedLine",
-    "Moment",
-    "State",
-    "alike",
-    "ancestors",
-    "applied",
-    "below",
-    "chosen",
-    "difference",
-    "identified",
-    "listing",
-    "merge_bases",
-    "merged",
-    "same",
-    "shown",
-]
-
 State = Mapping[bytes, bytes]
 """path -> encoded entry."""
 

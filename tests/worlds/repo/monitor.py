@@ -33,8 +33,6 @@ from worlds.promise import PromiseBroken
 from worlds.repo.model import History, Ledger, Moment, State, alike, shown
 from worlds.repo.verbs import Change, DeletePrefix, JudgedVerb, Known, Tagging
 
-__all__ = ["MonitoredKeyValue", "MonitoredStore", "RepositoryMonitor"]
-
 R = TypeVar("R")
 
 _TOKEN_CHARACTERS: Final = 26

@@ -18,23 +18,6 @@ from lakebed.repo.verbs.pick import CherryPick, Revert
 from lakebed.repo.verbs.rebase import Rebase
 from lakebed.repo.verbs.reset import HardReset, Reset
 
-__all__ = [
-    "cherry_pick",
-    "commit",
-    "diff_refs",
-    "diff_uncommitted",
-    "hard_reset",
-    "log",
-    "log_page",
-    "merge",
-    "rebase",
-    "reset",
-    "reset_path",
-    "reset_prefix",
-    "revert",
-    "start_import",
-]
-
 
 def commit(
     context: RepositoryContext, branch: str, *, allow_empty_message: bool = False, **fields: Any

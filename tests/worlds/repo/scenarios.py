@@ -14,8 +14,6 @@ from worlds.repo.world import RepositoryWorld
 from worlds.simulation import Simulation
 from worlds.world import FAULTS
 
-__all__ = ["SCENARIOS", "SIMULATION"]
-
 STORMY: Final = FaultRates(
     error_before=0.01, lost_request=0.008, lost_reply=0.015, late=0.012, crash=0.008, pause=0.06, pause_steps_max=300
 )

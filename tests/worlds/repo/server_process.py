@@ -27,8 +27,6 @@ from worlds.repo.client import Expected, Refused, RepositoryClient, Unclear, che
 from worlds.repo.workload import Step, Workload
 from worlds.waiting import pause
 
-__all__ = ["HttpClient", "ImportWorkload", "ServerProcess", "free_port", "memory_of"]
-
 API = "/api/v1"
 IMPORT = "/branches/imports/import"
 _CLOCK = SystemClock()

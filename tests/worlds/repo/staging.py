@@ -33,8 +33,6 @@ from lakebed.repo.staging.view import View, branch_view
 from lakebed.repo.staging.write import delete, delete_many, delete_prefix, stage
 from lakebed.runtime import Environment
 
-__all__ = ["BRANCH", "StagedBranch"]
-
 BRANCH = "main"
 """The branch's branch."""
 

@@ -21,8 +21,6 @@ from lakebed.repo.options import RangeOptions
 from lakebed.repo.rows import rows_of
 from lakebed.runtime import Environment
 
-__all__ = ["SMALL_RANGES", "TINY_RANGES", "entry_value", "open_committed", "read_state", "write_state"]
-
 SMALL_RANGES: Final = RangeOptions(entry_count_min=2, raggedness=6, entry_count_max=24, block_bytes=512)
 """Some six entries a range."""
 TINY_RANGES: Final = RangeOptions(entry_count_min=1, raggedness=1, entry_count_max=1)

@@ -26,20 +26,6 @@ from worlds.repo.model import (
     shown,
 )
 
-__all__ = [
-    "REFUSALS",
-    "BranchCreation",
-    "BranchDeletion",
-    "BranchReturn",
-    "Change",
-    "Delete",
-    "DeletePrefix",
-    "JudgedVerb",
-    "Known",
-    "Put",
-    "Tagging",
-]
-
 
 class Known(NamedTuple):
     """What a verb is judged by."""

@@ -41,19 +41,6 @@ from worlds.repo.client import (
 )
 from worlds.waiting import pause
 
-__all__ = [
-    "LIBRARY_WORKLOADS",
-    "MainBranchWorkload",
-    "MaintenanceWorkload",
-    "NamesWorkload",
-    "OwnBranchWorkload",
-    "Step",
-    "Workload",
-    "run_owner",
-    "run_workloads",
-    "start_workloads",
-]
-
 _CLOCK: Final = SystemClock()
 _PATIENCE_S: Final = 60.0
 _LOST_RACES: Final = {"branch_moved", "upload_expired", "unexpected_value"}

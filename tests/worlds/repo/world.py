@@ -45,8 +45,6 @@ from worlds.repo.monitor import MonitoredKeyValue, MonitoredStore, RepositoryMon
 from worlds.repo.operations import diff_uncommitted
 from worlds.world import FAULTS, World
 
-__all__ = ["RepositoryWorld", "check_body", "options"]
-
 UNDELETE_DAYS: Final = 2
 _IMPORTED: Final = {"one": b"imported one", "two": b"x", "more/three": b"imported three"}
 

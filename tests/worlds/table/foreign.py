@@ -22,8 +22,6 @@ from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, 
 from lakebed.table.snapshot_json import encode_snapshot
 from lakebed.table.table import Table
 
-__all__ = ["Extras", "foreign_commit", "without_fields"]
-
 _NO_PARTITION_STATS = Stats(encode_row(["a"], ["STRING"]), encode_row(["b"], ["STRING"]), (0,))
 _NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
 _INDEX_SCHEMA = RecordSchema.of(

@@ -19,15 +19,6 @@ from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 
-__all__ = [
-    "foreign_branch",
-    "foreign_delete_branch",
-    "foreign_delete_tag",
-    "foreign_expire",
-    "foreign_rollback",
-    "foreign_tag",
-]
-
 
 def foreign_rollback(table: Table, target: int | str) -> None:
     """Roll back to a snapshot id or to a tag by name: later snapshots and tags go, their ids are used again.

@@ -20,8 +20,6 @@ from worlds.table.foreign_verbs import (
 )
 from worlds.table.world import LineModel, TableWorld
 
-__all__ = ["ForeignWorld"]
-
 
 class ForeignWorld(TableWorld):
     """Random steps of both clients; see `TableWorld`."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from lakebed.errors import LakebedError
 from worlds.table.world import TableWorld
 
-__all__ = ["Histories", "run_histories"]
-
 
 @dataclass(frozen=True, slots=True)
 class Histories:

@@ -36,8 +36,6 @@ from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table.foreign import Extras, foreign_commit
 
-__all__ = ["InlineRuntime", "LineModel", "TableWorld"]
-
 _worlds = itertools.count()
 _NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
 _PARTITIONS = ("a", "b")

@@ -9,8 +9,6 @@ from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 
-__all__ = ["DatabaseAdapter"]
-
 
 class DatabaseAdapter:
     """As `StoreAdapter`."""

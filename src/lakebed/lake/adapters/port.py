@@ -15,8 +15,6 @@ from typing import Any, Protocol
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 
-__all__ = ["Cleaning", "StoreAdapter", "StoreSummary"]
-
 
 @dataclass(frozen=True, slots=True)
 class StoreSummary:

@@ -13,8 +13,6 @@ from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
 
-__all__ = ["RepositoryAdapter"]
-
 
 class RepositoryAdapter:
     """As `StoreAdapter`."""

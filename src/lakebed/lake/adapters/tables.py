@@ -14,9 +14,6 @@ from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 from lakebed.table.table import Table
 
-__all__ = ["TableAdapter"]
-
-
 _NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
 """Kinds of `InvalidRequest` for a table whose options do not determine where its files are."""
 

@@ -23,8 +23,6 @@ from lakebed.lsm.sort import KeyColumn
 from lakebed.repo.model import ROWS_SCHEMA
 from lakebed.repo.rows import Interval, joined
 
-__all__ = ["ChangeRows", "Changes", "Clearing", "Clears"]
-
 _BATCH_ROWS_MAX: Final = 65_536
 """Rows of changes that are looked at together."""
 _BATCH_BYTES_MAX: Final = 64 << 20

@@ -17,8 +17,6 @@ import pyarrow as pa
 from lakebed.lsm.block import offsets_of
 from lakebed.repo.model import ROWS_SCHEMA, RangeMeta
 
-__all__ = ["EMPTY_METARANGE_ID", "metarange_hash", "range_hash"]
-
 _COUNT: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")
 _FIRST_OFFSET: Final = bytes(4)

@@ -21,8 +21,6 @@ from lakebed.repo.entry import identities
 from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
 from lakebed.repo.rows import clip_rows
 
-__all__ = ["diff_metaranges", "diff_rows", "has_difference"]
-
 
 def diff_metaranges(
     committed: Committed,

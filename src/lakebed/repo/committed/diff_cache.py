@@ -14,8 +14,6 @@ import pyarrow as pa
 
 from lakebed.runtime import Runtime, ThreadRuntime
 
-__all__ = ["DIFF_BYTES_MAX", "DiffCache"]
-
 DIFF_BYTES_MAX: Final = 1 << 20
 """A difference with more bytes is not kept."""
 

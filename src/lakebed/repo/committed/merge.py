@@ -39,8 +39,6 @@ from lakebed.repo.entry import identities
 from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.rows import prefix_range
 
-__all__ = ["CONFLICTS_MAX_DEFAULT", "MergeOutcome", "Strategy", "merge_metaranges"]
-
 Strategy = Literal["source-wins", "dest-wins"]
 """Whose entry, or absence of one, is taken where both sides changed a path differently."""
 

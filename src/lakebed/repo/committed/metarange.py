@@ -21,8 +21,6 @@ from lakebed.repo.committed.range_files import RangeFiles, missing
 from lakebed.repo.layout import metarange_path, range_path
 from lakebed.repo.model import MetarangeRef, RangeMeta
 
-__all__ = ["Metarange", "encode_range_meta"]
-
 _LISTED: Final = -2
 """The number of a metarange's decoded list of ranges in the cache, where its tail is -1 and blocks count from 0."""
 _PYTHON_BYTES_OF_RANGE: Final = 1_000

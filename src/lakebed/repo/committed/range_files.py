@@ -30,8 +30,6 @@ from lakebed.repo.options import RangeOptions
 from lakebed.repo.rows import path_rows
 from lakebed.runtime import Environment
 
-__all__ = ["AHEAD_COUNT", "RangeCounts", "RangeFiles"]
-
 AHEAD_COUNT: Final = 3
 """Ranges that are read before they are asked for, by one who reads many."""
 

@@ -37,8 +37,6 @@ from lakebed.repo.layout import range_path
 from lakebed.repo.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
 from lakebed.repo.rows import lsm_rows, rows_of
 
-__all__ = ["MetarangeWriter"]
-
 _WAITING_COUNT_MAX: Final = 8
 """Ranges that are put while the next rows come."""
 _WAITING_BYTES_MAX: Final = 64 << 20

@@ -19,8 +19,6 @@ from lakebed.repo.committed.range_files import RangeFiles
 from lakebed.repo.committed.segments import Segment
 from lakebed.repo.model import RangeMeta
 
-__all__ = ["rows_of_ranges", "rows_of_segments"]
-
 Rows = Iterable[pa.RecordBatch]
 
 _LAZY_COUNT: Final = 2

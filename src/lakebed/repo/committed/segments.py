@@ -15,8 +15,6 @@ from itertools import repeat
 
 from lakebed.repo.model import RangeMeta
 
-__all__ = ["Segment", "cut_segments"]
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:

@@ -20,8 +20,6 @@ from lakebed.repo.model import MetarangeRef
 from lakebed.repo.options import RangeOptions
 from lakebed.runtime import Environment
 
-__all__ = ["EMPTY_METARANGE", "Committed"]
-
 EMPTY_METARANGE: Final = MetarangeRef(EMPTY_METARANGE_ID)
 """No entries: what the first commit of a repository names."""
 

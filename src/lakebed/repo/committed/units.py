@@ -30,8 +30,6 @@ from lakebed.repo.committed.store import Committed
 from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.rows import prefix_range
 
-__all__ = ["UnitJudge", "changed_folders", "check_prefix", "folders_of", "outermost", "parse_root", "roots_among"]
-
 _MARKER_TEXT: Final = r"(?:(?:schema/schema|snapshot/snapshot)-(?:0|[1-9][0-9]*)|manifest/[0-9]{20}\.manifest)"
 """What follows the root in the path of a file that makes it one: of `lakebed.table.layout` and `lakebed.kv.layout`."""
 

@@ -19,18 +19,6 @@ import pyarrow.compute as pc
 from lakebed.lsm.sort import KeyColumn, sort_rows
 from lakebed.repo.model import ROWS_SCHEMA
 
-__all__ = [
-    "FIRST_ROW_COUNT",
-    "WINDOW_ROW_COUNT",
-    "Flags",
-    "Identities",
-    "Positions",
-    "match_paths",
-    "order_of",
-    "same",
-    "side_by_side",
-]
-
 Positions = npt.NDArray[np.int64]
 """Row numbers; -1 for none."""
 Flags = npt.NDArray[np.bool_]

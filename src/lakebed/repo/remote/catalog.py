@@ -21,8 +21,6 @@ from lakebed.repo.verbs.message import RepositoryFacts
 from lakebed.repo.verbs.reading import Describe
 from lakebed.repo.verbs.repositories import CatalogVerb, CreateRepository, ListRepositories
 
-__all__ = ["HttpCatalog"]
-
 R = TypeVar("R")
 
 

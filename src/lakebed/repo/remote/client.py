@@ -22,8 +22,6 @@ from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 from lakebed import errors
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 
-__all__ = ["ACCESS_KEY_VARIABLE", "READ_S", "SECRET_VARIABLE", "Client", "encoded", "read_reply"]
-
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
 SECRET_VARIABLE: Final = "LAKEBED_SECRET_ACCESS_KEY"

@@ -13,8 +13,6 @@ import msgspec
 
 from lakebed.repo.remote.client import Client, encoded
 
-__all__ = ["RemoteAccessKey", "RemoteAccessKeys", "RemoteNewKey"]
-
 _KEYS: Final = "/auth/keys"
 _PAGE_COUNT: Final = 1_000
 

@@ -31,8 +31,6 @@ from lakebed.repo.verbs.reading import ListObjects, SignedUrl, Stat, StatMany
 from lakebed.repo.verbs.writing import Copy, DeleteMany, Link
 from lakebed.runtime import Environment
 
-__all__ = ["HttpObjects", "ServerBytes"]
-
 R = TypeVar("R")
 
 _UPLOAD_ATTEMPTS_MAX: Final = 3

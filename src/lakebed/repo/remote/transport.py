@@ -33,8 +33,6 @@ from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Described, ListVerb, RepositoryFacts, Verb
 from lakebed.repo.verbs.reading import Head
 
-__all__ = ["HttpTransport", "ask", "only_local", "pages"]
-
 R = TypeVar("R")
 Row = TypeVar("Row")
 

@@ -19,17 +19,6 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import ROWS_SCHEMA, StagingToken
 from lakebed.repo.rows import Interval, gathered, joined, overlay, prefix_range
 
-__all__ = [
-    "Bounds",
-    "Rows",
-    "changes_of",
-    "cleared_by",
-    "is_cleared",
-    "left_of",
-    "staged_rows",
-    "token_sources",
-]
-
 Bounds = tuple[bytes | None, bytes | None]
 """As `Interval`, and a start of None: from the first path."""
 

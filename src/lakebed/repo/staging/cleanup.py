@@ -29,8 +29,6 @@ from lakebed.repo.model import Branch
 from lakebed.repo.records import read_records
 from lakebed.repo.rows import prefix_range
 
-__all__ = ["FRESH_MS", "Cleaned", "clean_once", "clean_orphans_once"]
-
 FRESH_MS: Final = 24 * 3600 * 1000
 """Tokens without a mark that are younger than this, by their ULIDs, are left alone."""
 

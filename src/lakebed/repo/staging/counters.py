@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from lakebed.repo.options import RepositoryOptions
 from lakebed.runtime import Runtime, ThreadRuntime
 
-__all__ = ["BranchCounts", "Counters"]
-
 
 @dataclass(frozen=True, slots=True)
 class BranchCounts:

@@ -17,8 +17,6 @@ from lakebed.repo.entry import SIZE_BYTES_MAX, address_ulid, decode_entry, encod
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_paths
 
-__all__ = ["VALUE_BYTES_MAX", "checked_columns", "checked_entry", "pairs_of"]
-
 VALUE_BYTES_MAX: Final = 64 << 10
 """Longest encoded entry: its content type and metadata included."""
 

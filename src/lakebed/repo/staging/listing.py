@@ -29,18 +29,6 @@ from lakebed.repo.model import Entry
 from lakebed.repo.names import check_amount
 from lakebed.repo.rows import prefix_range
 
-__all__ = [
-    "SEEK_ROW_COUNT",
-    "Listed",
-    "Page",
-    "RowsFrom",
-    "decode_entries",
-    "list_entries",
-    "page_of",
-    "text_of",
-    "texts_of",
-]
-
 CHUNK_ROW_COUNT: Final = 4_096
 """Rows that become Python objects at once."""
 

@@ -28,8 +28,6 @@ from lakebed.repo.names import check_branch_name
 from lakebed.repo.protection import check_writable
 from lakebed.repo.records import resolving_outcome
 
-__all__ = ["RETRIES", "WriteAttempts", "WritePrecondition", "check_only_unexpected", "replace_rows", "write_rows"]
-
 RETRIES: Final = default_registry.counter(
     "lakebed_repo_retries_total",
     help_text="Times an operation on a branch began again because the branch changed meanwhile.",

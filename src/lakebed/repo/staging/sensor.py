@@ -18,8 +18,6 @@ from lakebed.repo.records import read_records
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.counters import BranchCounts
 
-__all__ = ["count_branch", "wanted_compactions"]
-
 COUNTED_BRANCHES_MAX: Final = 64
 """Branches that one look counts from the store; the others wait for the next."""
 

@@ -31,8 +31,6 @@ from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
 from lakebed.repo.rows import Interval, overlay, rows_of, without_tombstones
 from lakebed.repo.staging.changes import Bounds, cleared_by, left_of, token_sources
 
-__all__ = ["is_dirty", "uncommitted"]
-
 DENSE: Final = 8
 """Of a range, one staged path for so many entries, and its rows are read as columns instead of path by path."""
 

@@ -28,8 +28,6 @@ from lakebed.repo.rows import overlay, without_tombstones
 from lakebed.repo.staging.changes import cleared_by, is_cleared, token_sources
 from lakebed.repo.staging.listing import Listed, list_entries
 
-__all__ = ["READ_LAYERS", "View", "at_reference", "branch_view", "open_view"]
-
 READ_LAYERS: Final = default_registry.histogram(
     "lakebed_repo_read_layers",
     help_text="Staging tokens that a read of a branch has looked into.",

@@ -34,18 +34,6 @@ from lakebed.repo.staging.entries import checked_columns, checked_entry, pairs_o
 from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected, replace_rows, write_rows
 from lakebed.repo.staging.view import branch_view
 
-__all__ = [
-    "delete",
-    "delete_many",
-    "delete_prefix",
-    "path_exists",
-    "stage",
-    "stage_if_absent",
-    "stage_if_match",
-    "stage_many",
-]
-
-
 # ---- puts
 
 

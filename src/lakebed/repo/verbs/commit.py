@@ -23,8 +23,6 @@ from lakebed.repo.heads import (
 from lakebed.repo.protection import check_committable
 from lakebed.repo.verbs.message import Milliseconds, Paths, Texts, Verb, verb
 
-__all__ = ["Commit"]
-
 
 @verb("commit", role="write", effort="compute", gives=CommitWithId, changes=("branch",), author="committer")
 class Commit(Verb[CommitWithId], frozen=True, kw_only=True):

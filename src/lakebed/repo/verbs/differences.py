@@ -28,8 +28,6 @@ from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.verbs.message import ListVerb, verb
 
-__all__ = ["Diff", "DiffScope", "Status"]
-
 DiffScope = Literal["three_dot", "two_dot"]
 """``three_dot``: what the right side changed since the merge base, but for what the left side has in the same way: what
 a merge would bring; what both changed differently is a conflict. ``two_dot``: how the right side differs from the left.

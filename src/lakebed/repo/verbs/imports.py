@@ -16,8 +16,6 @@ from lakebed.repo.protection import check_committable
 from lakebed.repo.records import encode_record, write_unique
 from lakebed.repo.verbs.message import PATHS_MAX, Texts, Verb, verb
 
-__all__ = ["ImportObjects"]
-
 
 @verb("import_objects", role="write", effort="long", gives=Import, changes=("branch",), author="committer")
 class ImportObjects(Verb[Import], frozen=True, kw_only=True):

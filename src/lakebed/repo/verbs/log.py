@@ -29,8 +29,6 @@ from lakebed.repo.refs import resolve_commit
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, Verb, verb
 from lakebed.repo.verbs.reading import Head
 
-__all__ = ["Log", "LogPage"]
-
 
 @dataclass(frozen=True, slots=True)
 class LogPage:

@@ -22,8 +22,6 @@ from lakebed.repo.refs import resolve_commit
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
-__all__ = ["Merge"]
-
 STRATEGY_KEY: Final = ".lakefs.merge.strategy"
 """Clients look for it. Stored: DO NOT CHANGE these keys."""
 SOURCE_KEY: Final = ".lakebed.merge.source"

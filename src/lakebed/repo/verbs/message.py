@@ -15,24 +15,6 @@ from msgspec import Meta
 from lakebed.errors import InvalidRequest
 from lakebed.repo.context import RepositoryContext
 
-__all__ = [
-    "PAGE_COUNT_MAX",
-    "PATHS_MAX",
-    "Amount",
-    "Effort",
-    "ListVerb",
-    "Milliseconds",
-    "Paths",
-    "RepositoryFacts",
-    "Role",
-    "Texts",
-    "Verb",
-    "facts_of",
-    "texts",
-    "texts_of",
-    "verb",
-]
-
 R = TypeVar("R")
 Row = TypeVar("Row")
 V = TypeVar("V", bound="Described")

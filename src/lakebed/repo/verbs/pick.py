@@ -22,8 +22,6 @@ from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
-__all__ = ["CherryPick", "Revert"]
-
 ORIGIN_KEY: Final = "cherry-pick-origin"
 """Clients look for these two. Stored: DO NOT CHANGE them."""
 COMMITTER_KEY: Final = "cherry-pick-committer"

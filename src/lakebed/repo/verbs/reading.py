@@ -20,19 +20,6 @@ from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import at_reference
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, RepositoryFacts, Verb, facts_of, verb
 
-__all__ = [
-    "BlameMany",
-    "CommonAncestor",
-    "Describe",
-    "Exists",
-    "Head",
-    "ListObjects",
-    "Reflog",
-    "SignedUrl",
-    "Stat",
-    "StatMany",
-]
-
 
 @verb("describe", role="read", effort="look", gives=RepositoryFacts)
 class Describe(Verb[RepositoryFacts], frozen=True):

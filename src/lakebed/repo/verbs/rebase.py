@@ -20,8 +20,6 @@ from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
 from lakebed.repo.verbs.message import Verb, verb
 
-__all__ = ["REBASE_COMMIT_COUNT_MAX", "Rebase"]
-
 REBASE_COMMIT_COUNT_MAX: Final = 1_000
 """Most commits of one rebase: they are written in one change."""
 

@@ -13,17 +13,6 @@ from lakebed.repo.refs import resolve_commit
 from lakebed.repo.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, verb
 
-__all__ = [
-    "Branches",
-    "CreateBranch",
-    "CreateTag",
-    "DeleteBranch",
-    "DeleteTag",
-    "NamedCommit",
-    "Tags",
-    "UndeleteBranch",
-]
-
 
 class NamedCommit(NamedTuple):
     """A branch or tag, and its commit."""

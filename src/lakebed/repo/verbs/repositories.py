@@ -24,17 +24,6 @@ from lakebed.repo.namespace import (
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Amount, Described, RepositoryFacts, Texts, facts_of, verb
 from lakebed.runtime import Environment
 
-__all__ = [
-    "ATTEMPTS_MAX",
-    "CatalogVerb",
-    "CreateRepository",
-    "Deleted",
-    "ListRepositories",
-    "Owner",
-    "SetMetadata",
-    "UpdateMetadata",
-]
-
 ATTEMPTS_MAX: Final = 16
 """Attempts of a change of the catalog that lost the race."""
 

@@ -16,8 +16,6 @@ from lakebed.repo.protection import check_committable, check_writable
 from lakebed.repo.refs import resolve_commit
 from lakebed.repo.verbs.message import Verb, verb
 
-__all__ = ["HardReset", "Reset"]
-
 
 @verb("reset", role="write", effort="compute", gives=CommitWithId, changes=("branch",))
 class Reset(Verb[CommitWithId], frozen=True, kw_only=True):

@@ -12,17 +12,6 @@ from lakebed.repo.protection import Blocked, ProtectionRule, protect, protected,
 from lakebed.repo.retention import RetentionRules, delete_retention, load_retention, store_retention
 from lakebed.repo.verbs.message import Verb, verb
 
-__all__ = [
-    "DeleteRetention",
-    "Protect",
-    "Protected",
-    "Retention",
-    "SetRetention",
-    "SetWebhooks",
-    "Unprotect",
-    "Webhooks",
-]
-
 
 @verb("protect", role="admin", effort="write", gives=ProtectionRule, changes=("pattern",))
 class Protect(Verb[ProtectionRule], frozen=True, kw_only=True):

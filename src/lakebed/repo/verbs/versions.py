@@ -16,8 +16,6 @@ from lakebed.repo.verbs.message import Milliseconds, Verb, verb
 from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
 from lakebed.repo.why import why
 
-__all__ = ["CollectGarbage", "PinVersion", "Pins", "PlanReclaim", "Restore", "Unpin", "Versions", "Why"]
-
 Seconds = Annotated[float, Meta(ge=-(1 << 40), le=1 << 40)]
 
 

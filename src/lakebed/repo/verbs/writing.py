@@ -15,8 +15,6 @@ from lakebed.repo.staging import write
 from lakebed.repo.verbs.message import Paths, Texts, Verb, verb
 from lakebed.repo.verbs.reading import Stat
 
-__all__ = ["Compact", "Copy", "Delete", "DeleteMany", "DeletePrefix", "Link"]
-
 
 @verb("link", role="write", effort="write", gives=Entry, changes=("branch",))
 class Link(Verb[Entry], frozen=True, kw_only=True):

@@ -24,8 +24,6 @@ from lakebed.server.keys import AccessKey, NewAccessKey
 from lakebed.server.routes.parameters import AFTER, AMOUNT, PAGE
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["ACCESS"]
-
 ACCESS: Final = Routes[RepositoryCall]("auth")
 _KEYS: Final = "/auth/keys"
 _KEY: Final = "/auth/keys/{access_key}"

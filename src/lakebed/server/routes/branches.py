@@ -16,8 +16,6 @@ from lakebed.server.bodies import BranchCreation, Ref, ResetCreation
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["BRANCHES", "HOT"]
-
 HOT: Final = Routes[RepositoryCall]("branches")
 BRANCHES: Final = Routes[RepositoryCall]("branches")
 _ONE = "/repositories/{repository}/branches/{branch}"

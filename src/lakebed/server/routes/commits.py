@@ -32,8 +32,6 @@ from lakebed.server.routes.parameters import AFTER, AMOUNT
 from lakebed.server.routes.shapes import commit_row
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["COMMITS"]
-
 COMMITS: Final = Routes[RepositoryCall]("commits")
 _BRANCH = "/repositories/{repository}/branches/{branch}"
 _REF = "/repositories/{repository}/refs/{ref:path}"

@@ -18,8 +18,6 @@ from lakebed.server.routes.parameters import AFTER, AMOUNT, DELIMITER, PREFIX
 from lakebed.server.routes.shapes import diff_row
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["DIFFS"]
-
 DIFFS: Final = Routes[RepositoryCall]("branches")
 _KINDS: Final = ("two_dot", "three_dot")
 _KIND: Final = Parameter("type", "three_dot: what the right side changed since the merge base.", choices=_KINDS)

@@ -12,8 +12,6 @@ from lakebed.repo.data import CONTENT_TYPE
 from lakebed.repo.model import Entry
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["Part", "part_of"]
-
 _INLINE_TYPES: Final = frozenset(
     [
         *(f"image/{kind}" for kind in ("jpeg", "jpg", "png", "gif", "webp", "svg+xml")),

@@ -15,8 +15,6 @@ from lakebed.repo.staging.view import View, open_view
 from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["Condition", "condition_of", "dated", "find_entry", "refuse_early", "stage_entry", "view_of"]
-
 
 def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
     """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""

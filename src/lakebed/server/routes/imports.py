@@ -24,8 +24,6 @@ from lakebed.server.routes.parameters import IMPORT_ID
 from lakebed.server.routes.shapes import commit_row, engine_url
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["IMPORTS"]
-
 IMPORTS: Final = Routes[RepositoryCall]("import")
 _IMPORT: Final = "/repositories/{repository}/branches/{branch}/import"
 

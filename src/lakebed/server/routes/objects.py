@@ -49,8 +49,6 @@ from lakebed.server.routes.parameters import (
 from lakebed.server.routes.shapes import engine_url, object_stats, prefix_stats
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["HOT", "OBJECTS"]
-
 HOT: Final = Routes[RepositoryCall]("objects")
 OBJECTS: Final = Routes[RepositoryCall]("objects")
 

@@ -7,22 +7,6 @@ from typing import Final
 from lakebed.http.declaration import Parameter
 from lakebed.http.pages import AMOUNT_MAX
 
-__all__ = [
-    "AFTER",
-    "AMOUNT",
-    "DELIMITER",
-    "FORCE",
-    "IF_MATCH",
-    "IF_NONE_MATCH",
-    "IMPORT_ID",
-    "OBJECT_PATH",
-    "PAGE",
-    "PREFIX",
-    "PRESIGN",
-    "RANGE",
-    "USER_METADATA",
-]
-
 OBJECT_PATH: Final = Parameter("path", "The object's path.", required=True)
 PREFIX: Final = Parameter("prefix", "Only names that begin with this.")
 AFTER: Final = Parameter("after", "Only names that sort after this: `next_offset` of the previous page.")

@@ -16,8 +16,6 @@ from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.routes.shapes import repository_row
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["HOT", "REPOSITORIES"]
-
 HOT: Final = Routes[RepositoryCall]("repositories")
 REPOSITORIES: Final = Routes[RepositoryCall]("repositories")
 _ALL = "/repositories"

@@ -14,8 +14,6 @@ from lakebed.objects.path import parse_url
 from lakebed.server.bodies import Config, StorageConfig, VersionConfig
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["ROOT_SERVICE", "SERVICE"]
-
 SERVICE: Final = Routes[RepositoryCall]("service")
 ROOT_SERVICE: Final = Routes[RepositoryCall]("service")
 

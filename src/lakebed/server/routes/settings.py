@@ -14,8 +14,6 @@ from lakebed.repo.retention import delete_retention, load_retention, store_reten
 from lakebed.server.bodies import BranchProtectionRule, GarbageCollectionRule, GarbageCollectionRules
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["SETTINGS"]
-
 SETTINGS: Final = Routes[RepositoryCall]("repositories")
 _PROTECTION: Final = "/repositories/{repository}/settings/branch_protection"
 _RETENTION: Final = "/repositories/{repository}/settings/gc_rules"

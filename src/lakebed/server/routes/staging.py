@@ -29,8 +29,6 @@ from lakebed.server.routes.parameters import IF_MATCH, IF_NONE_MATCH, OBJECT_PAT
 from lakebed.server.routes.shapes import object_stats
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["ROOT_STAGING", "STAGING", "UPLOAD_PATH"]
-
 STAGING: Final = Routes[RepositoryCall]("staging")
 ROOT_STAGING: Final = Routes[RepositoryCall]("staging")
 UPLOAD_PATH: Final = "/upload"

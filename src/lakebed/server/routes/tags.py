@@ -16,8 +16,6 @@ from lakebed.server.bodies import Ref, TagCreation
 from lakebed.server.routes.parameters import FORCE, PAGE
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["TAGS"]
-
 TAGS: Final = Routes[RepositoryCall]("tags")
 _ALL = "/repositories/{repository}/tags"
 _ONE = "/repositories/{repository}/tags/{tag:path}"

@@ -35,8 +35,6 @@ from lakebed.server.auth import check_role
 from lakebed.server.routes.parameters import OBJECT_PATH
 from lakebed.server.site import RepositoryCall
 
-__all__ = ["VERB_ROUTES"]
-
 VERB_ROUTES: Final = Routes[RepositoryCall]("lakebed")
 
 M = TypeVar("M", bound=Described)

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["BadRow", "BadRows", "find_lines", "local_path", "reason_of"]
-
 _TEXT_MAX = 120
 
 

@@ -21,17 +21,6 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.model import Plan, StepIdentity, StepRecord
 from lakebed.spark.pipeline.nodes import nearest
 
-__all__ = [
-    "Again",
-    "Carry",
-    "EarlierRun",
-    "changed_input",
-    "check_patterns",
-    "matches",
-    "plan_carry",
-    "refuse_again",
-]
-
 _ACCEPTED = "content_accepted"
 """The metric of a carried record: the content of the input for which it was kept. DO NOT CHANGE: on disk."""
 

@@ -28,8 +28,6 @@ from lakebed.table.conform import may_become
 from lakebed.table.model import DataField
 from lakebed.table.types import arrow_type
 
-__all__ = ["CheckReport", "check_columns", "check_inputs", "check_sql"]
-
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:

@@ -31,8 +31,6 @@ from lakebed.spark.pipeline.report_model import (
 from lakebed.table.model import ROLLED_BACK_TO, Tag
 from lakebed.table.table import Table
 
-__all__ = ["ReportOptions", "collect", "read_fingerprints", "taken_fingerprints"]
-
 
 class ReportOptions(TypedDict, total=False):
     """What a report covers; every key has a default.

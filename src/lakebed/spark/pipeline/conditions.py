@@ -23,8 +23,6 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["all_hold"]
-
 CONDITION_LENGTH_MAX = 10_000
 DEPTH_MAX = 100
 

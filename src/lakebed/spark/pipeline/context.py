@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from lakebed.spark.pipeline.engine import Engine
 
-__all__ = ["RunContext", "fields_of", "newest_commit", "query_names"]
-
 
 @dataclass(slots=True)
 class RunContext:

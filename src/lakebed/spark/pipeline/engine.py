@@ -39,8 +39,6 @@ from lakebed.table.compact import current_tasks
 from lakebed.table.model import Snapshot
 from lakebed.table.table import Table
 
-__all__ = ["Engine"]
-
 _READER_OPTIONS: Mapping[str, Mapping[str, str]] = {
     # A row that does not fit its schema, or a column of another name, must stop the load, not become nulls. A reader
     # that leaves out unused columns does not see that a row has too few or too many.

@@ -31,8 +31,6 @@ from lakebed.spark.pipeline.workspace import Workspace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RunCall", "execute"]
-
 
 @dataclass(frozen=True, slots=True)
 class RunCall:

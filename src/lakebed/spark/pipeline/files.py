@@ -18,8 +18,6 @@ from pathlib import Path
 
 from lakebed.spark.pipeline.nodes import SourceLocation
 
-__all__ = ["FORMATS", "FileReading", "find_files", "format_of", "unpacked"]
-
 FORMATS = ("csv", "json", "parquet")
 
 _FORMAT_OF_SUFFIX = {

@@ -15,8 +15,6 @@ from lakebed.spark.pipeline.inputs import digest
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity
 from lakebed.spark.pipeline.steps import KINDS
 
-__all__ = ["identities"]
-
 _MEANINGLESS = frozenset(("as", "cache"))
 """Settings that do not change the rows."""
 

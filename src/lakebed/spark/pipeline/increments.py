@@ -29,8 +29,6 @@ from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.table.commit import find_commit
 from lakebed.table.table import Table
 
-__all__ = ["INCREMENTS_FOLDER", "Increment", "StepCommit", "commit_identity"]
-
 FORMAT = 1
 INCREMENTS_FOLDER = "_lakebed/increments"
 

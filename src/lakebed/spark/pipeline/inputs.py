@@ -16,8 +16,6 @@ from pathlib import Path
 
 from lakebed.spark.pipeline.model import PlannedStep, StepIdentity
 
-__all__ = ["Inputs", "digest"]
-
 _PIECE_BYTES = 1 << 20
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from lakebed.spark.pipeline.context import RunContext
     from lakebed.spark.pipeline.model import PlannedStep
 
-__all__ = ["Key", "Kind", "StepKind", "read_key", "read_settings"]
-
 Kind = Literal[
     "text", "word", "expression", "query", "table", "rows", "count", "flag", "duration", "texts", "predicates", "names"
 ]

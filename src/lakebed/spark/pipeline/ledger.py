@@ -25,8 +25,6 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.model import Plan, StepRecord
 
-__all__ = ["AttemptEnd", "Carried", "Ledger", "RunRecord", "RunStatus", "run_ids", "run_statuses"]
-
 FORMAT = 2
 FORMATS_READ = (1, 2)
 """1: without ``carried/``. A version that reads 1 only would do the carried steps again, so it must refuse 2."""

@@ -24,8 +24,6 @@ from lakebed.spark.pipeline.model import StepRecord
 from lakebed.table.model import Snapshot
 from lakebed.table.table import Table
 
-__all__ = ["DiskUse", "added_bytes", "commit_metrics", "committed_snapshot", "disk_use", "totals"]
-
 _ADD = 0
 
 

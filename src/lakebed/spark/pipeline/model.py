@@ -15,8 +15,6 @@ from typing import Any
 
 from lakebed.spark.pipeline.nodes import SourceLocation
 
-__all__ = ["ColumnSpec", "Plan", "PlannedStep", "RunSummary", "StepIdentity", "StepRecord", "TableSpec"]
-
 
 @dataclass(frozen=True, slots=True)
 class ColumnSpec:

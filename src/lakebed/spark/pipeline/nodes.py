@@ -16,8 +16,6 @@ import yaml
 
 from lakebed.errors import InvalidRequest
 
-__all__ = ["Entry", "Items", "Mapping", "Node", "Scalar", "SourceLocation", "compose", "nearest"]
-
 DEPTH_MAX = 50
 """Levels of lists and mappings in a document."""
 NODE_COUNT_MAX = 200_000

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from lakebed.spark.pipeline.engine import Engine
     from lakebed.spark.sql_parser import Parse
 
-__all__ = ["new_engine", "open_sql_parser"]
-
 
 def new_engine(start_spark: Callable[[], SparkSession]) -> Engine:
     """Return an engine; the session starts when Spark is first used."""

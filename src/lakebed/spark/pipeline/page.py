@@ -26,8 +26,6 @@ from lakebed.spark.pipeline.page_parts import (
 from lakebed.spark.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
 from lakebed.spark.pipeline.report_model import Check, ReportFacts, RunFacts, Stop, TagFacts
 
-__all__ = ["render"]
-
 _DROPPED_MAX = 10
 _VERDICT_MARKS = {"good": "✓", "open": "…", "bad": "!"}
 

@@ -9,20 +9,6 @@ import datetime
 from collections.abc import Sequence
 from html import escape
 
-__all__ = [
-    "MONTHS",
-    "are",
-    "bytes_text",
-    "card",
-    "counted",
-    "grid",
-    "legend",
-    "time_text",
-    "told_apart",
-    "utc_text",
-    "verdict_mark",
-]
-
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 

@@ -27,8 +27,6 @@ from lakebed.spark.pipeline.page_parts import (
 from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
 from lakebed.spark.pipeline.report_model import TableFacts, TagFacts, VersionFacts
 
-__all__ = ["holds_now", "is_unread", "table_sections", "tag_holds"]
-
 _WRITTEN = {"merge": "merges: upserts and deletes", "ingest": "ingests", "append": "commits from outside of pipelines"}
 _FATES = {"alive": "kept", "gone": "expired", "undone": "rolled back"}
 _LABEL_SHARE = 0.2

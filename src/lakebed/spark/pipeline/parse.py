@@ -14,8 +14,6 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.spark.pipeline.nodes import Items, Mapping, Scalar, SourceLocation, compose, nearest
 from lakebed.spark.pipeline.steps import KINDS
 
-__all__ = ["Document", "Loop", "StepNode", "load", "parse"]
-
 _TOP_KEYS = ("name", "lake", "branch", "vars", "tables", "steps")
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 

@@ -15,8 +15,6 @@ from lakebed.errors import AlreadyExists, Corruption, NotFound
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.model import PlannedStep
 
-__all__ = ["pinned_schema"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:

@@ -21,8 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-__all__ = ["PLAIN_BYTES_MAX", "plain_type", "read_plain_csv"]
-
 PLAIN_BYTES_MAX = 4 << 20
 """Bytes of all files of one read; above it a Spark job, which uses every core, is faster."""
 

@@ -22,8 +22,6 @@ from lakebed.spark.pipeline.values import Value, loop_values, substitute
 from lakebed.spark.pipeline.workspace import split_branch
 from lakebed.table.types import parse_type
 
-__all__ = ["STEP_COUNT_MAX", "make_plan"]
-
 STEP_COUNT_MAX = 100_000
 """Steps of one plan after unrolling; more is a typing mistake in a range."""
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Area", "Bars", "Flag", "Line", "Tick", "plot", "timeline"]
-
 _WIDTH, _HEIGHT = 1000, 100
 
 

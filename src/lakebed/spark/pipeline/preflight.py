@@ -17,8 +17,6 @@ from lakebed.spark.pipeline.model import Plan, PlannedStep, StepRecord
 from lakebed.spark.pipeline.nodes import nearest
 from lakebed.spark.pipeline.steps import KINDS
 
-__all__ = ["OTHER_RUNS_MAX", "check_tables", "check_tags", "earlier_runs", "which_run"]
-
 OTHER_RUNS_MAX = 100
 """Runs with other variables whose steps are searched. All runs with the same variables are."""
 

@@ -19,8 +19,6 @@ from lakebed.spark.pipeline.model import Plan, PlannedStep, RunSummary, StepReco
 from lakebed.spark.pipeline.steps import KINDS
 from lakebed.texts import counted
 
-__all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "console_progress", "describe"]
-
 
 class Progress(Protocol):
     """Called by a run, in this order: began, then for each step started and finished, then ended."""

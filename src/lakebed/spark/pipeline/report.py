@@ -22,8 +22,6 @@ from lakebed.spark.pipeline.page import render
 from lakebed.spark.pipeline.report_model import ReportFacts
 from lakebed.spark.pipeline.workspace import open_workspace
 
-__all__ = ["ReportFiles", "store_report", "write_report"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReportFiles:

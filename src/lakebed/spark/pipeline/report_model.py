@@ -9,17 +9,6 @@ from typing import Any
 from lakebed.spark.pipeline.ledger import RunStatus
 from lakebed.spark.pipeline.model import StepRecord
 
-__all__ = [
-    "Check",
-    "Fingerprint",
-    "ReportFacts",
-    "RunFacts",
-    "Stop",
-    "TableFacts",
-    "TagFacts",
-    "VersionFacts",
-]
-
 BAD_LOAD_KINDS = ("audit_failed", "bad_rows")
 """Kinds of errors that mean that the rows of a delivery were refused."""
 REPEATED_KIND = "merged_already"

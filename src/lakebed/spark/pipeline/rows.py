@@ -13,8 +13,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["LocalRows", "Rows"]
-
 
 @dataclass(slots=True)
 class LocalRows:

@@ -31,8 +31,6 @@ from lakebed.spark.pipeline.workspace import open_workspace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Pipeline", "RunOptions", "check_file", "run_file", "status"]
-
 
 class RunOptions(TypedDict, total=False):
     """Which run a call continues, and how; every key has a default.

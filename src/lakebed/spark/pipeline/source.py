@@ -16,8 +16,6 @@ from lakebed.spark.pipeline.keys import Key
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.rows import Rows
 
-__all__ = ["SOURCE_KEYS", "check_source", "source_rows"]
-
 SOURCE_KEYS = (
     Key("from", "rows", "the table or view to read"),
     Key("version", "text", "a snapshot id or tag of that table"),

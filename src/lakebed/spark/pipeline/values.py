@@ -16,8 +16,6 @@ from lakebed.spark.pipeline.nodes import Items, Node, Scalar, SourceLocation, ne
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
 from lakebed.texts import LONG_MAX, shown, whole_number
 
-__all__ = ["LOOP_COUNT_MAX", "Value", "loop_values", "substitute"]
-
 LOOP_COUNT_MAX = 100_000
 """Iterations of one loop; more of them are a typing mistake in a range."""
 

@@ -21,8 +21,6 @@ from lakebed.repo.branch import Branch
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
-__all__ = ["LAKE_FOLDER", "Workspace", "open_workspace", "split_branch"]
-
 LAKE_FOLDER: Final = "lake"
 """The lake's folder in a branch: the root may hold other objects, and ``_lakebed/`` is reserved there."""
 

@@ -23,8 +23,6 @@ from lakebed.table.model import TableSchema
 from lakebed.table.options import SEQUENCE_FIELD
 from lakebed.table.sequence import SequenceOrder, sequence_order
 
-__all__ = ["Deduplicate"]
-
 Numbers = npt.NDArray[np.int64]
 
 

@@ -19,8 +19,6 @@ from lakebed.table.merge import Codes, KeyGroups, Mask
 from lakebed.table.model import TableSchema
 from lakebed.table.sequence import SequenceOrder
 
-__all__ = ["Increments", "MergeEngine"]
-
 
 class Increments(enum.Enum):
     """What the rows that some snapshots wrote, merged with each other, say about the table after those snapshots."""

@@ -11,16 +11,6 @@ from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.model import TableSchema
 from lakebed.table.options import MERGE_ENGINE, SEQUENCE_FIELD, unsupported_option
 
-__all__ = [
-    "ENGINES",
-    "MERGE_OPTIONS",
-    "accepted_options",
-    "check_defined",
-    "check_mergeable",
-    "engine_name",
-    "engine_of",
-]
-
 ENGINES: Final[dict[str, type[MergeEngine]]] = {"deduplicate": Deduplicate}
 
 MERGE_OPTIONS: Final = (SEQUENCE_FIELD.name, "ignore-delete", "deduplicate.ignore-delete")

@@ -23,8 +23,6 @@ from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_rows
 from lakebed.texts import counted
 
-__all__ = ["KIND", "Broken"]
-
 SAMPLE_ROWS = 3
 
 

@@ -16,8 +16,6 @@ from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.texts import counted
 
-__all__ = ["KIND"]
-
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Compact the table by a Spark job, one task a bucket."""

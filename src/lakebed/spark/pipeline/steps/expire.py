@@ -18,8 +18,6 @@ from lakebed.spark.pipeline.measure import disk_use, totals
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.texts import counted, sized
 
-__all__ = ["KIND"]
-
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Expire repeatedly: one sweep takes at most ``snapshot.expire.limit`` snapshots."""

@@ -28,8 +28,6 @@ from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.pinned import pinned_schema
 from lakebed.spark.pipeline.rows import LocalRows, Rows
 
-__all__ = ["KIND"]
-
 _DECIDED_BY_BAD_ROWS = ("mode", "columnnameofcorruptrecord")
 
 

@@ -19,8 +19,6 @@ from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_rows
 from lakebed.table.sequence import sequence_order
 from lakebed.table.table import Table
 
-__all__ = ["KIND", "without_key"]
-
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """One commit; a Spark job before it, unless the rows are few and in this process."""

@@ -20,8 +20,6 @@ from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
 
-__all__ = ["KIND"]
-
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Commit and merge."""

@@ -18,8 +18,6 @@ from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.report import store_report
 from lakebed.spark.pipeline.report_model import Fingerprint
 
-__all__ = ["KIND"]
-
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Fingerprint the tags again (a Spark job each), collect, write."""

@@ -18,8 +18,6 @@ from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.table.tags import check_tag_name
 from lakebed.texts import counted
 
-__all__ = ["KIND"]
-
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Create (or, when asked to, move) the tag."""
