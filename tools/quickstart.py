@@ -3,7 +3,7 @@
     python tools/quickstart.py README.md FOLDER
 
 Python blocks become one program, shell blocks that call lakebed follow it. Blocks that install or call make are left
-out: whoever runs this has done that. Continuous integration runs the result with an installed wheel and nothing else.
+out: that is done before this runs. Continuous integration runs the result with an installed wheel and nothing else.
 """
 
 from __future__ import annotations

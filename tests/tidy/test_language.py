@@ -24,9 +24,9 @@ BANNED = {
 PATTERN = re.compile(r"\b(" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("folder", ["src", "docs", "."])
+@pytest.mark.parametrize("folder", ["src", "docs", "bench", "demo", "tools", "."])
 def test_words_of_the_field_are_used(root: Path, text_files: list[Path], folder: str) -> None:
-    """Source and documents use the field's words: `BANNED` says which."""
+    """Source, documents, benchmarks, demo and tools use the field's words: `BANNED` says which."""
     wrong = []
     for path in text_files:
         relative = path.relative_to(root)
