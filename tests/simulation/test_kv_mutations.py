@@ -184,7 +184,7 @@ def flushes_by_any_writer(patch: Patch) -> None:
 @undone_in("rivals")
 def linearizable_by_hearsay(patch: Patch) -> None:
     """Repair 14: a linearizable get does not look at the fence."""
-    patch.setattr(writer.WriterCore, "check_owner", lambda self: self.commit.durable_sequence)
+    patch.setattr(writer.WriterCore, "confirm_owner", lambda self: self.commit.durable_sequence)
 
 
 @undone_in("roles")

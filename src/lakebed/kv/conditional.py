@@ -28,7 +28,7 @@ def write_if(
     writer: WriterCore, batch: WriteBatch, expected: Mapping[bytes, bytes | None], *, await_durable: bool
 ) -> None:
     """Write a batch if every expected key has its value; arguments were checked. As `Database.write_if`."""
-    writer.check_owned()
+    writer.check_not_fenced()
     if batch.keys:
         try:  # nearly always the expected keys were just read
             check = partial(_check_in_memory, writer, expected)
@@ -47,7 +47,7 @@ def write_if(
             ends_ms = _check_values(writer, view, unsure, await_durable=await_durable)
             if not batch.keys:
                 if await_durable:
-                    writer.confirm(view, *expected)
+                    writer.confirm_view(view, *expected)
                 return
             check = partial(_check_unchanged, writer, expected, since, ends_ms)
             append_batch(writer, batch, check=check, await_durable=await_durable)
@@ -79,7 +79,7 @@ def _check_values(
             raise_explained(writer, error)
         if (None if row is None else row.value) != value:
             if await_durable:
-                writer.confirm(view, key)
+                writer.confirm_view(view, key)
             raise Conflict(
                 f"The key {key!r} has another value than the one expected: read it and decide again.",
                 kind="unexpected_value",

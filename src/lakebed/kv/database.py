@@ -137,7 +137,7 @@ class Database:
             value: bytes | None = view.get(key)
         except LakebedError as error:
             raise_explained(writer, error)
-        writer.confirm(view, key)
+        writer.confirm_view(view, key)
         return value
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
@@ -402,7 +402,7 @@ class Database:
         Cost: as `close`, `lakebed.kv.restore.restore` and opening.
         """
         writer = self._writer
-        writer.check_owned()
+        writer.check_not_fenced()
         find_version(self.admin.location, writer.claim.log.latest(), version)
         lifetime_in_ms(keep_for)
         self.close()
@@ -426,7 +426,7 @@ class Database:
             Fenced: another process owns the database.
         Cost: 1 GET + 1 PUT + at most 3 LIST, and the flush. Source: "Creating a Checkpoint", `CheckpointScope`.
         """
-        self._writer.check_owned()
+        self._writer.check_not_fenced()
         options = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
         if options.source is None:
             self._wait_for_scope(scope)
@@ -452,7 +452,7 @@ class Database:
 
         Raises as `lakebed.kv.clone.create_clone`. Cost: as that, and the flush. Source: "Clones".
         """
-        self._writer.check_owned()
+        self._writer.check_not_fenced()
         if checkpoint is None:
             self._wait_for_scope(CheckpointScope.ALL)
         create_clone(self.admin.location.other(os.fspath(url)), self.url, checkpoint)

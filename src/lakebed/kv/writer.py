@@ -1,7 +1,7 @@
-"""`WriterCore`: an open database, from the memtable to the log, to files, to runs, and when writers wait for that.
+"""The state of an open database: takes writes, makes them durable, flushes and compacts, and holds writers back.
 
-Owns: the state of an open database: its tree, its claim, what is durable, whether writes are accepted. `Database` holds
-one, and snapshots, transactions and the background threads share it.
+Owns: `WriterCore`: the tree, the claim, what is durable, whether writes are accepted. `Database` holds one, and
+snapshots, transactions and the background threads share it.
 
 Invariants:
 - A writer looks at two numbers only, the *alarm*: rows and bytes of the memtable from which on work is due. Every state
@@ -10,7 +10,8 @@ Invariants:
   `Fenced` or `OutcomeUnknown` after it entered the memtable may be seen by reads here.
 - Only memtables whose rows are in the log (where there is one) become files.
 
-Locks: the tree's, short; no request under it. Does not know: who runs the steps in the background, and the verbs.
+Locks: the tree's, short; no request under it. Does not know: who runs the steps in the background, and the
+documented interface (`Database`).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class WriterCore:
         self.commit = GroupCommit(
             persist=self._append_to_log if self.groups is not None else self._flush_all,
             newest=lambda: tree.active.last_sequence,
-            on_fence=self.refuse_writes,
+            on_fence=self.trip_alarm,
             lock=tree.lock,
             durable_sequence=tree.active.last_sequence,
             environment=environment,
@@ -135,12 +136,12 @@ class WriterCore:
 
     def pinned_view_durable(self) -> tuple[View, CheckpointRef]:
         """What is durable and ours now, after the outcome of every unclear write is known."""
-        self.check_owned()
+        self.check_not_fenced()
         while (unclear := self.commit.unclear_sequence) is not None:
             self.commit.wait_durable(unclear)
-        durable_sequence = self.check_owner()
+        durable_sequence = self.confirm_owner()
         while True:
-            # What became durable since, by files, is shown too: then it is a later moment, still before any new owner.
+            # A flush meanwhile may add rows: the view is then of a later moment, at which we still owned the database.
             with self.lock:
                 view = self.tree.view_locked(through=durable_sequence)
             ref = self.engine.refs.of(view.file_set)
@@ -191,14 +192,14 @@ class WriterCore:
 
     # ---- the alarm
 
-    def refuse_writes(self) -> None:
-        """From now on every writer calls `make_room` first, and all that wait look again. Under the lock."""
+    def trip_alarm(self) -> None:
+        """Make every write call `make_room` first from now on, and wake all threads that wait. Under the lock."""
         self.alarm_rows = self.alarm_bytes = 0
         self._room.notify_all()
         self.wanted.notify_all()
 
     def make_room(self) -> None:
-        """Refuse the write, wake threads, wait, or work, until there is room. A writer that met the alarm calls it."""
+        """Refuse the write, wake threads, wait, or work, until there is room: a write at the alarm calls it."""
         while True:
             with self.lock:
                 self._check_writable()
@@ -213,7 +214,7 @@ class WriterCore:
             work()
 
     def _check_writable(self) -> None:
-        self.check_owned()
+        self.check_not_fenced()
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None  # raised once for each failure
             raise copy_error(trouble) from trouble
@@ -225,7 +226,7 @@ class WriterCore:
     def report_trouble(self, error: LakebedError) -> None:
         """Let the next writer raise an error of the background. Under the lock."""
         self._trouble = error
-        self.refuse_writes()
+        self.trip_alarm()
 
     def _work_first(self) -> Callable[[], object] | None:
         """What has to happen before the next write; None: nothing. Under the lock."""
@@ -328,7 +329,7 @@ class WriterCore:
         self.commit.lose(*own, error)
         for first, last in behind:
             self.commit.lose(first, last, _written_behind(error))
-        self.refuse_writes()  # only until the next writer sets the alarm for the new memtable
+        self.trip_alarm()  # only until the next writer sets the alarm for the new memtable
 
     def _flush_all(self) -> int:
         """Put everything written so far into files, without a log; returns the sequence up to which it is."""
@@ -376,15 +377,15 @@ class WriterCore:
         if self.is_closed:
             raise self.closed_error()
 
-    def check_owned(self) -> None:
-        """Raise `Closed` or, once a newer owner is known, `Fenced`."""
+    def check_not_fenced(self) -> None:
+        """Raise `Closed` or, once a newer owner is known, `Fenced`. Cost: no request."""
         self.check_open()
         if self.commit.fenced is not None:
             raise copy_error(self.commit.fenced)
 
     def flush(self, *, memtable: bool = False) -> None:
         """As `Database.flush`."""
-        self.check_owned()
+        self.check_not_fenced()
         self.make_durable()
         self.commit.check_untold()
         if memtable:
@@ -396,7 +397,7 @@ class WriterCore:
     def flush_once(self) -> bool:
         """As `Database.flush_once`."""
         with self.lock:
-            self.check_owned()
+            self.check_not_fenced()
             through = self._rotated_sequence
             if not self.tree.waiting_count:
                 return False
@@ -424,7 +425,7 @@ class WriterCore:
             continue
 
     def _compact(self, run: Callable[[], bool]) -> bool:
-        self.check_owned()
+        self.check_not_fenced()
         try:
             return run()
         except Fenced as error:
@@ -452,7 +453,7 @@ class WriterCore:
 
     def poll_once(self) -> bool:
         """As `Database.poll_once`."""
-        self.check_owned()
+        self.check_not_fenced()
         try:
             return self.tree.poll_once()
         except Fenced as error:
@@ -463,7 +464,7 @@ class WriterCore:
 
     def renew_once(self) -> bool:
         """As `Database.renew_once`."""
-        self.check_owned()
+        self.check_not_fenced()
         try:
             return self.claim.lease.renew_once()
         except Fenced as error:
@@ -476,7 +477,7 @@ class WriterCore:
         """Refuse every verb from now on; steps that are under way finish."""
         with self.lock:
             self.is_closed = True
-            self.refuse_writes()
+            self.trip_alarm()
 
     def leave(self) -> None:
         """Remove our checkpoint from the manifest and release the lease. A newer writer has removed it already."""
@@ -509,7 +510,7 @@ class WriterCore:
 
     # ---- ownership
 
-    def confirm(self, view: View, *keys: bytes) -> None:
+    def confirm_view(self, view: View, *keys: bytes) -> None:
         """Return when what a view shows of the keys is durable, and no one else owned the database when it was taken.
 
         Raises as `put`. Cost: 1 HEAD (without a log: 1 LIST), and the flush of what is not durable yet.
@@ -525,13 +526,15 @@ class WriterCore:
                 kind="read_taken_back",
                 url=self.url,
             )
-        self.check_owner()
+        self.confirm_owner()
 
-    def check_owner(self) -> int:
+    def confirm_owner(self) -> int:
         """Raise `Fenced` unless no newer writer owned the database at some moment during this call.
 
         Returns:
             The sequence up to which rows were durable at that moment, whether or not their writers know it already.
+
+        Cost: 1 HEAD (without a log: 1 LIST).
         """
         with self.lock:
             if self.commit.fenced is not None:
@@ -582,7 +585,7 @@ class WriterCore:
 
 def _written_behind(error: LakebedError) -> Conflict:
     return Conflict(
-        "This write came behind one that could not be made durable, and one of the two was made under a condition that "
-        f"may have met the other: nothing of it was written. Read and write again. The other failed: {error.message}",
+        "Nothing of this write was stored. An earlier write failed, and a conditional write may have depended on it: "
+        f"read and write again. The earlier failure: {error.message}",
         kind="write_taken_back",
     )

@@ -271,7 +271,7 @@ def test_a_condition_does_not_rest_on_rows_that_were_taken_back(place: DatabaseL
     assert transaction.get(b"k") == b"bad"
     transaction.put(b"copied", b"bad")
     db.put(b"big", bytes(3_000), await_durable=False)
-    with pytest.raises(Conflict, match="Read and write again") as error:
+    with pytest.raises(Conflict, match="read and write again") as error:
         db.set_if(b"k", b"rests on it", expected=b"bad")
     assert error.value.kind == "write_taken_back"
     with pytest.raises(Conflict, match="taken back"):
