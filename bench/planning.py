@@ -80,7 +80,7 @@ def many_files(bench: Maker, file_count: int, *, keyed: bool) -> Table:
     (table.upsert if keyed else table.append)(some_rows(10))
     newest = table.latest()
     assert newest is not None
-    entries = table.context.reader.live_entries(newest)
+    entries = table.context.manifests.live_entries(newest)
     places = list(zip(*(entries[name].to_pylist() for name in ("partition", "bucket", "total_buckets")), strict=True))
     files = files_of(entries)
     for commit in range(file_count // FILES_PER_COMMIT):

@@ -100,7 +100,7 @@ class Race:
 
     @staticmethod
     def _own_cache(table: Table) -> Table:
-        table.context.reader._cache = ManifestCache()
+        table.context.manifests._cache = ManifestCache()
         return table
 
     # ---- what actors do
@@ -109,7 +109,7 @@ class Race:
         """Add a file and, now and then, delete one."""
         name = f"data-{next(self.files)}.parquet"
         head = table.latest()
-        live = [] if head is None else files_of(table.context.reader.live_entries(head))
+        live = [] if head is None else files_of(table.context.manifests.live_entries(head))
         gone = (rng.choice(live),) if live and rng.random() < 0.6 else ()
         self.promises.taken |= {file.file_name for file in gone}
         table.store.put(f"bucket-0/{name}", b"x")
@@ -170,7 +170,7 @@ class Race:
         name = rng.choice(sorted(self.promises.tags))
         try:
             snapshot = table.tag(name).snapshot
-            for file in files_of(table.context.reader.live_entries(snapshot)):
+            for file in files_of(table.context.manifests.live_entries(snapshot)):
                 table.store.get(f"bucket-0/{file.file_name}")
         except NotFound as error:
             if name in self.promises.tags:
@@ -269,7 +269,7 @@ class Race:
         if not self.promises.rolled_back:
             head = table.latest()
             assert head is not None
-            files = {file.file_name for file in files_of(table.context.reader.live_entries(head))}
+            files = {file.file_name for file in files_of(table.context.manifests.live_entries(head))}
             lost = self.promises.added - self.promises.taken - files
             assert not lost, f"acknowledged commits lost {sorted(lost)}"
         self.promises.counts["crashed"] += sum(actor.is_crashed for actor in self.scheduler.actors)

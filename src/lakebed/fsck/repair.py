@@ -175,7 +175,7 @@ class _BranchRepairer:
     def run(self, *, dry_run: bool) -> BranchRepair:
         """Recompute, and commit unless `dry_run` or no entry changes."""
         head = self._table.latest()
-        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.reader.live_entries(head)
+        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.manifests.live_entries(head)
         if not dry_run:
             check_writable(self._table.schema, bucket_count=self._table.options.get(BUCKET))
         self._recompute(live)
@@ -255,7 +255,7 @@ class _BranchRepairer:
         return commit(self._table.context, CommitRequest(kind="COMPACT", derive=self._staged))
 
     def _staged(self, head: Snapshot | None) -> StagedChange:
-        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.reader.live_entries(head)
+        live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.manifests.live_entries(head)
         rows = zip(*(live[name].to_pylist() for name in ("partition", "bucket", "file_name")), strict=True)
         found = [self._described.get(row) for row in rows]
         for stats in ("key_stats", "value_stats"):

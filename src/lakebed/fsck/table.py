@@ -100,7 +100,7 @@ class _LineCheck:
         # A reader of its own: the process's caches may differ from the store.
         cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.environment.runtime)
         self._reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=cache)
-        branch = replace(table.context, reader=self._reader)
+        branch = replace(table.context, manifests=self._reader)
         self._folders_of = folder_namer(branch)
         self._names = ReferencedFiles(branch)
         self._own_files = OwnFiles(table.store, self._folders_of)

@@ -74,7 +74,7 @@ def check_committed(table: Table, snapshot: Snapshot) -> None:
 
     def added() -> list[str]:
         written_to = partial(_first_folder, Placement.of(table.schema))
-        named = paths_of(table.context.reader.delta_entries(snapshot), written_to)
+        named = paths_of(table.context.manifests.delta_entries(snapshot), written_to)
         found: list[str] = named.filter(pc.equal(named["kind"], ADD))["path"].to_pylist()
         return found
 
@@ -94,7 +94,7 @@ def _look(table: Table, paths_of_commit: Callable[[], list[str]]) -> None:
     newest = table.latest() if gone else None
     if gone and newest is not None:
         # Files that another writer has compacted and expired since are rightly gone: nothing names them any more.
-        live = set(table.context.reader.live_entries(newest).column("file_name").to_pylist())
+        live = set(table.context.manifests.live_entries(newest).column("file_name").to_pylist())
         gone = {path for path in gone if path.rpartition("/")[2] in live}
     if gone:
         raise Conflict(

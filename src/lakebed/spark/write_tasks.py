@@ -115,7 +115,7 @@ def write_task(
         key_files: Sequence[IndexEntry] = ()
         if head is not None and settings.dynamic is not None:
             key_files = HashIndex(table.store, table.layout).entries(head.index_manifest)
-        index = BucketIndex(None if head is None else table.context.reader.live_entries(head), key_files=key_files)
+        index = BucketIndex(None if head is None else table.context.manifests.live_entries(head), key_files=key_files)
     return WriteTask(
         schema=schema,
         settings=settings,

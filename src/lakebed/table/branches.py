@@ -125,11 +125,11 @@ def branch_exists(store: ObjectStore, name: str) -> bool:
 
 
 def every_branch(branch: TableBranch) -> list[TableBranch]:
-    """Main and every branch of the table; their forks are not looked up. Cost: as `branch_names`."""
+    """Main and every branch of the table; their fork snapshots are not looked up. Cost: as `branch_names`."""
     return [branch.main, *map(branch.of_branch, branch_names(branch.store))]
 
 
-def with_fork(branch: TableBranch) -> TableBranch:
+def with_fork_point(branch: TableBranch) -> TableBranch:
     """A branch with its fork snapshot, which every deletion in it must know; main as it is.
 
     Raises:
@@ -149,7 +149,7 @@ def with_fork(branch: TableBranch) -> TableBranch:
             kind="foreign_branch",
             branch=branch.branch,
         )
-    return replace(branch, fork=pin.snapshot)
+    return replace(branch, fork_point=pin.snapshot)
 
 
 def list_branches(main: TableBranch) -> list[Branch]:

@@ -410,7 +410,7 @@ class _Commit:
         if deltas is None or any(touches(entries, delta) for _, delta in deltas):
             fields = map(self.schema.field_by_name, self.schema.trimmed_primary_keys)
             keys = [field.type for field in fields if field is not None]
-            live = self.branch.reader.live_entries(head)
+            live = self.branch.manifests.live_entries(head)
             check_fits(entries, live=live, key_types=keys, snapshot_id=head.id)
         self.checked = head
 
@@ -427,7 +427,7 @@ class _Commit:
             snapshot = head if snapshot_id == head.id else self.branch.snapshots.find(snapshot_id)
             if snapshot is None:
                 return None
-            deltas.append((snapshot, self.branch.reader.delta_entries(snapshot)))
+            deltas.append((snapshot, self.branch.manifests.delta_entries(snapshot)))
         return deltas
 
     def _merge(self, staged: StagedChange, *, snapshot_id: int) -> list[ManifestMeta]:
@@ -435,7 +435,7 @@ class _Commit:
         if staged.live is not None:
             described = self._write_manifests(staged.live)
             return [replace(meta, added_snapshot=snapshot_id) for meta in described]
-        metas = [] if staged.base is None else list(self.branch.reader.all_metas(staged.base))
+        metas = [] if staged.base is None else list(self.branch.manifests.all_metas(staged.base))
         count_min = self.options.get(MANIFEST_MERGE_MIN_COUNT)
         plan = plan_merge(
             metas,
@@ -449,7 +449,7 @@ class _Commit:
             run = metas[start:end]
             names = tuple(meta.file_name for meta in run)
             if names not in self.merged:
-                entries = fold_run(pa.concat_tables(self.branch.reader.entries(meta) for meta in run))
+                entries = fold_run(pa.concat_tables(self.branch.manifests.entries(meta) for meta in run))
                 if plan.full:
                     entries = entries.filter(pc.equal(entries["kind"], ADD))
                 self.merged[names] = self._write_manifests(entries)
@@ -527,10 +527,10 @@ class _Commit:
         for name, metas in self.lists.items():
             if name not in (snapshot.base_manifest_list, snapshot.delta_manifest_list):
                 continue
-            self.branch.reader.remember_list(name, metas)
+            self.branch.manifests.remember_list(name, metas)
             for meta in metas:
                 if meta.file_name in self.entries_of:
-                    self.branch.reader.remember_entries(meta, self.entries_of[meta.file_name])
+                    self.branch.manifests.remember_entries(meta, self.entries_of[meta.file_name])
 
     def _discard(self, *, keep: frozenset[str]) -> None:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""

@@ -367,7 +367,7 @@ def current_tasks(
     newest = branch.snapshots.latest()
     if newest is None:
         return []
-    entries = branch.reader.live_entries(newest)
+    entries = branch.manifests.live_entries(newest)
     if where:
         entries = _in_partitions(entries, values=where, schema=schema)
     return plan_compaction(entries, schema=schema, layout=branch.layout, full=full)

@@ -58,14 +58,15 @@ class TableBranch:
     environment: Environment
     schemas: SchemaLog
     newest_schema: NewestSchema
+    """Of the branch that the context was opened as; `of_branch` shares it."""
     snapshots: SnapshotLog
     tags: Tags
-    reader: ManifestReader
+    manifests: ManifestReader
     commit_turn: AbstractContextManager[object]
     """Held by a commit: threads that share the context take turns."""
-    fork: Snapshot | None = None
-    """The snapshot that a branch started from, whose files are main's; see `branches.with_fork`. None: main, or not
-    looked up yet."""
+    fork_point: Snapshot | None = None
+    """The fork snapshot: the one that a branch started from, whose files are main's; see `branches.with_fork_point`.
+    None: main, or not looked up yet."""
 
     @classmethod
     def of(
@@ -77,10 +78,11 @@ class TableBranch:
         return _assembled(store, name, layout, environment, schemas, NewestSchema(schemas, schema))
 
     def of_branch(self, branch: str | None) -> TableBranch:
-        """Another branch of the table; None is main. Its `fork` is not looked up.
+        """Another branch of the table; None is main. Its `fork_point` is not looked up.
 
-        It shares the newest schema of this context: the folders of data files are the same in all branches. To read
-        rows by the branch's own schema, use `branches.open_branch`. Cost: no request.
+        It shares `schema`, `options` and `refresh` with this context, which so are not those of the other branch: the
+        folders of data files are the same in all branches. To read rows by the other branch's own schema, use
+        `branches.open_branch`. Cost: no request.
         """
         layout = Layout(branch=branch)
         schemas = SchemaLog(self.store, layout)
@@ -98,7 +100,10 @@ class TableBranch:
 
     @property
     def schema(self) -> TableSchema:
-        """The newest schema this process has seen; `refresh` looks again."""
+        """The newest schema seen of the branch that the context was opened as; `of_branch` shares it.
+
+        `refresh` looks again.
+        """
         return self.newest_schema.seen
 
     @property
@@ -114,7 +119,10 @@ class TableBranch:
         return HashIndex(self.store, self.layout)
 
     def refresh(self) -> TableSchema:
-        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
+        """Look for a newer schema of the branch that the context was opened as, and remember it; see `schema`.
+
+        Cost: 1 LIST, 1 GET when there is one.
+        """
         return self.newest_schema.refresh()
 
     def now_ms(self) -> int:
@@ -146,6 +154,6 @@ def _assembled(
             environment=environment,
             default_retained_ms=lambda: TableOptions(newest_schema.seen.options).get(TAG_DEFAULT_TIME_RETAINED),
         ),
-        reader=ManifestReader(store, layout, environment=environment),
+        manifests=ManifestReader(store, layout, environment=environment),
         commit_turn=environment.runtime.lock(),
     )

@@ -32,7 +32,7 @@ from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Progress, Sweep, Sweeper, notes_on, report_of
-from lakebed.table.branches import with_fork
+from lakebed.table.branches import with_fork_point
 from lakebed.table.context import TableBranch
 from lakebed.table.lineage import fits, restore_newest
 from lakebed.table.live_versions import LiveVersions, note_expired_below, read_live_versions
@@ -62,12 +62,12 @@ def open_for_deletion(branch: TableBranch) -> TableBranch:
 
     Raises:
         NotFound: the branch is gone.
-        InvalidRequest: another client made the branch (see `with_fork`), or the options place data files where lakebed
-            does not find them (see `check_placement`).
+        InvalidRequest: another client made the branch (see `with_fork_point`), or the options place data files where
+            lakebed does not find them (see `check_placement`).
     Cost: 1 LIST, and 1 GET when there is a newer schema; in a branch 1 GET more.
     """
     branch.refresh()
-    branch = with_fork(branch)
+    branch = with_fork_point(branch)
     check_placement(branch.schema)
     return branch
 

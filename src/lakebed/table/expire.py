@@ -24,7 +24,7 @@ from lakebed.errors import InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, notes_on, report_of
-from lakebed.table.branches import with_fork
+from lakebed.table.branches import with_fork_point
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import (
     ProgressCall,
@@ -253,7 +253,7 @@ def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles
 def plan_reclaim(branch: TableBranch) -> ReclaimPlan:
     """What cleaning would delete now by the table's own options: expired snapshots and tags past their lifetime."""
     branch.refresh()
-    branch = with_fork(branch)
+    branch = with_fork_point(branch)
     snapshots = _expire(branch, retention_of(branch, {}), dry_run=True)
     tags = release(branch, _outlived_tags(branch, older_than_ms=None), dry_run=True)
     report = merge_reports([snapshots, tags], store=branch.name)

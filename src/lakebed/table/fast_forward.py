@@ -184,7 +184,7 @@ def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returne
             )
         if returned:
             mark_restored(main, head.id + 1)
-        live, wanted = main.reader.live_entries(head), source.reader.live_entries(forward.target)
+        live, wanted = main.manifests.live_entries(head), source.manifests.live_entries(forward.target)
         ours, theirs = row_codes(IDENTITY, live, wanted)
         gone = live.filter(pa.array(~np.isin(ours, theirs)))
         adds = _born_in_main(wanted.filter(pa.array(~np.isin(theirs, ours))), live, returned=returned)

@@ -125,7 +125,7 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
         files of the last snapshot whose keys touch theirs.
     """
     schema, store = branch.schemas.load(end.schema_id), branch.store
-    entries = [branch.reader.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
+    entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
     whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *entries])
     added = whole.filter(pc.equal(whole.column("kind"), ADD))
     keyed = bool(schema.primary_keys)
@@ -138,7 +138,7 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
             kind="unsupported_changes",
         )
     is_compared = increments is Increments.COMPARED
-    end_entries = branch.reader.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
+    end_entries = branch.manifests.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
     ends = _splits_by_bucket(end_entries, schema, branch.layout)
     ids = {id_ for entries in (added, end_entries) for id_ in entries.column("schema_id").unique().to_pylist()}
     plan = ReadPlan(

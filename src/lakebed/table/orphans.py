@@ -33,7 +33,7 @@ from lakebed.objects.path import URL_PATTERN, is_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, notes_on, report_of
-from lakebed.table.branches import every_branch, with_fork
+from lakebed.table.branches import every_branch, with_fork_point
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, forget, merge_reports
 from lakebed.table.expire import release
@@ -327,7 +327,7 @@ def remove_orphan_files(
     main = branches[0]
     reports: list[ReclaimReport] = []
     if not dry_run:
-        for one in map(_with_fork, branches):
+        for one in map(_with_fork_point, branches):
             reports += recover(one)
             reports += _abandoned(one, branches, older_than_ms=older_than_ms, progress=progress)
     try:
@@ -349,10 +349,10 @@ def remove_orphan_files(
     return merge_reports(reports, store=main.name)
 
 
-def _with_fork(branch: TableBranch) -> TableBranch:
+def _with_fork_point(branch: TableBranch) -> TableBranch:
     """A branch with its fork snapshot where that is known: without it no deletion in the branch is finished."""
     try:
-        return with_fork(branch)
+        return with_fork_point(branch)
     except (NotFound, InvalidRequest):  # deleted since the listing, or made by another client
         return branch
 

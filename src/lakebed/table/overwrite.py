@@ -60,7 +60,7 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
     def derive(head: Snapshot | None) -> StagedChange:
         if head is None:
             return StagedChange(entries=added, base=None, changes=changes)
-        live = branch.reader.live_entries(head)
+        live = branch.manifests.live_entries(head)
         partitions = pc.unique(live["partition"])
         replaced = live.filter(pc.is_in(live["partition"], partitions.filter(hits(partitions))))
         return StagedChange(

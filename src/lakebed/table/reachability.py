@@ -148,8 +148,8 @@ def judge(
     everything = np.ones(candidates.num_rows, np.bool_)
     if branch.branch is None:
         _keep_unpinned(case, everything)
-    elif branch.fork is not None:
-        _keep_forks(case, born, branch.fork)
+    elif branch.fork_point is not None:
+        _keep_forks(case, born, branch.fork_point)
     else:
         case.complete = False
         case.warnings.append(f"where the branch {branch.branch!r} started is unknown, so its files are kept")

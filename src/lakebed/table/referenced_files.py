@@ -83,7 +83,7 @@ class ReferencedFiles:
         wanted = frozenset(roles)
         parts: list[pa.Array] = [pa.array(self._few(snapshot, wanted), pa.string())]
         if Role.DATA in wanted:
-            live = self._branch.reader.live_entries(snapshot)
+            live = self._branch.manifests.live_entries(snapshot)
             parts.append(self._all_paths_of(live))
         if Role.CHANGELOG in wanted and snapshot.changelog_manifest_list:
             parts.append(self._all_paths_of(self._changelog_entries(snapshot)))
@@ -94,7 +94,7 @@ class ReferencedFiles:
 
         Cost: as `of` for data and changelogs.
         """
-        parts = [self._branch.reader.live_entries(snapshot)]
+        parts = [self._branch.manifests.live_entries(snapshot)]
         if snapshot.changelog_manifest_list:
             parts.append(self._changelog_entries(snapshot))
         outside = [part.filter(pc.is_valid(part["external_path"])) for part in parts]
@@ -102,7 +102,7 @@ class ReferencedFiles:
 
     def added(self, snapshot: Snapshot) -> pa.Array:
         """Paths of the data files that a version itself added. Cost: its delta manifests."""
-        delta, entries = self.delta(snapshot), self._branch.reader.delta_entries(snapshot)
+        delta, entries = self.delta(snapshot), self._branch.manifests.delta_entries(snapshot)
         added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_valid(entries["external_path"]))
         external = self._all_paths_of(entries.filter(added))
         return pa.concat_arrays([_whole(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
@@ -111,7 +111,7 @@ class ReferencedFiles:
         """A version's own entries, in the form of `reclaim.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
         found = self._deltas.get(snapshot.delta_manifest_list)
         if found is None:
-            found = self._paths_of(self._branch.reader.delta_entries(snapshot))
+            found = self._paths_of(self._branch.manifests.delta_entries(snapshot))
             self._deltas[snapshot.delta_manifest_list] = found
         return found
 
@@ -141,7 +141,7 @@ class ReferencedFiles:
         """
         if after.id == before.id + 1:
             return self.delta(after)
-        had, has = (self._paths_of(self._branch.reader.live_entries(version)) for version in (before, after))
+        had, has = (self._paths_of(self._branch.manifests.live_entries(version)) for version in (before, after))
         died = had.filter(pc.invert(pc.is_in(had["path"], value_set=has["path"])))
         return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
 
@@ -155,9 +155,9 @@ class ReferencedFiles:
 
     def left_by_tag(self, snapshot: Snapshot) -> pa.Table:
         """Candidates when the last tag of an expired snapshot is deleted: all its files, with an unknown death."""
-        files = self._paths_of(self._branch.reader.live_entries(snapshot))
+        files = self._paths_of(self._branch.manifests.live_entries(snapshot))
         dead = snapshot.id + 1
-        metas = self._branch.reader.all_metas(snapshot)
+        metas = self._branch.manifests.all_metas(snapshot)
         carried = self._few(snapshot, frozenset((Role.INDEX_MANIFEST,)))
         parts = [
             candidates_of(Role.DATA, files["path"], size_bytes=files["size_bytes"], born=files["born"], dead=dead),
@@ -180,10 +180,10 @@ class ReferencedFiles:
     def _manifests_left(self, walk: Sequence[Snapshot]) -> pa.Table:
         lives: dict[str, _Life] = {}
         for snapshot in walk[:-1]:
-            for meta in self._branch.reader.all_metas(snapshot):
+            for meta in self._branch.manifests.all_metas(snapshot):
                 life = lives.setdefault(meta.file_name, _Life(meta.file_size, _born(meta), snapshot.id))
                 life.last = snapshot.id
-        for meta in self._branch.reader.all_metas(walk[-1]):
+        for meta in self._branch.manifests.all_metas(walk[-1]):
             lives.pop(meta.file_name, None)
         return self._of_lives(Role.MANIFEST, {self._layout.manifest(name): life for name, life in lives.items()}, walk)
 
@@ -235,12 +235,12 @@ class ReferencedFiles:
 
     def _few(self, snapshot: Snapshot, roles: frozenset[str]) -> list[str]:
         """Paths of everything but data files."""
-        reader, manifest = self._branch.reader, self._layout.manifest
+        manifests, manifest = self._branch.manifests, self._layout.manifest
         paths: list[str] = []
         if Role.LIST in roles:
             paths += [manifest(snapshot.base_manifest_list), manifest(snapshot.delta_manifest_list)]
         if Role.MANIFEST in roles:
-            paths += [manifest(meta.file_name) for meta in reader.all_metas(snapshot)]
+            paths += [manifest(meta.file_name) for meta in manifests.all_metas(snapshot)]
         if snapshot.index_manifest:
             if Role.INDEX_MANIFEST in roles:
                 paths.append(manifest(snapshot.index_manifest))
@@ -252,7 +252,7 @@ class ReferencedFiles:
             if Role.CHANGELOG_LIST in roles:
                 paths.append(manifest(snapshot.changelog_manifest_list))
             if Role.CHANGELOG_MANIFEST in roles:
-                paths += [manifest(meta.file_name) for meta in reader.metas(snapshot.changelog_manifest_list)]
+                paths += [manifest(meta.file_name) for meta in manifests.metas(snapshot.changelog_manifest_list)]
         return paths
 
     def _changelog(self, snapshot: Snapshot) -> pa.Table:
@@ -260,7 +260,7 @@ class ReferencedFiles:
 
     def _changelog_entries(self, snapshot: Snapshot) -> pa.Table:
         assert snapshot.changelog_manifest_list is not None
-        return self._branch.reader.concatenated(self._branch.reader.metas(snapshot.changelog_manifest_list))
+        return self._branch.manifests.concatenated(self._branch.manifests.metas(snapshot.changelog_manifest_list))
 
     def _index_files(self, path: str) -> list[str]:
         """Index files that an index manifest names."""

@@ -26,7 +26,7 @@ from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimPlan
-from lakebed.table.branches import with_fork
+from lakebed.table.branches import with_fork_point
 from lakebed.table.commit import CommitRequest, Derive, StagedChange, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, forget, open_for_deletion, tag_now
@@ -112,7 +112,7 @@ def _roll_back(
 def plan_rollback(branch: TableBranch, version: int | str | None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
     """What `roll_back` without history would hide and delete. Deletes nothing. Raises as `roll_back`."""
     branch.refresh()
-    return _plan(with_fork(branch), _target(branch, version, timestamp_ms).snapshot)
+    return _plan(with_fork_point(branch), _target(branch, version, timestamp_ms).snapshot)
 
 
 def _target(branch: TableBranch, version: int | str | None, timestamp_ms: Time | None) -> Resolved:
@@ -205,8 +205,8 @@ def _derive(branch: TableBranch, target: Snapshot) -> Derive:
     """The difference between the newest snapshot and the target, whichever is the newest at each try."""
 
     def derive(head: Snapshot | None) -> StagedChange:
-        wanted = branch.reader.live_entries(target)
-        live = ENTRY_SCHEMA.empty_table() if head is None else branch.reader.live_entries(head)
+        wanted = branch.manifests.live_entries(target)
+        live = ENTRY_SCHEMA.empty_table() if head is None else branch.manifests.live_entries(head)
         mark_restored(branch, 1 if head is None else head.id + 1)
         gone = _without(live, wanted)
         back = _without(wanted, live)

@@ -81,7 +81,7 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
         if newest is None:
             return BucketIndex(None)
         key_files = branch.hash_index.entries(newest.index_manifest) if is_dynamic(schema) else ()
-        return BucketIndex(branch.reader.live_entries(newest), key_files=key_files)
+        return BucketIndex(branch.manifests.live_entries(newest), key_files=key_files)
 
     schema = branch.schema
     return TableWriter(

@@ -232,12 +232,12 @@ class Scan:
             return ENTRY_SCHEMA.empty_table()
         where, schema = self._where, self.table_schema
         if where is None:
-            return self._branch.reader.live_entries(self.snapshot)
+            return self._branch.manifests.live_entries(self.snapshot)
         names: frozenset[str] | None = None
         if schema.partition_keys:
-            metas = self._branch.reader.all_metas(self.snapshot)
+            metas = self._branch.manifests.all_metas(self.snapshot)
             names = prune_manifests(metas, where=where, schema=schema, schema_of=self._schema_of)
-        entries = self._branch.reader.live_entries(
+        entries = self._branch.manifests.live_entries(
             self.snapshot, keep_manifest=lambda meta: names is None or meta.file_name in names
         )
         return prune_files(entries, where=where, schema=schema, schema_of=self._schema_of)

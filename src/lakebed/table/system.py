@@ -255,7 +255,7 @@ def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table
     if head is None:
         return _MANIFESTS.empty_table()
     fields = _partition_fields(_newest_schema(branch))
-    metas = branch.reader.all_metas(head)
+    metas = branch.manifests.all_metas(head)
     least = _partition_texts([meta.partition_stats.min_values for meta in metas], fields)
     greatest = _partition_texts([meta.partition_stats.max_values for meta in metas], fields)
     rows = (
@@ -277,7 +277,7 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
     head = snapshot or branch.snapshots.latest()
     if head is None:
         return _PARTITIONS.empty_table()
-    live = branch.reader.live_entries(head)
+    live = branch.manifests.live_entries(head)
     grouped = live.group_by("partition").aggregate(
         [
             ("row_count", "sum"),
@@ -308,7 +308,7 @@ def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     if head is None:
         return _FILES.empty_table()
     schema = _newest_schema(branch)
-    live = branch.reader.live_entries(head)
+    live = branch.manifests.live_entries(head)
     count = live.num_rows
     keys = [field for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name))]
     statistics = _value_statistics(branch, live, schema)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lakebed.errors import Corruption, NotFound
 from lakebed.objects.path import is_url
 from lakebed.reclaim.model import Explanation, Pin
-from lakebed.table.branches import every_branch, with_fork
+from lakebed.table.branches import every_branch, with_fork_point
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import release
 from lakebed.table.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
@@ -31,7 +31,7 @@ def bytes_alone(branch: TableBranch, name: str) -> int:
     Raises `NotFound`. Cost: only listings while its snapshot is live; else its manifests and its neighbours'.
     """
     branch.refresh()
-    branch = with_fork(branch)
+    branch = with_fork_point(branch)
     branch.tags.tag(name)
     plan = release(branch, [name], dry_run=True).plan
     return 0 if plan is None else plan.bytes_freed

@@ -59,7 +59,7 @@ def test_every_nullable_field_of_an_entry_may_be_null_or_absent(name: str) -> No
     table = mixed_table(lake)
     head = table.context.snapshots.latest()
     assert head is not None
-    entries = table.context.reader.live_entries(head)
+    entries = table.context.manifests.live_entries(head)
     place, kind = entries.schema.get_field_index(name), entries.schema.field(name)
     nulls = entries.set_column(place, kind, pa.nulls(entries.num_rows, kind.type))
     change = BucketChange(entries["partition"][0].as_py(), 0, -1, added=tuple(files_of(nulls)))
@@ -68,11 +68,11 @@ def test_every_nullable_field_of_an_entry_may_be_null_or_absent(name: str) -> No
     avro_name = avro_name or {"creation_time_ms": "_CREATION_TIME", "embedded_index": "_EMBEDDED_FILE_INDEX"}.get(
         name, "_" + name.upper()
     )
-    meta = table.context.reader.all_metas(head)[-1]
+    meta = table.context.manifests.all_metas(head)[-1]
     for body in (encode_manifest(nulls), without_fields(encode_manifest(nulls), [avro_name])):
         path = table.layout.manifest(f"manifest-{uuid.uuid4().hex}")
         table.store.put(path, body)
-        read = table.context.reader.entries(
+        read = table.context.manifests.entries(
             replace(
                 meta,
                 file_name=path.rpartition("/")[2],

@@ -201,7 +201,7 @@ def written_by_a_task(table: Table, rows: dict[int, str | None]) -> Any:
         schema=schema,
         settings=WriteSettings.of(schema),
         environment=Environment(),
-        index=lambda: BucketIndex(None if newest is None else table.context.reader.live_entries(newest)),
+        index=lambda: BucketIndex(None if newest is None else table.context.manifests.live_entries(newest)),
     )
     writer.write(pa.table({"id": list(rows), "note": list(rows.values())}, schema=SCHEMA))
     changes = writer.finish()

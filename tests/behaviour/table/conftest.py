@@ -66,7 +66,7 @@ class Bench:
         """Names of the files of the newest snapshot, sorted."""
         table = table or self.table
         newest = table.latest()
-        return [] if newest is None else sorted(table.context.reader.live_entries(newest)["file_name"].to_pylist())
+        return [] if newest is None else sorted(table.context.manifests.live_entries(newest)["file_name"].to_pylist())
 
     def reopen(self, *, branch: str | None = None) -> Table:
         """Another writer's table object."""

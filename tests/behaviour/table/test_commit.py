@@ -42,7 +42,7 @@ def referenced(bench: Any) -> set[str]:
     names = set()
     for snapshot in bench.table.snapshots():
         names |= {snapshot.base_manifest_list, snapshot.delta_manifest_list}
-        names |= {meta.file_name for meta in bench.table.context.reader.all_metas(snapshot)}
+        names |= {meta.file_name for meta in bench.table.context.manifests.all_metas(snapshot)}
     return {f"manifest/{name}" for name in names}
 
 
@@ -64,7 +64,7 @@ def test_an_append_costs_eight_requests_whatever_came_before(bench: Any) -> None
         merged = requests.put - 5
         assert (requests.get, requests.head, requests.list, requests.delete) == (1, 1, 1, 0)
         assert merged in (0, 1)
-    metas = bench.table.context.reader.all_metas(bench.table.latest())
+    metas = bench.table.context.manifests.all_metas(bench.table.latest())
     assert len(metas) < 32
 
 
@@ -86,7 +86,7 @@ def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
     assert bench.commit("ours").id == 2
     for number in range(60):
         bench.commit(f"f{number}")
-    entries = bench.table.context.reader.live_entries(bench.table.latest())
+    entries = bench.table.context.manifests.live_entries(bench.table.latest())
     found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
     assert found["rival"] == 1
     assert found["ours"] == 2
@@ -96,12 +96,12 @@ def test_new_files_inherit_the_snapshot_that_won(bench: Any) -> None:
 def test_files_with_a_known_snapshot_keep_it(bench: Any) -> None:
     """An upgrade (DELETE + ADD of the same file) keeps the file's first snapshot, and unknown stays unknown."""
     bench.commit("a")
-    live = bench.table.context.reader.live_entries(bench.commit("b"))
+    live = bench.table.context.manifests.live_entries(bench.commit("b"))
     file = next(file for file in files_of(live) if file.file_name == "a")
     upgraded = replace(file, level=1)
     foreign = replace(file, file_name="foreign", commit_snapshot=-1)
     newest = bench.table.commit([BucketChange(EMPTY_ROW, 0, -1, (upgraded, foreign), (file,))], kind="COMPACT")
-    entries = bench.table.context.reader.live_entries(newest)
+    entries = bench.table.context.manifests.live_entries(newest)
     found = dict(zip(entries["file_name"].to_pylist(), entries["commit_snapshot"].to_pylist(), strict=True))
     assert found == {"a": 1, "b": 2, "foreign": -1}
 

@@ -117,7 +117,7 @@ def open_table(store: ObjectStore, who: str) -> Table:
 
 def commit(table: Table) -> None:
     """One file more, one less."""
-    live = table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot"))
+    live = table.context.manifests.live_entries(table.latest() or pytest.fail("no snapshot"))
     world_file = BucketChange(
         live["partition"][0].as_py(), 0, 1, deleted=(table_files(table)[0],), added=(new_file(table, "crash"),)
     )
@@ -126,12 +126,13 @@ def commit(table: Table) -> None:
 
 def table_files(table: Table) -> list[DataFile]:
     """Data files of the newest snapshot, first partition first."""
-    return files_of(table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot")))
+    return files_of(table.context.manifests.live_entries(table.latest() or pytest.fail("no snapshot")))
 
 
 def new_file(table: Table, name: str) -> DataFile:
     """A data file like the first one, with its object."""
-    partition = table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
+    newest = table.latest() or pytest.fail("no snapshot")
+    partition = table.context.manifests.live_entries(newest)["partition"][0].as_py()
     value = "a" if partition == encode_row(["a"], ["STRING"]) else "b"
     table.store.put(f"pt={value}/bucket-0/data-{name}.parquet", b"x")
     return replace(
@@ -180,7 +181,7 @@ def may_lose(verb: str) -> tuple[set[int], set[str]]:
 def files_at(table: Table, snapshot: Snapshot) -> frozenset[str]:
     """Data files of a version, decoded from the store."""
     reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=_CHECKED)
-    names = ReferencedFiles(replace(table.context, reader=reader))
+    names = ReferencedFiles(replace(table.context, manifests=reader))
     return frozenset(names.of(snapshot, ["data"]).to_pylist())
 
 
@@ -209,7 +210,7 @@ def unneeded(table: Table) -> set[str]:
     used: set[str] = set()
     for line in every_branch(table.context):
         line = replace(
-            line, reader=ManifestReader(table.store, line.layout, environment=table.environment, cache=_CHECKED)
+            line, manifests=ManifestReader(table.store, line.layout, environment=table.environment, cache=_CHECKED)
         )
         holders = read_live_versions(line)
         names = ReferencedFiles(line)
@@ -259,7 +260,8 @@ def check_branch(table: Table) -> None:
 
 def commit_after(table: Table) -> None:
     """A commit by another process after the fault."""
-    partition = table.context.reader.live_entries(table.latest() or pytest.fail("no snapshot"))["partition"][0].as_py()
+    newest = table.latest() or pytest.fail("no snapshot")
+    partition = table.context.manifests.live_entries(newest)["partition"][0].as_py()
     table.commit([BucketChange(partition, 0, 1, added=(new_file(table, "after"),))])
 
 

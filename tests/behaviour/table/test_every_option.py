@@ -96,7 +96,7 @@ def manifest_count(table: Table) -> int:
     """Manifests of the newest snapshot."""
     head = table.latest()
     assert head is not None
-    return len(table.context.reader.all_metas(head))
+    return len(table.context.manifests.all_metas(head))
 
 
 # ---- every option has a proof

@@ -107,10 +107,10 @@ def test_an_unreadable_manifest_keeps_what_it_might_matter_to() -> None:
     """A corrupt delta manifest ends the walk before it: earlier snapshots go, later ones stay, the report says so."""
     made = world()
     delta = made.table.context.snapshots.snapshot(5).delta_manifest_list
-    name = made.table.context.reader.metas(delta)[0].file_name
+    name = made.table.context.manifests.metas(delta)[0].file_name
     body = bytes(made.store.get(f"manifest/{name}"))
     made.store.put(f"manifest/{name}", b"\0" * len(body))
-    made.table.context.reader._cache = ManifestCache()
+    made.table.context.manifests._cache = ManifestCache()
     report = made.table.expire(retain_max=1)
     assert any(name in warning for warning in report.warnings)
     assert made.table.context.snapshots.ids() == [4, 5, 6, 7, 8]
@@ -166,7 +166,7 @@ def test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn() -> None:
     expired(made, 4)
     for number, body in bodies.items():
         made.store.put(f"snapshot/snapshot-{number}", body)
-    made.table.context.reader._cache = ManifestCache()
+    made.table.context.manifests._cache = ManifestCache()
     assert not made.table.expire(retain_max=2).warnings
     expired(made, 2)
 
@@ -184,7 +184,7 @@ def test_the_cost_does_not_grow_with_tags(tag_count: int) -> None:
         made.clock.advance(3600.0)
         made.table.context.tags.index()
         made.table.expire(retain_max=60)
-        made.table.context.reader._cache = ManifestCache()
+        made.table.context.manifests._cache = ManifestCache()
         with made.store.count() as counts:
             made.table.expire(retain_max=20)
         costs.append(counts)

@@ -240,7 +240,7 @@ def test_files_that_are_elsewhere_are_never_deleted(world: World, change: str) -
     table.upsert(rows(1))
     head = table.latest()
     assert head is not None
-    entries = table.context.reader.live_entries(head).slice(0, 1)
+    entries = table.context.manifests.live_entries(head).slice(0, 1)
     (file,), partition = files_of(entries), entries["partition"][0].as_py()
     bucket = entries["bucket"][0].as_py()
     assert file.external_path is not None
@@ -350,7 +350,7 @@ def test_in_a_branch_of_a_repository_nothing_outside_changes() -> None:
     (url,) = live(other)
     head = other.latest()
     assert head is not None
-    entries = other.context.reader.live_entries(head)
+    entries = other.context.manifests.live_entries(head)
     (file,), partition = files_of(entries), entries["partition"][0].as_py()
     with lakebed.repo.open(f"memory://{world.name}/files.repo") as repo:
         table = Table.create(

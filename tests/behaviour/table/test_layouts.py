@@ -186,7 +186,7 @@ def test_external_files_are_read_and_kept(tmp_path: Path) -> None:
     made.append("x")
     head = made.table.context.snapshots.latest()
     assert head is not None
-    entries = made.table.context.reader.live_entries(head)
+    entries = made.table.context.manifests.live_entries(head)
     files = files_of(entries)
     folder = tmp_path / "t" / "outside" / "p=x" / "bucket-0"
     folder.mkdir(parents=True)

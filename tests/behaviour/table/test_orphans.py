@@ -87,11 +87,11 @@ def test_other_things_in_the_folder_are_left_alone(made: TableWorld) -> None:
 def test_an_unreadable_manifest_stops_it(made: TableWorld) -> None:
     """When what is used is unknown, nothing is deleted, and the report says why."""
     snapshot = made.table.context.snapshots.snapshot(3)
-    name = made.table.context.reader.all_metas(snapshot)[0].file_name
+    name = made.table.context.manifests.all_metas(snapshot)[0].file_name
     made.store.put(f"manifest/{name}", b"broken")
     main = made.table.context
     reader = ManifestReader(main.store, main.layout, environment=main.environment, cache=ManifestCache())
-    said = remove_orphan_files(replace(main, reader=reader), older_than_ms=2**60)
+    said = remove_orphan_files(replace(main, manifests=reader), older_than_ms=2**60)
     assert said.deleted_count == 0
     assert any(name in warning for warning in said.warnings)
     assert strays(made) == list(STRAYS)

@@ -184,7 +184,7 @@ def test_a_table_with_mod_keeps_one_row_a_key() -> None:
         assert table.read(where=f"id = {key}").to_pylist() == [{"id": key, "v": 2}]
     head = table.context.snapshots.latest()
     assert head is not None
-    entries = table.context.reader.live_entries(head)
+    entries = table.context.manifests.live_entries(head)
     assert set(entries["bucket"].to_pylist()) == {key % 4 for key in keys}
 
 

@@ -25,7 +25,7 @@ def write(bench: Any, added: str, *deleted: str) -> None:
     """A commit whose data file is there."""
     bench.store.put(f"bucket-0/{added}", b"x")
     newest = bench.table.latest()
-    live = [] if newest is None else files_of(bench.table.context.reader.live_entries(newest))
+    live = [] if newest is None else files_of(bench.table.context.manifests.live_entries(newest))
     change = replace(bench.change(added), deleted=tuple(file for file in live if file.file_name in deleted))
     bench.clock.advance(1)
     bench.table.commit([change])

@@ -154,9 +154,9 @@ def foreign_commit(
     head = table.context.snapshots.latest()
     extras = extras or Extras()
     writer = _Writer(table, name)
-    base = [] if head is None else table.context.reader.all_metas(head)
+    base = [] if head is None else table.context.manifests.all_metas(head)
     if merges and head is not None:
-        live = table.context.reader.live_entries(head)
+        live = table.context.manifests.live_entries(head)
         base = [writer.put_manifest(live, "m")] if live.num_rows else []
     entries = entries_of_changes(changes)
     base_list, base_size = writer.put_list(base, "0")

@@ -262,7 +262,7 @@ class TableWorld:
     def _files(self, table: Table, snapshot: Snapshot | None) -> dict[str, tuple[bytes, DataFile]]:
         if snapshot is None:
             return {}
-        entries = table.context.reader.live_entries(snapshot)
+        entries = table.context.manifests.live_entries(snapshot)
         partitions = entries["partition"].to_pylist()
         return {
             _path_of(partition, file): (partition, file)

@@ -43,7 +43,7 @@ class TableAdapter:
         pin_count = len(table.tags())
         if newest is None:
             return StoreSummary("table", name, None, None, 0, 0, pin_count)
-        size_bytes = pc.sum(table.context.reader.live_entries(newest).column("file_size")).as_py() or 0
+        size_bytes = pc.sum(table.context.manifests.live_entries(newest).column("file_size")).as_py() or 0
         row_count, is_exact = _rows_of(table)
         if row_count is None:
             row_count = newest.total_record_count

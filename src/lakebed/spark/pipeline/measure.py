@@ -90,7 +90,7 @@ def added_bytes(table: Table, snapshot: Snapshot) -> int:
 
 def totals(table: Table, snapshot: Snapshot) -> tuple[int, int]:
     """Return count and bytes of the data files of a version. Cost: its manifests, cached."""
-    live = table.context.reader.live_entries(snapshot)
+    live = table.context.manifests.live_entries(snapshot)
     return live.num_rows, _sum(live, "file_size")
 
 
@@ -108,7 +108,7 @@ def disk_use(table: Table) -> DiskUse:
 
 def _delta(table: Table, snapshot: Snapshot) -> tuple[pa.Table, pa.Table]:
     """Return the entries that a commit added, and those that it removed."""
-    entries = table.context.reader.delta_entries(snapshot)
+    entries = table.context.manifests.delta_entries(snapshot)
     is_add = pc.equal(entries["kind"], pa.scalar(_ADD, entries.schema.field("kind").type))
     return entries.filter(is_add), entries.filter(pc.invert(is_add))
 
