@@ -52,14 +52,14 @@ def done_by(plan: Plan, run_id: str = "old", *, first_snapshot: int = 1, is_old:
         if identity.writes is not None:
             snapshot += 1
             metrics = {"table": identity.writes, "snapshot": snapshot, "rows": 5}
-        elif step.verb == "tag":
+        elif step.kind == "tag":
             metrics = {"table": "sales", "tag": step.settings["tag"], "snapshot": snapshot}
         elif step.settings.get("as") is not None:
             metrics = {"view": step.settings["as"]}
         records[step.ordinal] = StepRecord(
             step.ordinal,
             step.name,
-            step.verb,
+            step.kind,
             step.group,
             step.fingerprint,
             1000 * first_snapshot + step.ordinal,

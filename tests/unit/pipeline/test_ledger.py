@@ -44,7 +44,7 @@ def ledger_of(store: ObjectStore, run_id: str = "r1") -> Ledger:
 
 def record_of(step: PlannedStep) -> StepRecord:
     """A step that is done."""
-    return StepRecord(step.ordinal, step.name, step.verb, step.group, step.fingerprint, 1000, 0.5, {"rows": 7})
+    return StepRecord(step.ordinal, step.name, step.kind, step.group, step.fingerprint, 1000, 0.5, {"rows": 7})
 
 
 def test_recorded_steps_are_read_back(store: ObjectStore) -> None:

@@ -39,7 +39,7 @@ def test_a_good_file_becomes_a_typed_plan() -> None:
     """Variables are put in, values typed, defaults filled, ordinals counted from one."""
     plan = Pipeline.parse(GOOD).plan(variables={"day": "2013-01-01"})
     assert plan.lake == "/data/lake"
-    assert [(step.ordinal, step.verb) for step in plan.steps] == [
+    assert [(step.ordinal, step.kind) for step in plan.steps] == [
         (1, "ingest"),
         (2, "audit"),
         (3, "merge"),
@@ -233,8 +233,8 @@ def test_the_run_id_follows_from_the_plan() -> None:
     assert one.default_run_id.startswith("small-")
 
 
-def test_every_verb_says_what_it_is() -> None:
-    """Verbs and keys are documented where they are defined."""
+def test_every_kind_of_step_says_what_it_is() -> None:
+    """Kinds of steps and their keys are documented where they are defined."""
     assert set(KINDS) == {"ingest", "audit", "merge", "tag", "compact", "expire", "publish", "report"}
     for kind in KINDS.values():
         assert kind.summary

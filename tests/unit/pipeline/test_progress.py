@@ -35,14 +35,14 @@ METRICS: list[dict[str, Any]] = [
 
 
 def record(verb: str, **metrics: object) -> StepRecord:
-    """What a step of the verb did."""
+    """What a step of the kind did."""
     return StepRecord(1, verb, verb, "", "f", 0, 0.1, metrics)
 
 
 def records_of(plan: Plan) -> list[StepRecord]:
     """The records of a run of `TEXT`."""
     return [
-        StepRecord(step.ordinal, step.name, step.verb, step.group, "f", 0, 0.1, metrics)
+        StepRecord(step.ordinal, step.name, step.kind, step.group, "f", 0, 0.1, metrics)
         for step, metrics in zip(plan.steps, METRICS, strict=True)
     ]
 

@@ -214,8 +214,8 @@ class _Search:
         return None
 
     def named(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
-        """Return the record of a step of the same verb and name, in a run with the same variables."""
-        return self._by_name.get((identity.step.verb, identity.step.name))
+        """Return the record of a step of the same kind and name, in a run with the same variables."""
+        return self._by_name.get((identity.step.kind, identity.step.name))
 
     def is_accepted(self, one: tuple[str, int], *, after: tuple[str, int]) -> bool:
         """Return whether the newest run with both had them in the order of the plan."""
@@ -235,7 +235,7 @@ class _Search:
         if named is None or named[1].fingerprint != identity.step.fingerprint:
             return "it was changed"
         for view in identity.views:
-            found = self._by_name.get((view.verb, view.name))
+            found = self._by_name.get((view.kind, view.name))
             if found is None or found[1].fingerprint != view.fingerprint:
                 return f"'{view.name}', which it reads, was changed"
         return "it was changed"
@@ -265,7 +265,7 @@ def refuse_again(plan: Plan, again: Sequence[Again]) -> InvalidRequest:
     return InvalidRequest(
         f"{plan.file}: {count} would run again: {', '.join(shown)}{more}. Nothing was done. Say --replay and the name "
         "to run a step again, or --carry and the name to keep what was done; both take patterns, such as "
-        f"--replay '{again[0].identity.step.verb} *', and can be repeated.",
+        f"--replay '{again[0].identity.step.kind} *', and can be repeated.",
         kind="replay_needed",
         steps=[one.identity.step.name for one in again],
         reasons=[one.reason for one in again],

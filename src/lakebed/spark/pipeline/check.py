@@ -53,21 +53,21 @@ def check_columns(plan: Plan, lake: Lake | None) -> None:
     views: dict[str, Mapping[str, str]] = {}
     for step in plan.steps:
         settings = step.settings
-        if step.verb == "ingest":
+        if step.kind == "ingest":
             shaped = settings["select"] is not None or settings["schema"] is None
             columns = None if shaped else settings["schema"]
             if settings["as"] is not None:
                 views.pop(settings["as"], None)
                 if columns is not None:
                     views[settings["as"]] = columns
-        elif step.verb == "merge":
+        elif step.kind == "merge":
             columns = views.get(settings["from"])
         else:
             continue
         name = settings.get("into")
         if name is not None and name not in targets:
             targets[name] = _target(name, plan, lake)
-        if step.verb == "merge" and name is not None and not targets[name].keys:
+        if step.kind == "merge" and name is not None and not targets[name].keys:
             raise plan.location(step).error(without_key(name))
         if columns is not None and name is not None:
             _check_fit(columns, targets[name], name, step, plan.location(step))
@@ -116,7 +116,7 @@ def check_inputs(plan: Plan) -> None:
     """Check that every local input file exists, and that every pattern matches one."""
     missing: list[InvalidRequest] = []
     for step in plan.steps:
-        if KINDS[step.verb].reads_files:
+        if KINDS[step.kind].reads_files:
             try:
                 find_files(step.settings["from"], location=plan.location(step))
             except InvalidRequest as error:
@@ -171,7 +171,7 @@ def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
     known = frozenset((*tables, *plan.tables))
     found: dict[int, frozenset[str]] = {}
     for step in plan.steps:
-        found[step.ordinal] = known | {"files"} if KINDS[step.verb].reads_files else known
+        found[step.ordinal] = known | {"files"} if KINDS[step.kind].reads_files else known
         view = step.settings.get("as")
         known = known if view is None or view in known else known | {view}
     return found
@@ -180,7 +180,7 @@ def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
 def _sql(plan: Plan) -> Iterator[tuple[PlannedStep, str, Literal["expression", "query"], str]]:
     """Yield step, name, kind and text of all SQL, with expressions in the form that Spark will get."""
     for step in plan.steps:
-        for key in KINDS[step.verb].keys:
+        for key in KINDS[step.kind].keys:
             value = step.settings.get(key.name)
             if value is None:
                 continue

@@ -2,7 +2,7 @@
 
 Owns: the order of a run. Invariants: a step is recorded only after its effects are durable; a failed step leaves every
 later step undone; a call after a kill continues where the killed call stopped; nothing that changes rows or names of
-versions runs again without consent. Knows no verb: they are in `steps`.
+versions runs again without consent. Knows no kind of step: they are in `steps`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _carried(
 
 def _advance(step: PlannedStep, context: RunContext, call: RunCall, done: Mapping[int, StepRecord]) -> None:
     """Run one step and record it, or take its record from the ledger."""
-    kind = KINDS[step.verb]
+    kind = KINDS[step.kind]
     if step.ordinal in done:
         kind.recall(step, context)
         context.records.append(done[step.ordinal])
@@ -179,7 +179,7 @@ def _advance(step: PlannedStep, context: RunContext, call: RunCall, done: Mappin
     record = StepRecord(
         ordinal=step.ordinal,
         name=step.name,
-        verb=step.verb,
+        verb=step.kind,
         group=step.group,
         fingerprint=step.fingerprint,
         started_ms=started_ms,
@@ -238,7 +238,7 @@ def _changed_inputs(steps: Sequence[StepIdentity], done: Mapping[int, StepRecord
         record = done[one.step.ordinal]
         with suppress(OSError):  # an unreadable file must not fail a call that has nothing to do
             if (
-                KINDS[one.step.verb].reads_files
+                KINDS[one.step.kind].reads_files
                 and inputs.was_touched(one, record.started_ms)
                 and changed_input(record, one, inputs.of) is not None
             ):

@@ -1,6 +1,6 @@
 """The identity of a step, apart from its name and line: it finds finished work again in an edited pipeline. Pure.
 
-Owns: `identities`. Two steps have the same `source` when verb and settings are the same, and those of the ingest steps
+Owns: `identities`. Two steps have the same `source` when kind and settings are the same, and those of the ingest steps
 whose views they read. Keys at their defaults, the step's name, its line, a view's name and `cache` do not belong to it,
 so editing these changes nothing.
 """
@@ -36,38 +36,38 @@ def identities(plan: Plan) -> list[StepIdentity]:
 
 def _identity(step: PlannedStep, views: Mapping[str, StepIdentity], tables: set[str]) -> StepIdentity:
     settings = {name: value for name, value in step.settings.items() if name not in _MEANINGLESS}
-    settings = {name: value for name, value in settings.items() if value != _default(step.verb, name)}
+    settings = {name: value for name, value in settings.items() if value != _default(step.kind, name)}
     words = _sources(step)
     used = [views[word] for word in sorted(words) if word in views]
     if step.settings.get("from") in views:
         settings.pop("from")
-    kind = KINDS[step.verb]
+    kind = KINDS[step.kind]
     writes = kind.table_written(step.settings)
     reads = {word for word in words if word in tables and word not in views}
     reads.update(name for name in _named_tables(step) if name != writes)
     return StepIdentity(
         step=step,
-        source=digest([step.verb, settings, [view.source for view in used]]),
+        source=digest([step.kind, settings, [view.source for view in used]]),
         views=(step,) if kind.reads_files else tuple(view.step for view in used),
         reads=frozenset(reads),
         writes=writes,
         depends_on_all=kind.depends_on_all,
-        needs_consent=writes is not None or kind.moves_names,
+        needs_consent=writes is not None or kind.creates_names,
     )
 
 
 def _sources(step: PlannedStep) -> set[str]:
     """Return the words of the step that may name views and tables that it reads."""
-    if KINDS[step.verb].reads_files:
+    if KINDS[step.kind].reads_files:
         return set()
     query, source = step.settings.get("query"), step.settings.get("from")
     return set(_WORD.findall(query)) if query is not None else {source} if source is not None else set()
 
 
 def _named_tables(step: PlannedStep) -> list[str]:
-    names = (step.settings.get(key.name) for key in KINDS[step.verb].keys if key.kind == "table")
+    names = (step.settings.get(key.name) for key in KINDS[step.kind].keys if key.kind == "table")
     return [name for name in names if name is not None]
 
 
-def _default(verb: str, name: str) -> Any:
-    return next((key.default for key in KINDS[verb].keys if key.name == name), None)
+def _default(kind: str, name: str) -> Any:
+    return next((key.default for key in KINDS[kind].keys if key.name == name), None)

@@ -45,8 +45,8 @@ class Key:
     default: Any = None
     choices: tuple[str, ...] = ()
     is_later: bool = False
-    """The verb got this key after its first release: at its default it is no part of a step's fingerprint, so that the
-    runs of older releases stay the same runs."""
+    """The key is newer than the kind of step: at its default it is not part of a step's fingerprint, so that the runs
+    of older releases stay the same runs."""
 
 
 def _describe_rows(metrics: Mapping[str, Any]) -> list[str]:
@@ -61,12 +61,13 @@ def _describe_rows(metrics: Mapping[str, Any]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """Everything that the rest of the pipeline knows about one verb: its keys, how it runs, what it changes.
+    """Everything that the rest of the pipeline knows about one kind of step: its keys, how it runs, what it changes.
 
     Each module in `steps` defines one, called ``KIND``.
     """
 
-    verb: str
+    name: str
+    """The value of ``step:`` in a definition, such as ``merge``."""
     summary: str
     keys: tuple[Key, ...]
     run: Callable[[PlannedStep, RunContext], dict[str, Any]]
@@ -81,8 +82,8 @@ class StepKind:
     """The key that names the table whose rows the step changes; where its value is None, the step changes no table."""
     rewrites: str | None = None
     """The key that names the table whose files the step rewrites without changing its rows."""
-    moves_names: bool = False
-    """It makes names of versions. Such a step, and one that changes rows, never runs again without consent."""
+    creates_names: bool = False
+    """It creates or moves tags. Such a step, and one that changes rows, never runs again without consent."""
     reads_files: bool = False
     """It reads the input files of its key ``from``."""
     depends_on_all: bool = False
@@ -112,19 +113,19 @@ def read_settings(
     known = {key.name: key for key in kind.keys}
     for name, entry in entries.items():
         if name not in known:
-            raise entry.location.error(f"step '{kind.verb}' has no key '{name}'.{nearest(name, known)}")
+            raise entry.location.error(f"step '{kind.name}' has no key '{name}'.{nearest(name, known)}")
     settings: dict[str, Any] = {}
     for key in kind.keys:
         entry_or_none = entries.get(key.name)
         if entry_or_none is None or _is_null(entry_or_none.value):
             if key.required:
-                raise location.error(f"step '{kind.verb}' needs the key '{key.name}': {key.help}.")
+                raise location.error(f"step '{kind.name}' needs the key '{key.name}': {key.help}.")
             settings[key.name] = key.default
         else:
-            settings[key.name] = read_key(entry_or_none.value, key, variables, f"'{key.name}' of step '{kind.verb}'")
+            settings[key.name] = read_key(entry_or_none.value, key, variables, f"'{key.name}' of step '{kind.name}'")
     contradiction = kind.check(settings)
     if contradiction is not None:
-        raise location.error(f"step '{kind.verb}': {contradiction}")
+        raise location.error(f"step '{kind.name}': {contradiction}")
     return settings
 
 

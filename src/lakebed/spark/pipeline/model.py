@@ -46,14 +46,15 @@ class PlannedStep:
     ordinal: int
     name: str
     """Unique in the plan."""
-    verb: str
+    kind: str
+    """The name of its `StepKind`, such as ``merge``."""
     settings: Mapping[str, Any]
-    """Every key of the verb, typed, with defaults filled in."""
+    """Every key of the kind, typed, with defaults filled in."""
     line: int
     group: str
     """The iteration that the step belongs to, such as ``month 2013-01``; empty outside of loops."""
     fingerprint: str
-    """Hex digest of verb, name and settings."""
+    """Hex digest of kind, name and settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +113,14 @@ class StepRecord:
     ordinal: int
     name: str
     verb: str
+    """The kind of the step; the ledger's files call it so."""
     group: str
     fingerprint: str
     started_ms: int
     """Unix time in milliseconds, UTC."""
     seconds: float
     metrics: Mapping[str, Any]
-    """What the verb counted: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see each verb's module."""
+    """What the step counted: ``table``, ``snapshot``, ``rows``, ``files``, ``bytes``, ...; see its kind's module."""
     identity: str = ""
     """`StepIdentity.source`; empty in records of older versions."""
     carried_from: str = ""

@@ -345,7 +345,7 @@ def _total(steps: Sequence[StepRecord], metric: str) -> str:
 
 
 def _rows(steps: Sequence[StepRecord]) -> str:
-    """Sum the rows of all steps of a verb, with the number of steps that counted none."""
+    """Sum the rows of all steps of a kind, with the number of steps that counted none."""
     # Such as an ingest of Parquet as a view. A compaction that rewrote nothing counts as none.
     uncounted = sum("rows" not in step.metrics for step in steps if step.verb != "compact")
     left_out = f" <small>{counted(uncounted, 'step')} not counted</small>" if 0 < uncounted < len(steps) else ""

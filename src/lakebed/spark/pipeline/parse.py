@@ -22,7 +22,7 @@ _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 class StepNode:
     """One step as written."""
 
-    verb: str
+    kind: str
     name: Scalar | None
     settings: Mapping
     """The step's own keys."""
@@ -160,23 +160,23 @@ def _body(items: Items) -> tuple[StepNode | Loop, ...]:
 def _step_or_loop(node: object) -> StepNode | Loop:
     assert isinstance(node, Scalar | Items | Mapping)
     if not isinstance(node, Mapping):
-        raise node.location.error("a step is a mapping that begins with `step: <verb>` (or `for_each:` with `steps:`).")
+        raise node.location.error("a step is a mapping that begins with `step: <kind>` (or `for_each:` with `steps:`).")
     if "for_each" in node.entries:
         return _loop(node)
-    verb = node.get("step")
-    if not isinstance(verb, Scalar):
+    kind = node.get("step")
+    if not isinstance(kind, Scalar):
         raise node.location.error(f"a step needs the key `step`: one of {', '.join(sorted(KINDS))}.")
-    if verb.text not in KINDS:
-        raise verb.location.error(f"there is no step '{verb.text}'.{nearest(verb.text, KINDS)}")
+    if kind.text not in KINDS:
+        raise kind.location.error(f"there is no step '{kind.text}'.{nearest(kind.text, KINDS)}")
     name = node.get("name")
     if name is not None and not isinstance(name, Scalar):
         raise name.location.error("a step's `name` must be one value.")
     own = {key: entry for key, entry in node.entries.items() if key not in ("step", "name")}
-    known = {key.name for key in KINDS[verb.text].keys}
+    known = {key.name for key in KINDS[kind.text].keys}
     for key, entry in own.items():
         if key not in known:
-            raise entry.location.error(f"step '{verb.text}' has no key '{key}'.{nearest(key, known)}")
-    return StepNode(verb.text, name, Mapping(own, node.location), node.location)
+            raise entry.location.error(f"step '{kind.text}' has no key '{key}'.{nearest(key, known)}")
+    return StepNode(kind.text, name, Mapping(own, node.location), node.location)
 
 
 def _loop(node: Mapping) -> Loop:

@@ -30,13 +30,13 @@ def pinned_schema(
 ) -> Mapping[str, str]:
     """Return the columns of a step's files, which the first run that read them pinned.
 
-    A step is identified by its pipeline, verb and target (not by file names, which change daily).
+    A step is identified by its pipeline, kind and target (not by file names, which change daily).
 
     Raises:
         Corruption: the pinned schema is damaged; names its path.
     """
     target = step.settings["into"] or step.settings["as"]
-    digest = hashlib.sha256(f"{step.verb}\0{target}".encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"{step.kind}\0{target}".encode()).hexdigest()[:16]
     path = f"_lakebed/pipelines/{context.plan.pipeline}/schema-{digest}.json"
     store = context.lake.store
     try:

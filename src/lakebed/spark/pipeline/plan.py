@@ -61,9 +61,9 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
             )
         if len(steps) >= STEP_COUNT_MAX:
             raise node.location.error(f"the pipeline has more than {STEP_COUNT_MAX:,} steps.")
-        if KINDS[step.verb].needs_branch and branch is None:
+        if KINDS[step.kind].needs_branch and branch is None:
             raise node.location.error(
-                f"a '{step.verb}' step needs a pipeline that works in a branch: name the branch above the steps, as in "
+                f"a '{step.kind}' step needs a pipeline that works in a branch: name the branch above the steps, as in "
                 "`branch: analytics/dev`."
             )
         if step.settings.get("version") is not None and step.settings["from"] in views:
@@ -149,25 +149,25 @@ def _iterations(
 
 
 def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, ...], *, ordinal: int) -> PlannedStep:
-    settings = read_settings(node.settings.entries, KINDS[node.verb], scope, node.location)
-    raw_name = node.verb if node.name is None else node.name.text
+    settings = read_settings(node.settings.entries, KINDS[node.kind], scope, node.location)
+    raw_name = node.kind if node.name is None else node.name.text
     name = raw_name if node.name is None else substitute(raw_name, scope, node.name.location)
     if loop_names and "${" not in raw_name:
         name = " ".join([name, *(scope[variable].text for variable in loop_names)])
     return PlannedStep(
         ordinal=ordinal,
         name=name,
-        verb=node.verb,
+        kind=node.kind,
         settings=settings,
         line=node.location.line,
         group=f"{loop_names[0]} {scope[loop_names[0]].text}" if loop_names else "",
-        fingerprint=_digest([node.verb, name, _identifying(node.verb, settings)]),
+        fingerprint=_digest([node.kind, name, _identifying(node.kind, settings)]),
     )
 
 
-def _identifying(verb: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _identifying(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that belong to a step's fingerprint."""
-    later = {key.name: key.default for key in KINDS[verb].keys if key.is_later}
+    later = {key.name: key.default for key in KINDS[kind].keys if key.is_later}
     return {name: value for name, value in settings.items() if name not in later or value != later[name]}
 
 

@@ -31,7 +31,7 @@ def check_tables(plan: Plan, lake: Lake | None) -> None:
     """
     known = set(plan.tables)
     for step in plan.steps:
-        for key in KINDS[step.verb].keys:
+        for key in KINDS[step.kind].keys:
             name = step.settings.get(key.name)
             if key.kind in ("table", "rows") and name is not None and name not in known:
                 if lake is None or not lake.has_table(name):
@@ -63,12 +63,12 @@ def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
         if step.ordinal in done:
             records.append(done[step.ordinal])
             continue
-        kind = KINDS[step.verb]
+        kind = KINDS[step.kind]
         if (written := kind.table_written(step.settings)) is not None:
             writes.add(written)
         elif kind.rewrites is not None:
             rewrites.add(step.settings[kind.rewrites])
-        elif step.verb == "tag" and not step.settings["replace"]:
+        elif step.kind == "tag" and not step.settings["replace"]:
             table = step.settings["table"]
             if table in writes or table not in rewrites:
                 _check_tag(plan, lake, step, newest_commit(records, table), is_written=table in writes)

@@ -142,7 +142,7 @@ class BarProgress(Progress):
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
         """Advance the bar; a milestone, a step outside of loops or one that dropped rows leaves a line above it."""
         self._bar.advance(self._task)
-        if not step.group or KINDS[step.verb].is_milestone or record.metrics.get("rows_dropped"):
+        if not step.group or KINDS[step.kind].is_milestone or record.metrics.get("rows_dropped"):
             self._bar.console.print(f"  [green]✓[/] {escape(step.name)} [dim]{escape(describe(record))}[/]")
 
     def run_ended(self, summary: RunSummary | None) -> None:

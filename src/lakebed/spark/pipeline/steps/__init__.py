@@ -1,4 +1,4 @@
-"""The verbs of a pipeline, one module each; `KINDS` is the registry. A new verb is a module and its name here."""
+"""The kinds of steps, one module each; `KINDS` is the registry. A new kind is a module and its entry here."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from lakebed.spark.pipeline.steps import audit, compact, expire, ingest, merge, 
 __all__ = ["KINDS"]
 
 KINDS: dict[str, StepKind] = {
-    module.KIND.verb: module.KIND for module in (ingest, audit, merge, tag, compact, expire, publish, report)
+    module.KIND.name: module.KIND for module in (ingest, audit, merge, tag, compact, expire, publish, report)
 }

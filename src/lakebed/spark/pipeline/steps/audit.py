@@ -111,7 +111,7 @@ def _shown(row: Mapping[str, Any], predicate: str) -> str:
 
 
 KIND = StepKind(
-    verb="audit",
+    name="audit",
     summary="stop the run when expectations do not hold",
     keys=(
         *SOURCE_KEYS,

@@ -36,7 +36,7 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
 
 
 KIND = StepKind(
-    verb="compact",
+    name="compact",
     summary="rewrite small files into large ones",
     keys=(
         Key("table", "table", "the table to compact", required=True),

@@ -70,7 +70,7 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
 
 
 KIND = StepKind(
-    verb="expire",
+    name="expire",
     summary="expire old snapshots and free their space",
     keys=(
         Key("table", "table", "the table whose snapshots expire", required=True),

@@ -190,7 +190,7 @@ def check(settings: Mapping[str, Any]) -> str | None:
 
 
 KIND = StepKind(
-    verb="ingest",
+    name="ingest",
     summary="read files into a table or a view",
     keys=(
         Key(

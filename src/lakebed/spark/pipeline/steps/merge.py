@@ -65,7 +65,7 @@ def _check_sequence(step: PlannedStep, table: Table, context: RunContext) -> Non
 
 
 KIND = StepKind(
-    verb="merge",
+    name="merge",
     summary="merge an increment into a primary-key table",
     keys=(
         Key("into", "table", "the primary-key table", required=True),

@@ -53,7 +53,7 @@ def _unless_unchanged(move: Callable[[], str], branch: Any) -> str:
 
 
 KIND = StepKind(
-    verb="publish",
+    name="publish",
     summary="commit the branch and merge it, all tables atomically",
     keys=(
         Key("into", "text", "the branch to merge into; by default the repository's default branch"),

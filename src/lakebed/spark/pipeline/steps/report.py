@@ -56,7 +56,7 @@ def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str],
 
 
 KIND = StepKind(
-    verb="report",
+    name="report",
     summary="write a page about the runs",
     keys=(
         Key("to", "text", "the HTML file to write", required=True),

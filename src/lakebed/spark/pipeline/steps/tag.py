@@ -67,7 +67,7 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
 
 
 KIND = StepKind(
-    verb="tag",
+    name="tag",
     summary="pin the table's state under a name",
     keys=(
         Key("table", "table", "the table to tag", required=True),
@@ -84,6 +84,6 @@ KIND = StepKind(
     run=run,
     check=check,
     describe=describe,
-    moves_names=True,
+    creates_names=True,
     is_milestone=True,
 )
