@@ -11,7 +11,7 @@ from lakebed.cli.grammar import argument, option
 from lakebed.cli.repo_context import RepositoriesCommand
 from lakebed.repo.opening import is_server
 from lakebed.repo.repositories import Repositories
-from lakebed.server.keys import AccessKeys, NewAccessKey
+from lakebed.server.keys import AccessKeys, NewAccessKey, check_revocable
 
 KeyId = Annotated[str, argument("KEY", help="The access key's id.")]
 
@@ -100,7 +100,9 @@ class RevokeKey(Deletion, RepositoriesCommand, name="revoke"):
     def run(self) -> None:
         if self.dry_run:
             with self.reading_all() as repositories:
-                found = _access_keys(repositories).get(self.key)
+                keys = _access_keys(repositories)
+                found = keys.get(self.key)
+                check_revocable(found, every=keys.list)
             text = f"Would revoke the access key {self.key} (role {found.role})."
             self.result({"id": self.key, "role": found.role, "dry_run": True}, text)
             return

@@ -10,7 +10,7 @@ from lakebed.cli.arguments import duration
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.kv_context import DatabaseCommand
-from lakebed.kv.checkpoint import find_checkpoint
+from lakebed.kv.checkpoint import checkpoint_to_delete
 from lakebed.kv.model import Checkpoint
 from lakebed.kv.options import CheckpointOptions
 from lakebed.kv.versions import versions_of
@@ -72,8 +72,7 @@ class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-chec
     def run(self) -> None:
         admin = self.database()
         if self.dry_run:
-            now_ms = admin.location.environment.clock.now_ms()
-            found = find_checkpoint(admin.show_manifest(), self.checkpoint, now_ms=now_ms, url=admin.location.url)
+            found = checkpoint_to_delete(admin.location, admin.show_manifest(), self.checkpoint, force=self.force)
             version = admin.show_manifest(found.manifest_id).content_since
             text = f"Would delete the checkpoint {found.name or found.id} of version {version}."
             self.result({**of_checkpoint(found), "dry_run": True}, text)

@@ -9,6 +9,7 @@ from typing import Annotated
 from lakebed.cli import output
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
+from lakebed.cli.repo_checks import check_change
 from lakebed.cli.repo_context import BranchName, Reference, RepositoryCommand
 from lakebed.repo.directories import CopyReport
 from lakebed.repo.repository import Repository
@@ -32,9 +33,12 @@ class _Copy(Deletion, RepositoryCommand):
         # A dry run owns nothing, so it works while a job or a server owns the repositories.
         opening = self.writing if writes and not self.dry_run else self.reading
         with opening() as repository, output.progress(title) as progress:
-            return verb(repository)(
+            report = verb(repository)(
                 self.directory, self.prefix, delete=self.delete, dry_run=self.dry_run, progress=progress
             )
+            if writes and report.dry_run and (report.copied or report.deleted):
+                check_change(repository, self.reference)
+            return report
 
 
 class Upload(_Copy, name="upload"):

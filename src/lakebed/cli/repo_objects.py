@@ -12,6 +12,7 @@ from typing import Annotated
 from lakebed.cli import output
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.repo_checks import check_change
 from lakebed.cli.repo_context import (
     BranchName,
     ObjectPath,
@@ -161,16 +162,18 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
             there = repository.ref(self.branch)
             below = sum(1 for _ in islice(there.list(self.path), None if self.dry_run else 1))
             count = below if self.recursive else int(there.exists(self.path))
-        if self.dry_run:
-            text = f"Would delete {output.count(count, 'object')}."
-            self.result({"path": self.path, "dry_run": True, "objects": count}, text)
-            return
+            if self.dry_run and count:
+                check_change(repository, self.branch)
         if not count:
             hint = " Paths begin so: --recursive deletes them all." if below else ""
             what = "no path begins with" if self.recursive else "there is no object"
             raise NotFound(
                 f"On the branch {self.branch} {what} {self.path}.{hint}", kind="object_not_found", path=self.path
             )
+        if self.dry_run:
+            text = f"Would delete {output.count(count, 'object')}."
+            self.result({"path": self.path, "dry_run": True, "objects": count}, text)
+            return
         self.ask(f"Delete {'everything below ' if self.recursive else ''}{self.path!r} on {self.branch}?")
         with self.writing() as repository:
             target = repository.branch(self.branch)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from lakebed.cli import output
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
+from lakebed.cli.repo_checks import check_change, tag_to_drop
 from lakebed.cli.repo_context import BranchName, RepositoryCommand
 
 TagName = Annotated[str, argument("TAG", help="The tag.")]
@@ -54,7 +55,7 @@ class CreateBranch(RepositoryCommand, name="branch", formerly=("branch create",)
         self.result(found, f"Created the branch {self.name} at {found['commit'][:12]}.")
 
 
-class DeleteBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("branch delete",)):
+class DropBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("branch delete",)):
     """Drop a branch with what is uncommitted on it; `undelete-branch` restores its commits for some days."""
 
     name: BranchName
@@ -62,6 +63,7 @@ class DeleteBranch(Deletion, RepositoryCommand, name="drop-branch", formerly=("b
     def run(self) -> None:
         if self.dry_run:
             with self.reading() as repository:
+                check_change(repository, self.name, "delete")
                 count = sum(1 for _ in repository.branch(self.name).status())
             text = f"Would drop the branch {self.name}, with {output.count(count, 'uncommitted change')}."
             self.result({"branch": self.name, "dry_run": True, "uncommitted": count}, text)
@@ -129,21 +131,21 @@ class CreateTag(RepositoryCommand, name="tag", formerly=("tag create",)):
         self.result(found, f"The tag {self.name} pins {found['commit'][:12]}.")
 
 
-class DeleteTag(Deletion, RepositoryCommand, name="drop-tag", formerly=("tag delete",)):
-    """Remove a tag: a later collection deletes what only it pinned."""
+class DropTag(Deletion, RepositoryCommand, name="drop-tag", formerly=("tag delete",)):
+    """Drop a tag: a later collection deletes what only it pinned."""
 
     name: TagName
 
     def run(self) -> None:
         if self.dry_run:
             with self.reading() as repository:
-                found = repository.ref(self.name).head().id
+                found = tag_to_drop(repository, self.name).commit_id
             self.result(
                 {"tag": self.name, "dry_run": True, "commit": found},
-                f"Would remove the tag {self.name} of {found[:12]}.",
+                f"Would drop the tag {self.name}, which pins {found[:12]}.",
             )
             return
-        self.ask(f"Remove the tag {self.name} of {self.repository}?")
+        self.ask(f"Drop the tag {self.name} of {self.repository}?")
         with self.writing() as repository:
             repository.delete_tag(self.name)
-        self.result({"tag": self.name, "dry_run": False}, f"Removed the tag {self.name}.")
+        self.result({"tag": self.name, "dry_run": False}, f"Dropped the tag {self.name}.")

@@ -10,6 +10,7 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_context import RepositoriesCommand, RepositoryCommand
 from lakebed.errors import InvalidRequest
+from lakebed.repo.catalog import refused_deletion
 from lakebed.repo.names import check_branch_name, check_repository_name
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.repository import Repository
@@ -56,6 +57,8 @@ class Delete(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
     def run(self) -> None:
         if self.dry_run:
             with self.reading() as repository:
+                if repository.is_read_only:
+                    raise refused_deletion(self.repository)
                 counts = {"branches": len(list(repository.branches())), "tags": len(list(repository.tags()))}
             text = f"Would drop {self.repository} with {output.count(counts['branches'], 'branch', 'branches')} and "
             self.result(

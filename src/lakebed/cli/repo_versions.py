@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from lakebed.cli import output
 from lakebed.cli.command import Command, Deletion
 from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.repo_checks import check_change, check_clean
 from lakebed.cli.repo_context import (
     BranchName,
     ObjectPath,
@@ -236,7 +237,9 @@ class Reset(Deletion, RepositoryCommand, name="reset"):
             raise InvalidRequest("Give --path or --hard, not both.", kind="usage")
         if self.dry_run:
             with self.reading() as repository:
+                check_change(repository, self.branch, "commit" if self.hard else "staging_write")
                 if self.hard:
+                    check_clean(repository, self.branch, operation="hard reset")
                     every = repository.diff(self.hard, self.branch, kind="two_dot")
                 else:
                     every = repository.branch(self.branch).status(self.path or "")

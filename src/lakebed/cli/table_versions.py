@@ -10,6 +10,7 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
+from lakebed.table.branches import branch_exists, branch_not_found, check_branch_name
 from lakebed.table.model import Snapshot
 from lakebed.table.travel import parse_time_ms
 from lakebed.table.versions import rollback_target
@@ -105,6 +106,9 @@ class DeleteBranch(Deletion, TableCommand, name="drop-branch", formerly=("delete
     def run(self) -> None:
         opened = self.open_table()
         if self.dry_run:
+            check_branch_name(self.name)
+            if not branch_exists(opened.context.store, self.name):
+                raise branch_not_found(opened.context.store, self.name)
             branch = self.open_table(branch=self.name)
             snapshots, names = [snapshot.id for snapshot in branch.snapshots()], [tag.name for tag in branch.tags()]
             self.result(
@@ -168,7 +172,11 @@ class Rollback(Deletion, BranchTableCommand, name="rollback"):
 
     def _preview(self, opened: Table, goal: Snapshot, target: str | None) -> None:
         """Say what the rollback would do."""
-        plan = None if self.as_latest else opened.plan_rollback(target, timestamp_ms=self.timestamp)
+        plan = None
+        if self.as_latest:
+            opened.rollback_to_as_latest(target, timestamp_ms=self.timestamp, dry_run=True)
+        else:
+            plan = opened.plan_rollback(target, timestamp_ms=self.timestamp)
         hidden, freed = (plan.hide, plan.bytes_freed) if plan else ((), 0)
         later = output.count(len(hidden), "later version or tag", "later versions and tags")
         gone = f"{later} and {output.size(freed)} would be deleted"

@@ -458,17 +458,23 @@ def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: boo
     def change(manifest: Manifest) -> Manifest | None:
         nonlocal deleted
         if deleted is None:  # else a lost race: this call is about what was found first, though its name moved on
-            deleted = _lookup(manifest, id_or_name, location.environment.clock.now_ms())
-        if deleted is None:
-            raise _unknown(id_or_name, location.url, manifest)
-        if deleted.owner.kind != "user" and not force:
-            raise _owned(deleted, location.url, "delete it")
+            deleted = checkpoint_to_delete(location, manifest, id_or_name, force=force)
         changed = without_checkpoint(manifest, deleted.id)
         return None if changed is manifest else changed
 
     ManifestLog(location).update(change, fresh=True)
     assert deleted is not None
     return deleted
+
+
+def checkpoint_to_delete(location: DatabaseLocation, manifest: Manifest, id_or_name: str, *, force: bool) -> Checkpoint:
+    """The checkpoint that `delete_checkpoint` would remove. Raises as it does. Cost: no request."""
+    found = _lookup(manifest, id_or_name, location.environment.clock.now_ms())
+    if found is None:
+        raise _unknown(id_or_name, location.url, manifest)
+    if found.owner.kind != "user" and not force:
+        raise _owned(found, location.url, "delete it")
+    return found
 
 
 def _owned(checkpoint: Checkpoint, url: str, verb: str) -> InvalidRequest:

@@ -147,12 +147,7 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
     Cost: 1 read and 1 write of the key-value store; what was staged is removed later, in the background.
     """
     load_branch(context, name)
-    if name == context.record.default_branch:
-        raise InvalidRequest(
-            f"{name} is the default branch of repository {context.name} and cannot be deleted.",
-            kind="default_branch",
-            branch=name,
-        )
+    check_not_default(name, default=context.record.default_branch, repository=context.name)
     check_deletable(context, name)
     tries = 0
     while True:
@@ -169,6 +164,16 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
                 raise branch_moved(context, name, "deletion") from None
         else:
             return branch
+
+
+def check_not_default(name: str, *, default: str, repository: str) -> None:
+    """Raise `InvalidRequest` (``default_branch``) for the deletion of the default branch."""
+    if name == default:
+        raise InvalidRequest(
+            f"{name} is the default branch of repository {repository} and cannot be deleted.",
+            kind="default_branch",
+            branch=name,
+        )
 
 
 def undelete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:

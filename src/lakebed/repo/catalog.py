@@ -298,11 +298,7 @@ class LocalCatalog(Catalog):
         for _ in range(ATTEMPTS_MAX):
             key, raw, record = self._load(name)
             if record.read_only and not force:
-                raise InvalidRequest(
-                    f"Repository {name} is read-only: delete it with force.",
-                    kind="read_only_repository",
-                    repository=name,
-                )
+                raise refused_deletion(name)
             note = encode_record(DeletedRepository(name, record, self.environment.clock.now_ms()))
             try:
                 write_unique(self.key_value, [(deleted_key(record.uid), note)], [key], expected={key: raw})
@@ -392,3 +388,10 @@ class LocalCatalog(Catalog):
 
 def _sees_all(name: str) -> bool:
     return True
+
+
+def refused_deletion(name: str) -> InvalidRequest:
+    """The error for the deletion of a read-only repository."""
+    return InvalidRequest(
+        f"Repository {name} is read-only: delete it with force.", kind="read_only_repository", repository=name
+    )

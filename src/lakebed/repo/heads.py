@@ -396,12 +396,17 @@ def check_clean(context: RepositoryContext, sealed: SealedBranch, *, operation: 
     with sealed_rows(context, sealed) as snapshot:
         if not is_dirty(context, snapshot, sealed.record, tokens=sealed.record.sealed):
             return
-    raise InvalidRequest(
-        f"Branch {sealed.name} of repository {context.name} has uncommitted changes, in the way of this {operation}: "
+    raise dirty(sealed.name, repository=context.name, operation=operation)
+
+
+def dirty(branch: str, *, repository: str, operation: str) -> InvalidRequest:
+    """The error for an operation that needs a branch without uncommitted changes."""
+    return InvalidRequest(
+        f"Branch {branch} of repository {repository} has uncommitted changes, in the way of this {operation}: "
         "commit or reset them first.",
         kind="dirty_branch",
-        repository=context.name,
-        branch=sealed.name,
+        repository=repository,
+        branch=branch,
     )
 
 

@@ -66,25 +66,35 @@ def check_deletable(context: RepositoryContext, branch: str) -> None:
 def check_not_read_only(context: RepositoryContext) -> None:
     """Raise `InvalidRequest` (``read_only_repository``) when nothing in the repository may change. Cost: no request."""
     if context.record.read_only:
-        raise InvalidRequest(
-            f"Repository {context.name} is read-only: nothing in it can be changed.",
-            kind="read_only_repository",
-            repository=context.name,
-        )
+        raise read_only(context.name)
 
 
-def _check(context: RepositoryContext, branch: str, what: Blocked) -> None:
-    check_not_read_only(context)
-    key = context.keys.setting(_SETTING)
-    for rule in _decoded(context.key_value.peek(key), key).rules:
+def read_only(repository: str) -> InvalidRequest:
+    """The error for a change of a read-only repository."""
+    return InvalidRequest(
+        f"Repository {repository} is read-only: nothing in it can be changed.",
+        kind="read_only_repository",
+        repository=repository,
+    )
+
+
+def check_rules(rules: Collection[ProtectionRule], branch: str, what: Blocked, *, repository: str) -> None:
+    """Raise `InvalidRequest` (``protected_branch``) when a rule blocks something on a branch. Cost: no request."""
+    for rule in rules:
         if what in rule.blocked and fnmatchcase(branch, rule.pattern):
             raise InvalidRequest(
-                f"Branch {branch} of repository {context.name} is protected (by the pattern {rule.pattern!r}) and "
+                f"Branch {branch} of repository {repository} is protected (by the pattern {rule.pattern!r}) and "
                 f"cannot be {_VERBS[what]}: work on another branch and merge it.",
                 kind="protected_branch",
                 branch=branch,
                 pattern=rule.pattern,
             )
+
+
+def _check(context: RepositoryContext, branch: str, what: Blocked) -> None:
+    check_not_read_only(context)
+    key = context.keys.setting(_SETTING)
+    check_rules(_decoded(context.key_value.peek(key), key).rules, branch, what, repository=context.name)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ not know: what a commit holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -178,5 +178,10 @@ def name_taken(context: RepositoryContext, name: str, what: str) -> AlreadyExist
 
 
 def _missing(context: RepositoryContext, name: str) -> NotFound:
-    hint = did_you_mean(name, (tag for tag, _ in islice(list_tags(context), _COMPARED_MAX)))
-    return NotFound(f"Repository {context.name} has no tag {name!r}.{hint}", kind="tag_not_found", tag=name)
+    return missing_tag(context.name, name, there=(tag for tag, _ in list_tags(context)))
+
+
+def missing_tag(repository: str, name: str, *, there: Iterable[str]) -> NotFound:
+    """The error for a tag that a repository does not have, with the nearest of those that are `there`."""
+    hint = did_you_mean(name, islice(there, _COMPARED_MAX))
+    return NotFound(f"Repository {repository} has no tag {name!r}.{hint}", kind="tag_not_found", tag=name)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b32encode, urlsafe_b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,6 +115,18 @@ class _Verified:
     expires_at_ms: int | None
 
 
+def check_revocable(key: AccessKey, *, every: Callable[[], Iterable[AccessKey]]) -> None:
+    """Raise `InvalidRequest` (``last_admin``) for the last access key with the role admin.
+
+    Args:
+        every: lists all access keys; called for a key with the role admin only.
+    """
+    if key.role == "admin" and not any(other.role == "admin" and other.id != key.id for other in every()):
+        raise InvalidRequest(
+            f"{key.id} is the last access key with the role admin: create another one first.", kind="last_admin"
+        )
+
+
 class AccessKeys:
     """The access keys of a server. Thread-safe."""
 
@@ -159,11 +171,7 @@ class AccessKeys:
 
         Cost: 1 scan, 1 write.
         """
-        key = self.get(access_key)
-        if key.role == "admin" and not any(other.role == "admin" and other.id != key.id for other in self.list()):
-            raise InvalidRequest(
-                f"{access_key} is the last access key with the role admin: create another one first.", kind="last_admin"
-            )
+        check_revocable(self.get(access_key), every=self.list)
         self._end([access_key, *(token.id for token in self._scan(access_key + _TOKEN_MARK))])
 
     def rotate(self, access_key: str) -> NewAccessKey:

@@ -73,7 +73,8 @@ def roll_back(
     found = _target(branch, version, timestamp_ms)
     branch = open_for_deletion(branch)
     if dry_run:
-        _plan(branch, found.snapshot)
+        if not keeps_history:
+            _plan(branch, found.snapshot)
         return found.snapshot
     return _roll_back(branch, found.snapshot, tag=found.tag, keeps_history=keeps_history, progress=progress)
 

@@ -532,11 +532,13 @@ class Table:
 
         return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=False, dry_run=dry_run)
 
-    def rollback_to_as_latest(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> Snapshot:
-        """Make an older version the newest and keep all history. Raises `NotFound`."""
+    def rollback_to_as_latest(
+        self, version: int | str | None = None, *, timestamp_ms: Time | None = None, dry_run: bool = False
+    ) -> Snapshot:
+        """Make an older version the newest and keep all history; with `dry_run` only check. Raises `NotFound`."""
         from lakebed.table.rollback import roll_back
 
-        return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=True)
+        return roll_back(self.context, version, timestamp_ms=timestamp_ms, keeps_history=True, dry_run=dry_run)
 
     def plan_rollback(self, version: int | str | None = None, *, timestamp_ms: Time | None = None) -> ReclaimPlan:
         """What `rollback_to` would hide and delete. Deletes nothing. Raises as it does."""
