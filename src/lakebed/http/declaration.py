@@ -46,7 +46,7 @@ class Endpoint:
         needs: the least role; None: public, without authentication.
         gives: status to the struct of its JSON body, ``str`` or ``bytes``, or None for an empty one.
         takes: the struct of the JSON body, or ``bytes`` for a raw one; None: no body.
-        body_required: whether the body may be absent.
+        body_required: whether the body must be present.
         audited: whether a success is handed to `Site.audit`.
         statuses: of error kinds for which this endpoint answers another status than the service's table gives.
     """
