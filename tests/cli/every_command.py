@@ -21,7 +21,7 @@ from lakebed.cli.main import run
 
 SEPARATOR = "\x1e"
 
-STORY: list[tuple[str, int]] = [
+COMMANDS: list[tuple[str, int]] = [
     ("version", 0),
     ("completion bash", 0),
     ("table create LAKE t --column id|BIGINT --column n|INT --column v|STRING --primary-key id -o bucket=1", 0),
@@ -155,7 +155,7 @@ def main() -> None:
             fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, int(width), 0, 0))
         lake = folder / f"lake{width}"
         codes[width] = []
-        for line, _ in STORY:
+        for line, _ in COMMANDS:
             codes[width].append(run(words_of(line, folder=folder, lake=lake)))
             sys.stdout.write(SEPARATOR)
             sys.stdout.flush()

@@ -17,7 +17,7 @@ from lakebed.cli.commands import ROOT
 from lakebed.cli.parser import find
 
 RUNNER = Path(__file__).parent / "every_command.py"
-STORY: list[tuple[str, int]] = runpy.run_path(str(RUNNER))["STORY"]
+COMMANDS: list[tuple[str, int]] = runpy.run_path(str(RUNNER))["COMMANDS"]
 COLOR = re.compile(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|4[0-7]|38|48)[0-9;]*m")
 TABLE_LINE = re.compile(r"─{10,}")
 
@@ -44,7 +44,7 @@ def at_a_terminal(folder: Path, *widths: str, color: bool) -> str:
 
 def test_the_story_has_every_command() -> None:
     """A command that is added is run here too."""
-    told = {found.path for line, _ in STORY if (found := find(ROOT, line.split(" "))[1]) is not None}
+    told = {found.path for line, _ in COMMANDS if (found := find(ROOT, line.split(" "))[1]) is not None}
     assert told == {command.path for command in ROOT.every()}
 
 
@@ -56,11 +56,11 @@ def test_every_command_at_a_terminal(tmp_path: Path, widths: tuple[str, ...], co
     parts = shown.split("\x1e")
     wrong = [
         (line, code, part[-500:])
-        for (line, expected), code, part in zip(STORY, codes, parts, strict=False)
+        for (line, expected), code, part in zip(COMMANDS, codes, parts, strict=False)
         if code != expected
     ]
     assert not wrong
-    for (line, _), part in zip(STORY, parts, strict=False):
+    for (line, _), part in zip(COMMANDS, parts, strict=False):
         assert "Traceback" not in part, part
         for text in part.splitlines():
             assert not TABLE_LINE.search(text) or len(text) <= int(widths[0]), (line, text)
@@ -73,7 +73,7 @@ def test_every_command_in_a_pipe(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, RUNNER, tmp_path, "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     (codes,) = json.loads((tmp_path / "codes.json").read_text()).values()
-    for (line, expected), code, part in zip(STORY, codes, done.stdout.split("\x1e"), strict=False):
+    for (line, expected), code, part in zip(COMMANDS, codes, done.stdout.split("\x1e"), strict=False):
         assert code == expected, (line, part, done.stderr[-2000:])
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
