@@ -175,7 +175,10 @@ class Why(LakeCommand, name="why"):
 
 
 class Collect(Deletion, LakeCommand, name="collect", formerly=("clean",)):
-    """Delete what nothing needs: expired tags, snapshots, checkpoints; orphans; dropped stores."""
+    """Delete what nothing needs: expired tags, snapshots, checkpoints; orphans; dropped stores.
+
+    `Lake.clean` of the Python library does the same.
+    """
 
     orphans_older_than: Annotated[
         str,
@@ -186,8 +189,8 @@ class Collect(Deletion, LakeCommand, name="collect", formerly=("clean",)):
         opened = self.open_lake()
         spared_ms = arguments.duration_ms(self.orphans_older_than) or 0
         before_ms = opened.environment.clock.now_ms() - spared_ms
-        self.ask(f"Clean the lake {opened.url}? (--dry-run shows what would go.)")
-        with output.progress("cleaning") as progress:
+        self.ask(f"Collect the lake {opened.url}? (--dry-run shows what would be deleted.)")
+        with output.progress("collecting") as progress:
             reports = opened.clean(dry_run=self.dry_run, orphans_older_than_ms=before_ms, progress=progress)
         problems = {report.problem_kind for report in reports if report.problem}
         if self.json:

@@ -1,8 +1,8 @@
 """A lake: one URL, its marker, its tables, databases and repositories.
 
 Owns: opening and creating a lake, creating and dropping its tables. Finding stores by name is in `stores.py`,
-operations on a whole lake (`ls`, `pins`, `why`, `clean`) are in `questions.py`. A lake is a warehouse folder of Paimon,
-``<db>.db/<table>``, with a marker ``lakebed.json``; a database is a folder ``<name>.kv`` in it, a repository
+operations on a whole lake (`ls`, `pins`, `why`, `clean`) are in `operations.py`. A lake is a warehouse folder of
+Paimon, ``<db>.db/<table>``, with a marker ``lakebed.json``; a database is a folder ``<name>.kv`` in it, a repository
 ``<name>.repo``.
 
 Invariants:
@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
-from lakebed.lake import questions
+from lakebed.lake import operations
 from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
@@ -227,23 +227,23 @@ class Lake(Stores):
     # ---- the whole lake
 
     def ls(self, *, disk: bool = True) -> list[StoreSummary]:
-        """List every store with its newest version, rows, bytes and pins. As `questions.ls`."""
-        return questions.ls(self, disk=disk)
+        """List every store with its newest version, rows, bytes and pins. As `operations.ls`."""
+        return operations.ls(self, disk=disk)
 
     def history(self, name: str) -> list[Version]:
         """Return the readable versions of a store, oldest first, pinned ones included.
 
         Cost: 2 LIST + 1 GET a version.
         """
-        return questions.history(self, name)
+        return operations.history(self, name)
 
     def pins(self, name: str | None = None) -> list[Pin]:
-        """Return everything that keeps a version alive, in one store or in all. As `questions.pins`."""
-        return questions.pins(self, name)
+        """Return everything that keeps a version alive, in one store or in all. As `operations.pins`."""
+        return operations.pins(self, name)
 
     def why(self, where: str) -> Explanation:
         """Explain an object (its URL, or its path in the lake): which pins need it, or when it may be deleted."""
-        return questions.why(self, where)
+        return operations.why(self, where)
 
     def clean(
         self,
@@ -252,7 +252,7 @@ class Lake(Stores):
         orphans_older_than_ms: int | None = None,
         progress: Callable[[Any], None] | None = None,
     ) -> list[ReclaimReport]:
-        """Delete what is no longer needed, by each store's own retention settings.
+        """Delete what is no longer needed, by each store's own retention settings. As ``lakebed collect LAKE``.
 
         Args:
             dry_run: report what would be deleted; delete nothing.
@@ -263,7 +263,7 @@ class Lake(Stores):
         Returns:
             One report a deleting step.
         """
-        return questions.clean(self, Cleaning(dry_run, orphans_older_than_ms, progress))
+        return operations.clean(self, Cleaning(dry_run, orphans_older_than_ms, progress))
 
     # ---- inside
 

@@ -194,9 +194,9 @@ class Table:
 
     def new_writer(self) -> TableWriter:
         """A writer on the newest snapshot: ``.write(rows, deletes=None)``, then ``commit(writer.finish())``."""
-        from lakebed.table import rows
+        from lakebed.table.rows import new_writer
 
-        return rows.new_writer(self.context)
+        return new_writer(self.context)
 
     def write(self, rows: Rows, *, deletes: str | None = None, **options: Unpack[CommitOptions]) -> Snapshot:
         """Append to an append table, upsert into a primary-key table. Raises `InvalidRequest` when rows do not fit.
@@ -207,21 +207,21 @@ class Table:
             deletes: name of a boolean column: true deletes the row's key (primary-key tables).
             **options: of the commit: see `CommitOptions`.
         """
-        from lakebed.table import rows as verbs
+        from lakebed.table.rows import write
 
-        return verbs.write(self.context, rows, deletes=deletes, options=options)
+        return write(self.context, rows, deletes=deletes, options=options)
 
     def append(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
         """Add rows to an append table. Raises `InvalidRequest` for a primary-key table."""
-        from lakebed.table import rows as verbs
+        from lakebed.table.rows import append
 
-        return verbs.append(self.context, rows, options=options)
+        return append(self.context, rows, options=options)
 
     def upsert(self, rows: Rows, **options: Unpack[CommitOptions]) -> Snapshot:
         """Insert or replace rows by primary key; of equal keys the last row wins. Raises `InvalidRequest`."""
-        from lakebed.table import rows as verbs
+        from lakebed.table.rows import upsert
 
-        return verbs.upsert(self.context, rows, options=options)
+        return upsert(self.context, rows, options=options)
 
     def delete(
         self, where: Predicate | str | None = None, *, keys: Rows | None = None, **options: Unpack[CommitOptions]
@@ -230,9 +230,9 @@ class Table:
 
         Raises `InvalidRequest`: neither or both are given, or keys on an append table.
         """
-        from lakebed.table import rows as verbs
+        from lakebed.table.rows import delete
 
-        return verbs.delete(self.context, where, keys=keys, options=options)
+        return delete(self.context, where, keys=keys, options=options)
 
     def overwrite(
         self,
@@ -243,9 +243,9 @@ class Table:
         **options: Unpack[CommitOptions],
     ) -> Snapshot:
         """Replace all rows, those of one partition, or (`dynamic`) those of every partition of the new rows."""
-        from lakebed.table import rows as verbs
+        from lakebed.table.rows import overwrite
 
-        return verbs.overwrite(self.context, rows, partition=partition, dynamic=dynamic, options=options)
+        return overwrite(self.context, rows, partition=partition, dynamic=dynamic, options=options)
 
     def commit(
         self,
@@ -262,9 +262,9 @@ class Table:
             overwrite: also replace these live files, chosen in the newest snapshot.
             basis: the version that the changes were made from; see `CommitRequest.basis`.
         """
-        from lakebed.table import rows as verbs
+        from lakebed.table.rows import commit_changes
 
-        return verbs.commit_changes(self.context, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
+        return commit_changes(self.context, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
 
     # ---- read rows
 
@@ -325,7 +325,7 @@ class Table:
     def system(
         self, name: str, *, columns: str | Sequence[str] | None = None, version: int | str | None = None
     ) -> pa.Table:
-        """A system table such as ``tags`` or ``$files`` as Arrow; see `system` for their columns.
+        """A system table such as ``tags`` or ``$files`` as Arrow; see `lakebed.table.system` for their columns.
 
         `version` says whose files, manifests and partitions; None is the newest. Raises `InvalidRequest`.
         """

@@ -1,9 +1,9 @@
 """`StoreAdapter`: what a lake needs from every kind of store, and the result types.
 
-Owns: the contract that makes `lakebed.lake.questions` one loop over kinds. Knows no store.
+Owns: the contract that makes `lakebed.lake.operations` one loop over kinds. Knows no store.
 
 To add a kind of store: name it in `names.KINDS`, implement `StoreAdapter` in a module of this package and enter it in
-`questions._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake.on_demand`.
+`operations._ADAPTERS`; a package that is costly to import is loaded through `lakebed.lake.on_demand`.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _explain(lake: Stores, path: str) -> Explanation | None:
 
 
 def clean(lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
-    """Delete what is no longer needed, by each store's own retention settings.
+    """Delete what is no longer needed, by each store's own retention settings. As `Lake.clean`.
 
     Returns:
         One report a deleting step: stores by kind, in order of their names; last, if any, the probes of processes that
