@@ -90,7 +90,7 @@ def no_boundary(patch: Patch) -> None:
     patch.setattr(ManifestLog, "raise_boundary", lambda self, below, *, manifest: None)
 
 
-@undone_in("usurpers")
+@undone_in("repeated_claims")
 def fences_are_collected(patch: Patch) -> None:
     """Repair 2: a fence goes like any other log object."""
     patch.setattr(reclaim, "FENCE_BYTES", -1)
@@ -164,7 +164,7 @@ def no_fence(patch: Patch) -> None:
     patch.setattr(claim, "_fence", lambda place, wal, claimed, *, next_id: next_id - 1)
 
 
-@undone_in("usurpers")
+@undone_in("repeated_claims")
 def no_second_look_at_the_log(patch: Patch) -> None:
     """Repair 3: the number that was listed before the epoch is taken, though files may cover it since."""
     fence = claim._fence
@@ -251,7 +251,7 @@ def unclear_records_are_dropped(patch: Patch) -> None:
     patch.setattr("lakebed.objects.create_once.TRIES_MAX", 1)
 
 
-@undone_in("hasty")
+@undone_in("unawaited_writes")
 def files_before_the_log(patch: Patch) -> None:
     """A memtable is flushed before its rows are in the log."""
     flush_once = writer.WriterCore.flush_once

@@ -3,8 +3,8 @@
 Owns: `claim_writer` and `claim_all`, and the order of their steps. Rests on docs/design/0010-durability-and-fencing.md.
 
 Invariants:
-- From the return of a claim on, no write and no manifest of an older writer succeeds, however long it slept: its next
-  record meets the fence, its next manifest the epoch.
+- From the return of a claim on, no write and no manifest of an older writer succeeds, however long it slept: the
+  fence refuses its next record, the epoch its next manifest.
 - Every write that an older writer acknowledged is in the log below the fence, or in the files of the manifest.
 - A claim that was overtaken by another fails before it replays (`Fenced`): after the fence the epoch is read once
   more. Without that, a claimant that slept between epoch and fence could fence a number that was collected since.

@@ -6,7 +6,7 @@ Invariants: thread-safe; a crash at any moment loses nothing that was acknowledg
 written any more.
 
 A plain `get` or scan answers from what this process knows. After another process has taken the database over, that may
-be out of date until a write, the lease or a poll meets the new owner; ``get(key, linearizable=True)`` asks first.
+be out of date until a write, the lease or a poll finds the new owner; ``get(key, linearizable=True)`` asks first.
 """
 
 from __future__ import annotations
@@ -279,9 +279,9 @@ class Database:
     ) -> None:
         """Give a key a value (None: delete it), if its value now is `expected` (None: if it has none).
 
-        Either answer is linearizable: after success the write is durable, and with Conflict the value that was met is
+        Either answer is linearizable: after success the write is durable, and with Conflict the value that was found is
         durable and no other process owned the database then. With ``await_durable=False`` neither holds: a writer that
-        was taken over answers from what it knew until it meets the new owner.
+        was taken over answers from what it knew until it finds the new owner.
 
         Raises:
             Conflict: kind ``unexpected_value``; its value is another: read it and decide again.
@@ -392,7 +392,7 @@ class Database:
 
         Returns:
             The database, open at the restored version, with the same options. This object is closed, with what was
-            begun on it: another thread that uses it meets `Closed`.
+            begun on it: another thread that uses it gets `Closed`.
 
         Raises:
             NotFound: there is no such version. Nothing changed, and this object stays open.

@@ -42,7 +42,7 @@ class MergeOperator:
 
     associative: bool = False
     """Whether the result of ``combine(key, None, operands)``, taken as one operand, stands for all of them whatever
-    lies below. Compaction then shortens chains of operands before it meets their base."""
+    lies below. Compaction then shortens chains of operands before it reaches their base."""
 
     check: Callable[[bytes], None] = accept_any
     """Raises `InvalidRequest` for an operand that cannot be combined; called when it is written."""

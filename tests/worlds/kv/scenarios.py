@@ -64,7 +64,7 @@ def takeovers(world: DatabaseWorld) -> None:
     collector(world, "a", rounds=6)
 
 
-def usurpers(world: DatabaseWorld) -> None:
+def repeated_claims(world: DatabaseWorld) -> None:
     """Many openings one upon another, each with a few writes that a collector follows closely."""
     world.set_faults(SLEEPY)
     begin(world, "a")
@@ -75,7 +75,7 @@ def usurpers(world: DatabaseWorld) -> None:
     collector(world, "a", rounds=6, name="collector 2")
 
 
-def hasty(world: DatabaseWorld) -> None:
+def unawaited_writes(world: DatabaseWorld) -> None:
     """Writers that wait for nothing: their memtables fill before the log has what is in them."""
     settings = options(l0_sst_bytes=500)
     verbs = {"soft put": 8, "soft batch": 2, "flush_once": 4, "flush": 1, "get": 1, "scan": 1}
@@ -341,8 +341,8 @@ SCENARIOS: Final[dict[str, Callable[[DatabaseWorld], None]]] = {
     scenario.__name__: scenario
     for scenario in (
         takeovers,
-        usurpers,
-        hasty,
+        repeated_claims,
+        unawaited_writes,
         hot,
         rivals,
         threads,
