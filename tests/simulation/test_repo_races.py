@@ -1,6 +1,6 @@
 """A repository in a world of processes that race, crash, sleep and come back, with every fault of both stores.
 
-What is promised is written down in `worlds.repo.verbs` and `head_verbs`, as dictionaries; how it is watched in
+What is promised is written down in `worlds.repo.model_verbs` and `head_verbs`, as dictionaries; how it is watched in
 `monitor`; who is there in `scenarios`. Here the seeds are run, and what they met is reported.
 """
 

@@ -1,8 +1,8 @@
 """`WriteBatch`: writes that become visible and durable together, gathered as columns.
 
 Owns: the checks of a batch's rows, done while they are gathered, so that writing a batch cannot fail half way. A batch
-knows no database: a lifetime counts from the moment it is written, and only then an operand meets the database's
-operator. It may be written more than once, and to several databases. Not thread-safe; make one a thread.
+knows no database: a lifetime counts from the moment it is written, and only then the database's operator combines an
+operand. It may be written more than once, and to several databases. Not thread-safe; make one a thread.
 """
 
 from __future__ import annotations

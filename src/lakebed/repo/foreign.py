@@ -2,7 +2,7 @@
 
 Owns: the stores such addresses are read from. Invariants: an address is a URL, and what is read through it is never
 written or deleted; a server that must not read every URL that a client names lists the allowed locations
-(`lakebed.repo.import_places`), and asks both when an entry is made and when it is read. Does not know: entries.
+(`lakebed.repo.import_policy`), and asks both when an entry is made and when it is read. Does not know: entries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.path import Scheme, StoreUrl, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.import_places import ImportPlaces, Use, parse_places, real_url, refused
+from lakebed.repo.import_policy import ImportPolicy, Use, parse_allowed_folders, real_url, refused
 from lakebed.runtime import Environment
 
 STORE_COUNT_MAX = 64
@@ -64,7 +64,7 @@ class ForeignStores:
         like: the URL of the repository's own storage; `storage_options` are for stores of its kind, and those of other
             kinds are opened with what the environment variables say.
         storage_options: the vendor's settings and credentials.
-        allowed: places below which objects may be named and read, such as ``s3://bucket/raw``, or for one repository
+        allowed: folders below which objects may be named and read, such as ``s3://bucket/raw``, or for one repository
             only ``analytics=s3://bucket/raw``; None: everywhere. Of `like` and `records` nothing that is not named, and
             never the records, a repository's namespace or another store.
         records: the URL of the records of repositories.
@@ -84,10 +84,10 @@ class ForeignStores:
         self._opened = _Opened(None if root is None else root.scheme, storage_options, environment)
         self._repository = ""
         self._is_limited = False
-        self._places: ImportPlaces | None = None
+        self._policy: ImportPolicy | None = None
         if allowed is not None:
-            self._places = ImportPlaces(
-                parse_places(allowed),
+            self._policy = ImportPolicy(
+                parse_allowed_folders(allowed),
                 None if root is None else real_url(root),
                 None if records is None or _is_service(records) else real_url(parse_url(records)),
             )
@@ -96,18 +96,18 @@ class ForeignStores:
         return f"ForeignStores({len(self._opened)} open)"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """The same places, opened anew: for tasks of a job. It holds credentials, as a pickled store does."""
-        places = self._places
-        if places is not None:
-            places = replace(places, taken=_Known(tuple(places.taken())))
+        """The same stores, opened anew: for tasks of a job. It holds credentials, as a pickled store does."""
+        policy = self._policy
+        if policy is not None:
+            policy = replace(policy, taken=_Known(tuple(policy.taken())))
         opened = self._opened
-        return _reopened, (opened.scheme, opened.storage_options, places, self._repository, self._is_limited)
+        return _reopened, (opened.scheme, opened.storage_options, policy, self._repository, self._is_limited)
 
     def of(self, repository: str, *, is_limited: bool = False) -> ForeignStores:
         """A view of one repository. The stores are shared.
 
         Args:
-            is_limited: for a key that is limited to some repositories: it may name only places that are allowed for
+            is_limited: for a key that is limited to some repositories: it may name only folders that are allowed for
                 this repository. What is in the repository already is still read.
         """
         view = copy(self)
@@ -117,8 +117,8 @@ class ForeignStores:
     def protecting(self, taken: Callable[[], Iterable[str]]) -> ForeignStores:
         """A view in which folders of the storage are never allowed: those that `taken` returns at each moment."""
         view = copy(self)
-        if self._places is not None:
-            view._places = replace(self._places, taken=taken)
+        if self._policy is not None:
+            view._policy = replace(self._policy, taken=taken)
         return view
 
     def locate(self, address: str) -> tuple[ObjectStore, str]:
@@ -154,7 +154,7 @@ class ForeignStores:
 
         Cost: no request; a folder of this machine is looked at once, however many of its objects are named.
         """
-        if self._places is None:
+        if self._policy is None:
             return
         judged: set[str] = set()
         for address in addresses:
@@ -180,7 +180,7 @@ class ForeignStores:
             return self._opened.get(StoreUrl(url.scheme, url.place, "")), url.prefix
         # What is opened is what was judged. An object that is a link itself is refused by the store.
         place = StoreUrl("file", "", folder)
-        if self._places is None:
+        if self._policy is None:
             return self._opened.get(place), name
         place = real_url(place)
         self._judged(StoreUrl("file", "", os.path.join(place.prefix, name)), address, use=use, is_real=True)
@@ -188,11 +188,11 @@ class ForeignStores:
 
     def _judged(self, url: StoreUrl, address: str, *, use: Use, is_real: bool = False) -> StoreUrl:
         """The URL where it really is, if it is allowed."""
-        if self._places is None:
+        if self._policy is None:
             return url
         real = url if is_real else real_url(url)
         limited = self._is_limited and use != "read"
-        reason = self._places.refusal(real, use=use, repository=self._repository, is_limited=limited)
+        reason = self._policy.refusal(real, use=use, repository=self._repository, is_limited=limited)
         if reason is not None:
             raise refused(address, reason, repository=self._repository, is_limited=limited)
         return real
@@ -216,11 +216,11 @@ def _is_service(records: str | os.PathLike[str]) -> bool:
 def _reopened(
     scheme: Scheme | None,
     storage_options: Mapping[str, str],
-    places: ImportPlaces | None,
+    policy: ImportPolicy | None,
     repository: str,
     is_limited: bool,
 ) -> ForeignStores:
     stores = ForeignStores()
     stores._opened = _Opened(scheme, storage_options, None)
-    stores._places, stores._repository, stores._is_limited = places, repository, is_limited
+    stores._policy, stores._repository, stores._is_limited = policy, repository, is_limited
     return stores

@@ -28,7 +28,7 @@ from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import encode_entries, encode_entry
 from lakebed.repo.heads import Move, SealedBranch, check_clean
-from lakebed.repo.import_places import real_url
+from lakebed.repo.import_policy import real_url
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, UPLOAD_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path

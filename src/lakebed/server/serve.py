@@ -21,7 +21,7 @@ from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.signing import SIGNING_KEY_BYTES
 from lakebed.http.workers import CONTEXT, run_workers
 from lakebed.objects.path import parse_url
-from lakebed.repo.import_places import parse_places
+from lakebed.repo.import_policy import parse_allowed_folders
 from lakebed.repo.outbound import parse_allowed
 from lakebed.runtime import Environment
 from lakebed.server.lifecycle import NAME, Running, first_key, open_records, serve_one, started_of
@@ -125,7 +125,7 @@ def _settings(
 ) -> ServerSettings:
     """The settings of a process. What is wrong with them is found here, before anything is opened."""
     root, import_from = str(parse_url(storage_url)), options.import_from
-    parse_places(import_from)
+    parse_allowed_folders(import_from)
     parse_allowed(options.repository_options.webhook_hosts)
     return ServerSettings(
         storage_url=root,

@@ -12,7 +12,7 @@ from functools import partial
 
 from lakebed.repo.branches import create_branch
 from worlds.repo.handles import Process
-from worlds.repo.verbs import BranchCreation
+from worlds.repo.model_verbs import BranchCreation
 from worlds.repo.world import RepositoryWorld
 
 Weights = Mapping[str, int]

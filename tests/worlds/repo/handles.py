@@ -41,9 +41,7 @@ from lakebed.repo.verbs.reset import HardReset, Reset
 from worlds.promise import PromiseBroken
 from worlds.repo import head_verbs as judged
 from worlds.repo.model import ListedLine, alike, difference, identified, listing, same
-from worlds.repo.monitor import MonitoredKeyValue
-from worlds.repo.operations import diff_refs, diff_uncommitted, start_import
-from worlds.repo.verbs import (
+from worlds.repo.model_verbs import (
     REFUSALS,
     BranchCreation,
     BranchDeletion,
@@ -54,6 +52,8 @@ from worlds.repo.verbs import (
     Put,
     Tagging,
 )
+from worlds.repo.monitor import MonitoredKeyValue
+from worlds.repo.operations import diff_refs, diff_uncommitted, start_import
 from worlds.repo.world import RepositoryWorld, check_body
 
 R = TypeVar("R")

@@ -1,7 +1,7 @@
 """The verbs of a repository that move heads, judged: seal, work on what is sealed, publish.
 
 Owns: `JudgedMove`, and one class for each kind of them. A move rests on one moment of its branch, that of its seal;
-what was written since stays on top of its result. Invariants: as of `worlds.repo.verbs`; what a new head holds is
+what was written since stays on top of its result. Invariants: as of `worlds.repo.model_verbs`; what a new head holds is
 what the dictionary model says, for one moment at which the branch was as the verb needs it. Does not know: how a verb
 is made.
 """
@@ -16,7 +16,7 @@ from lakebed.errors import LakebedError
 from lakebed.repo.committed.merge import Strategy
 from worlds.promise import PromiseBroken
 from worlds.repo.model import History, Moment, State, alike, applied, below, chosen, merged, same
-from worlds.repo.verbs import Change, JudgedVerb, Known
+from worlds.repo.model_verbs import Change, JudgedVerb, Known
 
 MERGE_SOURCE_KEY: Final = ".lakebed.merge.source"
 """Where a commit of a merge with one parent says what was merged."""

@@ -5,7 +5,7 @@ listings), the history of one branch, and the ledger of commits. Invariants: a s
 encoded entry and is never changed; two entries are the same when their identities are; the model knows no token, no
 range, no layer and no snapshot. Tests whose paths or contents are texts use the same algebra: short contents are their
 own identities. Does not know: where states come from; `worlds.repo.monitor` learns them from
-the stores themselves, and `worlds.repo.verbs` says what a verb may make of them.
+the stores themselves, and `worlds.repo.model_verbs` says what a verb may make of them.
 """
 
 from __future__ import annotations

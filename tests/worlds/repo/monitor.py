@@ -31,7 +31,7 @@ from lakebed.repo.records import decode_record
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.promise import PromiseBroken
 from worlds.repo.model import History, Ledger, Moment, State, alike, shown
-from worlds.repo.verbs import Change, DeletePrefix, JudgedVerb, Known, Tagging
+from worlds.repo.model_verbs import Change, DeletePrefix, JudgedVerb, Known, Tagging
 
 R = TypeVar("R")
 

@@ -103,7 +103,7 @@ def check_prefix(metaranges: Sequence[Metarange], prefix: bytes) -> None:
         InvalidRequest: the prefix is inside a root of one of them (``root=``).
     """
     for folder in folders_of(prefix):
-        if folder != prefix and _has_marker(_marker_places(metaranges, folder), folder):
+        if folder != prefix and _has_marker(_marker_ranges(metaranges, folder), folder):
             root, shown = shown_root(folder), prefix.decode(errors="backslashreplace")
             raise InvalidRequest(
                 f"Only paths below {shown!r} should be merged, and that cuts the table or database {root!r}, which is "
@@ -140,7 +140,8 @@ class UnitJudge:
         self._base, self._source, self._destination = base, source, destination
         self._metaranges = [committed.open(ref) for ref in (base, source, destination)]
         self._changed = [
-            _Stretches([segment for segment in segments if segment.ids[side] != segment.ids[0]]) for side in (1, 2)
+            _ChangedSegments([segment for segment in segments if segment.ids[side] != segment.ids[0]])
+            for side in (1, 2)
         ]
         self._common = {segment.ids[0][0] for segment in segments if segment.ids[0] == segment.ids[1] == segment.ids[2]}
         self._verdicts: dict[bytes, bool] = {}
@@ -166,14 +167,14 @@ class UnitJudge:
     def _judge(self, folder: bytes) -> bool:
         """The cheap questions first: is there a change of both sides near, is it a root, are they really below it."""
         start, end = prefix_range(folder)
-        if not all(stretches.touch(start, end) for stretches in self._changed):
+        if not all(segments.touch(start, end) for segments in self._changed):
             return False
-        places = _marker_places(self._metaranges, folder)
+        ranges = _marker_ranges(self._metaranges, folder)
         # A range that all three have is opened for nothing else: only when it must be.
-        if any(place.range_meta.id in self._common for place in places) and not self._both_changed(start, end):
+        if any(one.range_meta.id in self._common for one in ranges) and not self._both_changed(start, end):
             return False
         return (
-            _has_marker(places, folder)
+            _has_marker(ranges, folder)
             and self._both_changed(start, end)
             and has_difference(self._committed, self._source, self._destination, start=start, end=end)
         )
@@ -185,7 +186,7 @@ class UnitJudge:
         )
 
 
-class _Stretches:
+class _ChangedSegments:
     """Segments in which one side differs from the base."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
@@ -198,7 +199,7 @@ class _Stretches:
         return number < len(self._segments) and (end is None or self._segments[number].first < end)
 
 
-class _Place(NamedTuple):
+class _MarkerRange(NamedTuple):
     """Where files that make a folder a root would be."""
 
     metarange: Metarange
@@ -207,22 +208,22 @@ class _Place(NamedTuple):
     end: bytes
 
 
-def _marker_places(metaranges: Sequence[Metarange], folder: bytes) -> list[_Place]:
+def _marker_ranges(metaranges: Sequence[Metarange], folder: bytes) -> list[_MarkerRange]:
     """Where to look for such files of a folder; a range that several states have, once. Opens none."""
-    places: dict[tuple[str, bytes], _Place] = {}
+    ranges: dict[tuple[str, bytes], _MarkerRange] = {}
     for probe in _PROBES:
         start, end = folder + probe + b"0", folder + probe + b":"
         for metarange in metaranges:
             for one in _overlapping(metarange, start, end):
-                places.setdefault((one.id, start), _Place(metarange, one, start, end))
-    return list(places.values())
+                ranges.setdefault((one.id, start), _MarkerRange(metarange, one, start, end))
+    return list(ranges.values())
 
 
-def _has_marker(places: Iterable[_Place], folder: bytes) -> bool:
-    """Whether a file in one of these places makes the folder a root."""
+def _has_marker(ranges: Iterable[_MarkerRange], folder: bytes) -> bool:
+    """Whether a file in one of these ranges makes the folder a root."""
     return any(
         folder in roots_among([batch.column(0)])
-        for metarange, range_meta, start, end in places
+        for metarange, range_meta, start, end in ranges
         for batch in metarange.rows_of(range_meta, start=start, end=end)
     )
 

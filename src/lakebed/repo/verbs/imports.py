@@ -29,7 +29,7 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
         The record of the import, completed. Raises and costs as `lakebed.repo.importing.run_import`.
     """
 
-    reads_other_places: ClassVar[bool] = True
+    reads_other_stores: ClassVar[bool] = True
 
     branch: str
     sources: Annotated[list[ImportSource], Meta(max_length=PATHS_MAX)]

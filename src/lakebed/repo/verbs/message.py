@@ -44,7 +44,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
         effort: how a server runs it.
         gives: the type that the reply is decoded to; None: the reply has no body.
         changes_nothing: whether a client may ask again when the answer was lost.
-        reads_other_places: `run` takes ``storage_options``, the credentials for stores outside the storage.
+        reads_other_stores: `run` takes ``storage_options``, the credentials for stores outside the storage.
         is_large: the message may be as large as one that stages many objects.
         changes: fields that name what is changed, for the audit log: the first that is set.
         author: the field that names who makes the change, which only a server knows; None: there is none.
@@ -56,7 +56,7 @@ class Described(msgspec.Struct, frozen=True, omit_defaults=True):
     effort: ClassVar[Effort]
     gives: ClassVar[Any]
     changes_nothing: ClassVar[bool]
-    reads_other_places: ClassVar[bool] = False
+    reads_other_stores: ClassVar[bool] = False
     is_large: ClassVar[bool] = False
     changes: ClassVar[tuple[str, ...]]
     author: ClassVar[str | None]

@@ -80,7 +80,7 @@ def _declare(kind: type[Verb[Any]]) -> None:
 
     async def perform(call: RepositoryCall) -> Response:
         verb = await _read(call, kind)
-        local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_places else {}
+        local = {"storage_options": call.site.imports.storage_options} if kind.reads_other_stores else {}
         context = await call.context()
         return await call.run(kind.effort, lambda: _reply(kind, verb.run(context, **local)))
 

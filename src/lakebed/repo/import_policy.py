@@ -1,8 +1,8 @@
-"""Where imported objects may be: the places that an operator allows, and what is never among them.
+"""Where imported objects may be: the folders that an operator allows, and what is never among them.
 
-Owns: `ImportPlaces`, the judgement of a URL that a client names. Invariants: a folder of this machine is judged by
+Owns: `ImportPolicy`, the judgement of a URL that a client names. Invariants: a folder of this machine is judged by
 where it is once links are followed, and is opened there, so no spelling of a path reaches more than another; nothing
-below the storage of the repositories is allowed unless the operator has allowed a place inside it; the records, the
+below the storage of the repositories is allowed unless the operator has allowed a folder inside it; the records, the
 namespaces of repositories and the other stores of the storage are refused whatever is allowed.
 docs/design/0030-limits-of-server-clients.md.
 
@@ -28,8 +28,8 @@ _OF_REPOSITORY: Final = re.compile(r"([a-z0-9][a-z0-9-]{2,62})=(.+)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class AllowedPlace:
-    """A place that objects may be imported from.
+class AllowedFolder:
+    """A folder or bucket that objects may be imported from.
 
     Attributes:
         url: of the folder, where it really is.
@@ -40,8 +40,8 @@ class AllowedPlace:
     repository: str | None = None
 
 
-def parse_places(texts: Sequence[str | os.PathLike[str]]) -> tuple[AllowedPlace, ...]:
-    """The places of a setting: each a URL, or ``repository=URL`` for one repository only.
+def parse_allowed_folders(texts: Sequence[str | os.PathLike[str]]) -> tuple[AllowedFolder, ...]:
+    """The folders of a setting: each a URL, or ``repository=URL`` for one repository only.
 
     Raises:
         InvalidRequest: kind ``invalid_url``.
@@ -52,7 +52,7 @@ def parse_places(texts: Sequence[str | os.PathLike[str]]) -> tuple[AllowedPlace,
         text = os.fspath(given)
         of_one = _OF_REPOSITORY.fullmatch(text)
         repository, url = of_one.groups() if of_one else (None, text)
-        found.append(AllowedPlace(real_url(parse_url(url)), repository))
+        found.append(AllowedFolder(real_url(parse_url(url)), repository))
     return tuple(found)
 
 
@@ -62,23 +62,23 @@ def real_url(url: StoreUrl) -> StoreUrl:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPlaces:
+class ImportPolicy:
     """What may be imported.
 
     Attributes:
         allowed: by the operator.
         root: the storage of the repositories.
         records: where their records are, when that is a folder or a bucket.
-        taken: the namespaces of all repositories, relative to `root`; asked when a place inside it is named.
+        taken: the namespaces of all repositories, relative to `root`; asked when a folder inside it is named.
     """
 
-    allowed: tuple[AllowedPlace, ...]
+    allowed: tuple[AllowedFolder, ...]
     root: StoreUrl | None = None
     records: StoreUrl | None = None
     taken: Callable[[], Iterable[str]] = tuple
 
     def refusal(self, url: StoreUrl, *, use: Use, repository: str, is_limited: bool) -> str | None:
-        """Why a place is refused; None: it is allowed.
+        """Why a URL is refused; None: it is allowed.
 
         Args:
             url: of an object or a folder, where it really is (`real_url`).
@@ -89,20 +89,20 @@ class ImportPlaces:
         Cost: no request of a store; inside of the storage a scan of the records of repositories.
         """
         allowed = [
-            place.url
-            for place in self.allowed
-            if place.repository == repository or (place.repository is None and (use == "read" or not is_limited))
+            folder.url
+            for folder in self.allowed
+            if folder.repository == repository or (folder.repository is None and (use == "read" or not is_limited))
         ]
         inside = None if self.root is None else _inside(url, self.root)
         if inside is None:
-            if not any(_inside(url, place) is not None for place in allowed):
+            if not any(_inside(url, folder) is not None for folder in allowed):
                 return "it is not among the places that objects may be imported from"
             if self._holds(url, use=use):
                 return "the storage of the repositories or their records are in it"
             return None
         assert self.root is not None
-        near = [place for place in allowed if _inside(place, self.root) is not None]
-        if not any(_inside(url, place) is not None for place in near):
+        near = [folder for folder in allowed if _inside(folder, self.root) is not None]
+        if not any(_inside(url, folder) is not None for folder in near):
             return "it is in the storage of the repositories, of which nothing is allowed but what is named"
         if self._holds(url, use=use) or self._is_taken(inside):
             return "it belongs to the records, to a repository or to another store, and copies are made of these"
@@ -125,7 +125,7 @@ class ImportPlaces:
 
 
 def _inside(url: StoreUrl, root: StoreUrl) -> str | None:
-    """The path of something inside a place, ``""`` for the place itself; None: it is outside."""
+    """The path of something inside a folder, ``""`` for the folder itself; None: it is outside."""
     if (url.scheme, url.place) != (root.scheme, root.place):
         return None
     if url.scheme == "file":
@@ -165,7 +165,7 @@ def _upwards(path: str) -> Iterator[str]:
 
 
 def refused(address: str, reason: str, *, repository: str, is_limited: bool) -> InvalidRequest:
-    """The error for a place that is refused."""
+    """The error for a URL that is refused."""
     hint = (
         f"the access key is limited to some repositories, so a place must be allowed for {repository} itself "
         f"(--import-from {repository}=URL)"
