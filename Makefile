@@ -36,7 +36,7 @@ unit: $(VENV)/.ready ## the fast tests, in under two minutes on two cores
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long and not spark" \
 		-k "not [s3] and not [azure]" $(UNIT) $(ARGS)
 
-test: ## everything continuous integration runs, in at most 25 minutes
+test: ## lint, types, and all tests but the long ones, in at most 25 minutes
 	@$(MAKE) --no-print-directory --jobs=4 check environments
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 

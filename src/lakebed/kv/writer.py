@@ -42,11 +42,13 @@ _LOG: Final = logger("kv")
 T = TypeVar("T")
 
 LOG_OBJECTS_PER_MEMTABLE_MAX: Final = 8192
-"""Log objects after which a memtable is flushed even if it is small: recovery reads them one by one."""
+"""Log objects after which a memtable is flushed even if it is small: recovery reads each with one request,
+eight at once."""
 
 LOG_OBJECTS_LEFT_MAX: Final = 64
-"""Log objects that a close leaves for the next opening, every reader and every clone to read one by one: eight rounds
-of eight at once. A longer log goes into a file, which costs three requests. Fences count, for they are listed too."""
+"""Log objects that a close leaves for the next opening, every reader and every clone to read. Each is one request,
+eight at once: 64 are eight rounds. A longer log goes into a file, which costs three requests. Fences count, for they
+are listed too."""
 
 ProgressCall = Callable[[int, int], None]
 """Called with the rows read and the bytes written so far."""

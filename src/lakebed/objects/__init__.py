@@ -1,4 +1,4 @@
-"""The object-storage port: one small protocol, its adapters, request counts, and the numbered log of commits."""
+"""The object-storage port: one small protocol, its drivers, request counts, and the numbered log of commits."""
 
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.open import open_store

@@ -3,7 +3,8 @@
 Owns: `TableBranch`, which holds the store, the paths and the components of a branch, and `NewestSchema`.
 
 Invariants: a context is immutable but for the newest schema it has seen; making one costs no request. Does not know:
-rows, commits, deletions. Those are functions of a context: `rows`, `commit`, `expire`, `rollback`, `orphans` and more.
+rows, commits, deletions. Those are functions of a context: `rows`, `commit`, `expire`, `rollback`, `orphans` and more;
+tags are methods of its `tags`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Between(StoreWrapper):
     """Lets something happen once, right after the first call of a kind on a path that begins so.
 
     Attributes:
-        struck: whether it has happened; a test that does not look at it may test nothing.
+        happened: whether it has happened; a test that does not look at it may test nothing.
     """
 
     def __init__(self, inner: ObjectStore, *, kind: CallKind, prefix: str, happens: Callable[[], object]) -> None:
@@ -23,12 +23,12 @@ class Between(StoreWrapper):
         self._kind = kind
         self._prefix = prefix
         self._happens = happens
-        self.struck = False
+        self.happened = False
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """Perform, then let it happen."""
         result = perform()
-        if not self.struck and call.kind == self._kind and call.path.startswith(self._prefix):
-            self.struck = True
+        if not self.happened and call.kind == self._kind and call.path.startswith(self._prefix):
+            self.happened = True
             self._happens()
         return result

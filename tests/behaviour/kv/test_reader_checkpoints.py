@@ -53,13 +53,13 @@ class AtCall(StoreWrapper):
         super().__init__(inner)
         self._left = index
         self._happens = happens
-        self.struck = False
+        self.happened = False
 
     def intercept(self, call: Call, perform: Callable[[], Any]) -> Any:
         """Let it happen, or not, and perform."""
         self._left -= 1
-        if self._left < 0 and not self.struck:
-            self.struck = True
+        if self._left < 0 and not self.happened:
+            self.happened = True
             self._happens()
         return perform()
 
@@ -320,7 +320,7 @@ def test_a_restore_between_the_steps_of_a_poll(manual: ManualDatabase) -> None:
                 assert case.numbers(reader) in ([1, 2], [1, 3])
                 reader.poll_once()
                 assert case.numbers(reader) in ([1, 2], [1, 3])
-                before = store.struck
+                before = store.happened
                 reader.poll_once()
                 assert not before or case.numbers(reader) == [1, 3]
                 struck = before
@@ -348,7 +348,7 @@ def test_a_poll_between_the_steps_of_a_collection(manual: ManualDatabase) -> Non
             case.write(7)
             reader.poll_once()
             assert case.numbers(reader) in ([1, 2, 3, 4, 7], [1, 2, 3, 4, 5, 6, 7])
-            before = store.struck
+            before = store.happened
             reader.poll_once()
             assert not before or case.numbers(reader) == [1, 2, 3, 4, 5, 6, 7]
             struck = before
@@ -371,10 +371,10 @@ def test_a_destruction_between_the_steps_of_a_poll(manual: ManualDatabase) -> No
         place = case.place(lambda inner, store=store: store)
         with suppress(InvalidRequest), DatabaseReader.open(place, options=options) as reader:
             reader.poll_once()
-            if store.struck:
+            if store.happened:
                 with pytest.raises(InvalidRequest, match="destroyed"):
                     reader.poll_once()
-        struck = store.struck
+        struck = store.happened
         index += 1
     assert index > 3
 

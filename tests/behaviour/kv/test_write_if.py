@@ -146,7 +146,7 @@ def test_what_others_write_meanwhile_counts(tmp_path: Path, key: bytes, flush: b
     with Database.open(DatabaseLocation(between, plain.environment, plain.open_url), options=options) as db:
         with pytest.raises(Conflict) as told:
             db.write_if(batch_of({b"c": b"3"}), expected=expected)
-        assert between.struck
+        assert between.happened
         assert (told.value.kind, told.value.facts["key"]) == ("unexpected_value", key)
         db.write_if(batch_of({b"c": b"3"}), expected={**expected, key: b"other"})
         assert dict(db.scan()) == {b"a": b"1", b"b": b"2", b"c": b"3", key: b"other"}

@@ -37,7 +37,7 @@ def test_a_commit_while_its_branch_is_deleted_is_not_acknowledged_and_not_left(b
     between = Between(bench.store, kind="put", prefix="manifest/", happens=lambda: bench.table.delete_branch("b"))
     with pytest.raises(NotFound, match="branch 'b' was deleted"):
         bench.commit("b1", table=through(bench, between, branch="b"))
-    assert between.struck
+    assert between.happened
     assert bench.table.branches() == []
     assert not [meta.path for meta in bench.store.list("branch") if "/snapshot-" in meta.path]
 
@@ -70,7 +70,7 @@ def test_a_late_deleter_leaves_the_pin_of_a_branch_made_anew(bench: Any) -> None
     try:
         through(bench, between).delete_branch("b")
     finally:
-        assert between.struck
+        assert between.happened
     assert [branch.fork_snapshot_id for branch in bench.table.branches()] == [2]
     assert [snapshot.id for snapshot in bench.reopen(branch="b").snapshots()] == [2]
     assert bench.table.context.tags.find(fork_pin("b")) is not None

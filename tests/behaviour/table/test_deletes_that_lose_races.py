@@ -61,7 +61,7 @@ def test_a_row_that_no_longer_matches_stays() -> None:
     table = new_table()
     deleter, store = racing(table, lambda other: other.upsert(rows({3: 5.0, 4: 1.0, 20: 1.0})))
     deleter.delete("v = 1.0")
-    assert store.struck
+    assert store.happened
     assert values_of(table) == {3: 5.0}
     data = {meta.path for meta in table.store.list("") if meta.path.startswith("bucket-")}
     table.remove_orphan_files(older_than_ms=2**60)
@@ -73,7 +73,7 @@ def test_a_delete_finds_nothing_after_a_lost_race() -> None:
     table = new_table()
     deleter, store = racing(table, lambda other: other.upsert(rows(dict.fromkeys(range(10), 2.0))))
     assert deleter.delete("v = 1.0") is None
-    assert store.struck
+    assert store.happened
     assert values_of(table) == dict.fromkeys(range(10), 2.0)
     assert table.context.snapshots.ids() == [1, 2]
 
@@ -93,7 +93,7 @@ def test_a_compaction_in_between_costs_no_second_read(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rows_module, "scan_snapshot", counted)
     deleter.delete("v = 1.0")
     monkeypatch.undo()
-    assert store.struck
+    assert store.happened
     assert len(scans) == 1
     assert values_of(table) == {1: 7.0}
 
@@ -109,7 +109,7 @@ def test_the_winner_expired_before_the_loser_looked() -> None:
 
     deleter, store = racing(table, change)
     deleter.delete("v = 1.0")
-    assert store.struck
+    assert store.happened
     assert values_of(table) == {3: 5.0}
 
 

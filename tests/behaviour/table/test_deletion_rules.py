@@ -65,7 +65,7 @@ def test_a_tag_is_not_made_from_a_tag_whose_deletion_is_under_way() -> None:
     made.table.create_tag("old", snapshot_id=2)
     expire_all(made.table)
     crash(made, lambda table: table.delete_tag("old"), after=is_change("lakebed/reclaim/delete-tag"))
-    with pytest.raises(Conflict, match="expired while it was being made"):
+    with pytest.raises(Conflict, match="expired while the tag was created"):
         made.table.create_tag("new", tag="old")
     assert made.table.context.tags.names() == ["old"]
 
@@ -87,13 +87,13 @@ def test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion
 class HandedOn(StoreWrapper):
     """Passes a version from one tag to another between two listings of the tags, once."""
 
-    struck = False
+    happened = False
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """After a listing of the snapshots that comes before one of the tags."""
         result = perform()
-        if not self.struck and call.kind == "list" and call.path == "tag":
-            self.struck = True
+        if not self.happened and call.kind == "list" and call.path == "tag":
+            self.happened = True
             body = self.inner.get("tag/tag-z")
             self.inner.put("tag/tag-a", body)
             self.inner.delete(["tag/tag-z"])
@@ -107,7 +107,7 @@ def test_holders_are_collected_until_two_collections_are_equal() -> None:
     expire_all(made.table)
     store = HandedOn(made.store)
     found = read_live_versions(seen_by(made, store).context)
-    assert store.struck
+    assert store.happened
     assert [tag.name for tag in found.tags] == ["a"]
 
 
@@ -129,7 +129,7 @@ def test_a_replaced_tag_is_pinned_until_it_is_written() -> None:
     made.table.create_tag("moved", snapshot_id=1)
     store = Between(made.store, kind="put", prefix="tag/tag-moved", happens=lambda: expire_all(made.table))
     seen_by(made, store).replace_tag("moved", snapshot_id=3)
-    assert store.struck
+    assert store.happened
     made.main.tags["moved"] = (3, made.main.snapshots[3], None)
     made.main.snapshots = {6: made.main.snapshots[6]}
     check(made)
@@ -218,13 +218,13 @@ class BeforeTheListing(StoreWrapper):
 
     def __init__(self, inner: ObjectStore, happens: Callable[[], object]) -> None:
         super().__init__(inner)
-        self.struck = False
+        self.happened = False
         self._happens = happens
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
         """Let it happen, then perform."""
-        if not self.struck and call.kind == "list" and call.path == "":
-            self.struck = True
+        if not self.happened and call.kind == "list" and call.path == "":
+            self.happened = True
             self._happens()
         return perform()
 
@@ -235,6 +235,6 @@ def test_orphan_cleaning_lists_before_it_asks_what_is_used() -> None:
     other = seen_by(made, made.store)
     store = BeforeTheListing(made.store, lambda: made._commit_to(other, made.main))
     seen_by(made, store).remove_orphan_files(older_than_ms=EVER_MS)
-    assert store.struck
+    assert store.happened
     check(made)
     made.check_versions()

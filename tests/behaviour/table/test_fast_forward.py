@@ -110,7 +110,7 @@ def test_a_writer_that_is_faster_wins(table: Table, prefix: str) -> None:
     with pytest.raises(Conflict) as refused:
         mine.fast_forward("trial")
     assert refused.value.kind == "not_fast_forward"
-    assert between.struck
+    assert between.happened
     assert read(table) == {1: "a", 9: "main's own"}
     check(table)
 

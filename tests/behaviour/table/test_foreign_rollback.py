@@ -327,7 +327,7 @@ def test_a_change_made_before_a_rollback_does_not_fit_the_same_id_of_another_lin
     between = Between(table.store, kind="put", prefix="manifest/manifest-list", happens=elsewhere)
     with pytest.raises(Conflict, match="no longer in snapshot"):
         reopened(table, between).commit(planned, kind="OVERWRITE")
-    assert between.struck
+    assert between.happened
     check_clean(table, [0, 100, 101, 102])
 
 
@@ -346,7 +346,7 @@ def test_a_rewrite_whose_race_was_lost_to_an_expired_snapshot_is_checked() -> No
     between = Between(table.store, kind="put", prefix="manifest/manifest-list", happens=elsewhere)
     with pytest.raises(Conflict, match="no longer in snapshot"):
         reopened(table, between).commit(planned, kind="OVERWRITE")
-    assert between.struck
+    assert between.happened
     check_clean(table, [2, 3])
 
 

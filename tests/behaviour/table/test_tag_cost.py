@@ -68,7 +68,7 @@ def test_a_young_tag_is_not_remembered(bench: Any) -> None:
     second = bytes(bench.store.get("snapshot/snapshot-2"))
     between = Between(bench.store, kind="list", prefix="tag", happens=lambda: bench.store.put("tag/tag-x", second))
     assert targets(Table.open(between, name="t", environment=bench.environment)) == {"x": 2}
-    assert between.struck
+    assert between.happened
     bench.store.put("tag/tag-x", before)
     assert targets(bench.table) == {"x": 1}
 
@@ -83,7 +83,7 @@ def test_an_old_tag_that_is_put_back_is_told_as_it_is(bench: Any) -> None:
     bench.clock.advance(SETTLED_S)
     between = Between(bench.store, kind="list", prefix="tag", happens=lambda: bench.store.put("tag/tag-x", second))
     assert targets(Table.open(between, name="t", environment=bench.environment)) == {"x": 2}
-    assert between.struck
+    assert between.happened
     bench.clock.advance(1)
     bench.store.put("tag/tag-x", before)
     assert targets(bench.table) == {"x": 1}
@@ -158,7 +158,7 @@ def test_files_go_though_the_snapshot_expires_while_its_tag_is_deleted(bench: An
     prefix = {"head": "snapshot/snapshot-1", "delete": "tag/tag-x"}[kind]
     between = Between(bench.store, kind=kind, prefix=prefix, happens=expire)
     Table.open(between, name="t", environment=bench.environment).delete_tag("x")
-    assert between.struck
+    assert between.happened
     assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
     assert bench.live() == ["b"]
 
@@ -185,7 +185,7 @@ def test_files_go_though_an_expiry_is_already_under_way(bench: Any) -> None:
         expiry = pool.submit(other.expire, retain_max=1, retain_min=1, older_than_ms=0)
         assert begun.wait(60)
         mine.delete_tag("x")
-    assert between.struck
+    assert between.happened
     assert bench.table.tags() == []
     assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
 

@@ -55,7 +55,7 @@ def test_replacing_a_tag_is_not_disturbed_by_other_verbs(bench: Any, prefix: str
     between = Between(bench.store, kind="put", prefix=prefix, happens=lambda: expire(bench, keeping=9))
     table = through(bench, between)
     assert table.replace_tag("x", snapshot_id=2).snapshot.id == 2
-    assert between.struck
+    assert between.happened
     assert bench.table.tag("x").snapshot.id == 2
     check_tags(bench)
     assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
@@ -105,12 +105,12 @@ def test_a_tag_whose_maker_died_while_its_version_went_is_withdrawn(bench: Any) 
         dying = Between(bench.store, kind="put", prefix="tag/tag-late", happens=die)
         with suppress(Crashed):
             through(bench, dying).context.tags.create("late", source=source)
-        assert dying.struck
+        assert dying.happened
 
     source = bench.table.context.tags.source(snapshot_id=1)
     between = Between(bench.store, kind="delete", prefix="bucket-0/a", happens=tag)
     through(bench, between).expire(retain_max=1, retain_min=1, older_than_ms=0)
-    assert between.struck
+    assert between.happened
     assert bench.table.tags() == []
     with pytest.raises(NotFound):
         bench.table.read(version="late")

@@ -1,9 +1,9 @@
 """`Merge`: bring what a reference changed since the merge base onto a branch.
 
 Invariants: a merge needs a branch without uncommitted changes; with a conflict nothing has moved. A merge of everything
-has two parents, so that the next one has a newer base; one that is squashed or partial has one, for it does not hold
-all of its source, and its metadata names the source. Does not know: how paths are merged (`lakebed.repo.merge`), or how
-a head moves (`lakebed.repo.heads`).
+has two parents, so that the next one has a newer base. A squashed or partial merge has one parent, the branch's head,
+and its metadata names the source: squashed as asked, partial because it holds only a part of the source. Does not
+know: how paths are merged (`lakebed.repo.merge`), or how a head moves (`lakebed.repo.heads`).
 """
 
 from __future__ import annotations
