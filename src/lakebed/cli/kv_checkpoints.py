@@ -64,7 +64,7 @@ class RefreshTag(DatabaseCommand, name="refresh-tag", formerly=("refresh-checkpo
 
 
 class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-checkpoint",)):
-    """Remove a checkpoint: the next collection deletes what only it held."""
+    """Drop a checkpoint: the next collection deletes what only it held."""
 
     checkpoint: CheckpointName
     force: Annotated[bool, option("--force", help="Also one that a clone, reader or writer holds.")] = False
@@ -74,12 +74,12 @@ class DropTag(Deletion, DatabaseCommand, name="drop-tag", formerly=("delete-chec
         if self.dry_run:
             found = checkpoint_to_delete(admin.location, admin.show_manifest(), self.checkpoint, force=self.force)
             version = admin.show_manifest(found.manifest_id).content_since
-            text = f"Would delete the checkpoint {found.name or found.id} of version {version}."
+            text = f"Would drop the checkpoint {found.name or found.id} of version {version}."
             self.result({**of_checkpoint(found), "dry_run": True}, text)
             return
-        self.ask(f"Delete the checkpoint {self.checkpoint} of {admin.location.url}?")
+        self.ask(f"Drop the checkpoint {self.checkpoint} of {admin.location.url}?")
         gone = admin.delete_checkpoint(self.checkpoint, force=self.force)
-        self.result(of_checkpoint(gone), f"Deleted the checkpoint {gone.name or gone.id}.")
+        self.result(of_checkpoint(gone), f"Dropped the checkpoint {gone.name or gone.id}.")
 
 
 class Tags(DatabaseCommand, name="tags", formerly=("list-checkpoints",)):

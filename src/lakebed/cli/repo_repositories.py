@@ -51,7 +51,7 @@ class ListRepositories(RepositoriesCommand, name="list"):
         )
 
 
-class Delete(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
+class Drop(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
     """Drop a repository with all its branches and tags; the next collection of the lake deletes what only it held."""
 
     def run(self) -> None:
@@ -107,15 +107,15 @@ class SetRetention(RepositoryCommand, name="set-retention", formerly=("retention
         self.result(found, f"{text}.")
 
 
-class DeleteRetention(Deletion, RepositoryCommand, name="drop-retention", formerly=("retention delete",)):
-    """Remove the retention rules: every reachable commit keeps its objects for ever."""
+class DropRetention(Deletion, RepositoryCommand, name="drop-retention", formerly=("retention delete",)):
+    """Drop the retention rules: every reachable commit keeps its objects for ever."""
 
     def run(self) -> None:
         if not self.dry_run:
-            self.ask(f"Remove the retention rules of {self.repository}?")
+            self.ask(f"Drop the retention rules of {self.repository}?")
             with self.writing() as repository:
                 repository.delete_retention()
-        text = f"{'Would remove' if self.dry_run else 'Removed'} the retention rules of {self.repository}."
+        text = f"{'Would drop' if self.dry_run else 'Dropped'} the retention rules of {self.repository}."
         self.result({"repository": self.repository, "dry_run": self.dry_run}, text)
 
 

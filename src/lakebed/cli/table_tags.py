@@ -103,15 +103,15 @@ class RenameTag(BranchTableCommand, name="rename-tag"):
         self.result(table_output.of_tag(made), f"The tag {self.name} is called {made.name} now.")
 
 
-class DeleteTag(Deletion, BranchTableCommand, name="drop-tag", formerly=("delete-tag",)):
-    """Delete tags, and the files that nothing else needs."""
+class DropTag(Deletion, BranchTableCommand, name="drop-tag", formerly=("delete-tag",)):
+    """Drop tags, and delete the files that nothing else needs."""
 
     name: Annotated[list[str], argument("TAG", help="The tag's name; several, for several tags.", formerly=["--name"])]
     if_exists: Annotated[bool, option("--if-exists", help="Succeed if the tag does not exist.")] = False
 
     def run(self) -> None:
         opened = self.open_branch()
-        self.ask(f"Delete {output.count(len(self.name), 'tag')} of {self.table} ({', '.join(self.name)})?")
+        self.ask(f"Drop {output.count(len(self.name), 'tag')} of {self.table} ({', '.join(self.name)})?")
         report = opened.delete_tag(*self.name, if_exists=self.if_exists, dry_run=self.dry_run)
         json_output.print_report(report, json=self.json)
 

@@ -98,8 +98,8 @@ class CreateBranch(TableCommand, name="branch", formerly=("create-branch",)):
         )
 
 
-class DeleteBranch(Deletion, TableCommand, name="drop-branch", formerly=("delete-branch",)):
-    """Delete a branch with its snapshots and tags."""
+class DropBranch(Deletion, TableCommand, name="drop-branch", formerly=("delete-branch",)):
+    """Drop a branch with its snapshots and tags."""
 
     name: BranchName
 
@@ -113,14 +113,14 @@ class DeleteBranch(Deletion, TableCommand, name="drop-branch", formerly=("delete
             snapshots, names = [snapshot.id for snapshot in branch.snapshots()], [tag.name for tag in branch.tags()]
             self.result(
                 {"branch": self.name, "deleted": False, "dry_run": True, "snapshots": snapshots, "tags": names},
-                f"Would delete the branch {self.name} of {self.table} with "
+                f"Would drop the branch {self.name} of {self.table} with "
                 f"{output.count(len(snapshots), 'snapshot')} and "
                 f"{output.count(len(names), 'tag')}{': ' + ', '.join(names) if names else ''}.",
             )
             return
-        self.ask(f"Delete the branch {self.name} of {self.table} with its snapshots and tags?")
+        self.ask(f"Drop the branch {self.name} of {self.table} with its snapshots and tags?")
         opened.delete_branch(self.name)
-        self.result({"branch": self.name, "deleted": True}, f"Deleted the branch {self.name} of {self.table}.")
+        self.result({"branch": self.name, "deleted": True}, f"Dropped the branch {self.name} of {self.table}.")
 
 
 class FastForward(TableCommand, name="fast-forward"):
