@@ -164,18 +164,6 @@ def new_schema(
             "The primary key consists of partition columns only: every partition would hold a single row.",
             kind="invalid_schema",
         )
-    chosen = dict(options or {})
-    if primary_keys:
-        # Without the option other clients would place rows in buckets by their own default.
-        chosen.setdefault("bucket", "1")
-    by_name = {field.name: parse_type(field.type).root for field in fields}
-    roots = {by_name[key] for key in partition_keys}
-    if "TIMESTAMP_LTZ" in roots:
-        # Otherwise other clients name folders in the time zone of their process.
-        chosen.setdefault("partition.legacy-name", "true")
-    elif roots & {"DATE", "TIME", "TIMESTAMP"}:
-        # Folders are named by readable dates; without the option other clients expect days since 1970.
-        chosen.setdefault("partition.legacy-name", "false")
     keys = set(primary_keys)
     fields = tuple(
         replace(field, type=parse_type(field.type).text, nullable=field.nullable and field.name not in keys)
@@ -187,7 +175,7 @@ def new_schema(
         highest_field_id=_highest_id(fields),
         partition_keys=tuple(partition_keys),
         primary_keys=tuple(primary_keys),
-        options=chosen,
+        options=_with_placement(options or {}, fields, primary_keys=primary_keys, partition_keys=partition_keys),
         comment=comment,
         time_ms=time_ms,
     )
@@ -200,6 +188,29 @@ def new_schema(
     if schema.primary_keys:
         engine_of(schema)
     return schema
+
+
+def _with_placement(
+    options: Mapping[str, str],
+    fields: Sequence[DataField],
+    *,
+    primary_keys: Sequence[str],
+    partition_keys: Sequence[str],
+) -> dict[str, str]:
+    """The options of a new table with those written out that decide in which folders other clients place its rows."""
+    chosen = dict(options)
+    if primary_keys:
+        # Without the option other clients would place rows in buckets by their own default.
+        chosen.setdefault("bucket", "1")
+    by_name = {field.name: parse_type(field.type).root for field in fields}
+    roots = {by_name[key] for key in partition_keys}
+    if "TIMESTAMP_LTZ" in roots:
+        # Otherwise other clients name folders in the time zone of their process.
+        chosen.setdefault("partition.legacy-name", "true")
+    elif roots & {"DATE", "TIME", "TIMESTAMP"}:
+        # Folders are named by readable dates; without the option other clients expect days since 1970.
+        chosen.setdefault("partition.legacy-name", "false")
+    return chosen
 
 
 def _highest_id(fields: Sequence[DataField]) -> int:
