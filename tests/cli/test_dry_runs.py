@@ -91,6 +91,16 @@ def test_dry_runs_of_a_read_only_repository(cli: Cli, tmp_path: Path, words: tup
     check(cli, "repo", words[0], lake, "ops", *words[1:], code=exits.USAGE, says="is read-only")
 
 
+def test_force_drops_a_read_only_repository(cli: Cli, tmp_path: Path) -> None:
+    """With --force the dry run names it, and the real run drops it."""
+    lake = tmp_path / "lake"
+    with lakebed.repo.open_all(lake) as repositories:
+        repositories.create("ops", read_only=True)
+    assert "Would drop ops" in cli("repo", "drop", lake, "ops", "--force", "--dry-run").out
+    assert cli("repo", "drop", lake, "ops", "--force", "--yes").code == exits.OK
+    assert cli("repo", "branches", lake, "ops").code == exits.NOT_FOUND
+
+
 @pytest.mark.parametrize(("words", "code", "says"), TABLE)
 def test_dry_runs_of_tables(cli: Cli, lake: str, words: tuple[str, ...], code: int, says: str) -> None:
     """The main branch, names that are not there, a branch to go back to, a pinned table, an unknown column."""

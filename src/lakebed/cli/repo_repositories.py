@@ -54,10 +54,12 @@ class ListRepositories(RepositoriesCommand, name="list"):
 class Drop(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
     """Drop a repository with all its branches and tags; the next collection of the lake deletes what only it held."""
 
+    force: Annotated[bool, option("--force", help="Also one that is read-only.")] = False
+
     def run(self) -> None:
         if self.dry_run:
             with self.reading() as repository:
-                if repository.is_read_only:
+                if repository.is_read_only and not self.force:
                     raise refused_deletion(self.repository)
                 counts = {"branches": len(list(repository.branches())), "tags": len(list(repository.tags()))}
             text = f"Would drop {self.repository} with {output.count(counts['branches'], 'branch', 'branches')} and "
@@ -68,7 +70,7 @@ class Drop(Deletion, RepositoryCommand, name="drop", formerly=("delete",)):
             return
         self.ask(f"Drop the repository {self.repository} with all its branches and tags?")
         with self.writing_all() as repositories:
-            repositories.delete(self.repository)
+            repositories.delete(self.repository, force=self.force)
         self.result({"repository": self.repository, "dry_run": False}, f"Dropped the repository {self.repository}.")
 
 

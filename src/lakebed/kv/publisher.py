@@ -158,7 +158,7 @@ class CompactorPublisher:
             if run is None and file_set is None:
                 return None  # inputs and job went together: that was us
             raise Conflict(
-                f"The compaction of {self._location.url} was struck off the manifest, so its files may be collected: "
+                f"The compaction of {self._location.url} was removed from the manifest, so its files may be collected: "
                 "plan it again.",
                 kind="job_gone",
                 url=self._location.url,

@@ -393,5 +393,5 @@ def _sees_all(name: str) -> bool:
 def refused_deletion(name: str) -> InvalidRequest:
     """The error for the deletion of a read-only repository."""
     return InvalidRequest(
-        f"Repository {name} is read-only: delete it with force.", kind="read_only_repository", repository=name
+        f"Repository {name} is read-only: drop it with force (--force).", kind="read_only_repository", repository=name
     )
