@@ -19,6 +19,7 @@ RANK = {
     "testing": 6,  # wraps the ports; no store imports it
     "table": 7,
     "repo": 7,  # the same rank as tables: neither imports the other
+    "fleet": 7,  # tenants; knows neither tables nor repositories
     "lake": 8,
     # Next to the stores: these import any of them, and none of them imports these.
     "fsck": 9,
@@ -49,8 +50,8 @@ AMBIENT = {
     "secrets": "Environment.rng",
 }
 AMBIENT_CALLS = {"uuid4", "uuid1", "utcnow", "urandom", "today"}
-INSIDE = {"objects", "reclaim", "lsm", "kv", "key_value", "table", "repo", "lake", "fsck"}
-INDEPENDENT = ({"repo", "table"},)
+INSIDE = {"objects", "reclaim", "lsm", "kv", "key_value", "table", "repo", "fleet", "lake", "fsck"}
+INDEPENDENT = ({"repo", "table", "fleet"},)
 """Packages of one rank that never import each other."""
 
 

@@ -1,0 +1,250 @@
+"""Tenants, transactions, attachments, timelines: the records of the ledger and of manifests. Pure data.
+
+Owns: what the control plane knows of a tenant (`TenantRecord`), and what a committed transaction consists of
+(`Manifest`). The structs are stored, so their field names are on disk: DO NOT CHANGE them. A field that has its default
+is not encoded.
+
+Words: an *LSN* is the sequence of a row in its timeline, dense from 1; 0 is before the first row. A *manifest* has all
+timelines of a tenant. The *committed LSN* of a timeline is the largest that is in the layers of the last committed
+manifest. The *cutoff* is the oldest LSN that can be read at.
+
+Does not know: which step follows which (`lakebed.fleet.machine`), keys and paths (`lakebed.fleet.layout`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from lakebed.lsm.model import FileSet
+
+FIRST_BASE: Final = 0
+"""The transaction that every tenant begins with: committed, without a manifest; its one timeline is `MAIN`, empty."""
+
+MAIN: Final = "main"
+"""Id and name of the timeline that a new tenant has."""
+
+
+class Stored(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A struct that is stored or sent."""
+
+
+class TransactionState(StrEnum):
+    """See `lakebed.fleet.machine` for the table of moves."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    REJECT_PENDING = "reject_pending"
+    """It will never be visible; its node may still be writing."""
+    REJECT_ACKNOWLEDGED = "reject_acknowledged"
+    """Its node has stopped writing: everything under its prefix may be deleted."""
+    GARBAGE_COLLECTED = "garbage_collected"
+
+
+class Progress(Stored):
+    """How far a timeline is in a committed manifest; the ledger mirrors it for routing and pruning."""
+
+    lsn: int
+    """The committed LSN."""
+    cutoff: int
+    is_read_only: bool = False
+    """A pin: it has no log."""
+
+
+class ManifestRef(Stored):
+    """A manifest by its place and contents. A commit pins it: what else is written under the name later is not it."""
+
+    path: str
+    """Relative to the root of the fleet's storage."""
+    checksum: str
+    """xxh3-128 of the object's bytes, in hexadecimal digits."""
+    size_bytes: int
+
+
+class Transaction(Stored):
+    """The right to write objects under one prefix, and to ask once that they become the tenant's state."""
+
+    id: int
+    """Ascending in its tenant, never used again."""
+    base: int
+    """The transaction whose state this one sees: the last committed one when it began."""
+    node: str
+    generation: int
+    state: TransactionState
+    begun_ms: int
+    """Unix time in milliseconds, UTC, by the control plane's clock."""
+    manifest: ManifestRef | None = None
+    """What was committed."""
+    has_deadlist: bool = False
+    """Committed, and its deadlist names objects to delete."""
+    ended_ms: int | None = None
+
+
+class AttachmentMode(StrEnum):
+    """What a node may do with a tenant."""
+
+    SINGLE = "single"
+    """It reads, ingests and commits; no other node does."""
+    MULTI = "multi"
+    """As `SINGLE`, but another node has the tenant too: the source or the target of a relocation."""
+    STALE = "stale"
+    """It serves reads and will not commit any more."""
+    READER = "reader"
+    """It follows committed manifests and the log, and never commits."""
+
+
+class Attachment(Stored):
+    """A node that has a tenant. `SINGLE` and `MULTI` may commit."""
+
+    node: str
+    generation: int
+    """Every attach has a larger one than all before it in the tenant."""
+    mode: AttachmentMode
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the grant policy allows a commit of this attachment."""
+        return self.mode in (AttachmentMode.SINGLE, AttachmentMode.MULTI)
+
+
+class Hold(Stored):
+    """Delays the deletion of what died after transaction `txn`, for someone who still reads that state."""
+
+    id: str
+    """Of who holds, such as ``reader:<node>:<generation>`` or ``relocation``."""
+    txn: int
+    """The holder reads the state of this transaction, or of a later one."""
+    expires_ms: int
+
+
+class Relocation(Stored):
+    """A tenant on its way from one node to another, both attached."""
+
+    source: str
+    target: str
+    begun_ms: int
+    source_waits_until_ms: int
+    """Up to this time a commit of the source is told to wait (`relocation_wait_max`)."""
+
+
+class Policy(Stored):
+    """Settings of a tenant; each says what it costs to change it."""
+
+    commit_bytes: int = 32 << 20
+    """Uncommitted bytes of layers at which a node commits (or four times the manifest's size, if that is more).
+    Smaller: less is done again after a failover, more requests to the control plane."""
+    commit_age_ms: int = 60_000
+    """Oldest uncommitted row at which a node commits; a tenant without new rows never does."""
+    uncommitted_bytes_max: int = 256 << 20
+    """Ingestion pauses while the layers of an open transaction are larger: the control plane or the store is away."""
+    retain_rows: int = 0
+    """States that can be read behind the newest: the cutoff follows the newest LSN at this distance."""
+    retain_ms: int = 0
+    """Age of states that can be read; the cutoff is the older one of both."""
+    relocation_wait_max_ms: int = 5_000
+    """How long a commit of the source of a relocation waits for its target."""
+
+
+class TenantRecord(Stored):
+    """All that the control plane decides from, in one value of the ledger; each step is one compare-and-set of it."""
+
+    tenant: str
+    next_txn: int
+    next_generation: int
+    committed: int = FIRST_BASE
+    """The last committed transaction: H."""
+    manifest: ManifestRef | None = None
+    """Of H; None while it is the first base."""
+    timelines: dict[str, Progress] = {}
+    """Of H, by timeline id."""
+    names: dict[str, str] = {}
+    """Names of the timelines of H, to their ids."""
+    transactions: tuple[Transaction, ...] = ()
+    """Those that are not finished: open, or rejected and not acknowledged. Ascending by id."""
+    attachments: tuple[Attachment, ...] = ()
+    preferred: str | None = None
+    """The node that clients are sent to."""
+    relocation: Relocation | None = None
+    holds: tuple[Hold, ...] = ()
+    policy: Policy = Policy()
+    created_ms: int = 0
+    is_deleted: bool = False
+    """Being removed: nothing is attached any more."""
+
+
+class CollectTask(Stored):
+    """What is to be deleted for a finished transaction. Written with the step that made it deletable."""
+
+    tenant: str
+    txn: int
+    kind: TransactionState
+    """`COMMITTED`: delete what its deadlist names. `REJECT_ACKNOWLEDGED`: delete everything under its prefix."""
+    since_ms: int
+    listed_ms: int | None = None
+    """When the prefix was listed and deleted for the first time; a second time follows after the settle time."""
+
+
+class NodeRecord(Stored):
+    """A node, as it registered."""
+
+    node: str
+    url: str
+    incarnation: str
+    """Of the running process: another after each start."""
+    local_id: str
+    """Of its local state, which its process holds an exclusive lock on: another one after the state was lost."""
+    registered_ms: int
+    is_draining: bool = False
+    """It gets no new attachments and its tenants are moved away, one by one."""
+    is_decommissioned: bool = False
+    is_silent: bool = False
+    """It was found silent and its tenants failed over: no new attachments before it has answered again."""
+
+
+class LogMark(Stored):
+    """A position in a timeline's log, with the checksum that the record after it has to continue."""
+
+    lsn: int = 0
+    checksum: str = ""
+
+
+class TimelineIndex(Stored):
+    """One timeline in a manifest: its files and how far it is. A branch names files of its ancestors with ceilings."""
+
+    id: str
+    """Never changes; the log and the paths have it. Names may move (a restore)."""
+    name: str
+    created_ms: int
+    lsn: int
+    """Every row up to it is in `files`."""
+    cutoff: int
+    mark: LogMark = LogMark()
+    """The log record that ends at `lsn`, or before it when a flush cut a record: ingestion resumes behind it."""
+    parent: str | None = None
+    """Id of the timeline that this one was branched from; None for one that began empty or was detached."""
+    branch_lsn: int = 0
+    """The LSN at which it was branched: its own rows begin after it."""
+    is_read_only: bool = False
+    """A pin: it takes no rows and its cutoff is its LSN."""
+    expires_ms: int | None = None
+    """Of a pin: when it goes by itself. None: never."""
+    files: FileSet = FileSet()
+    origins: dict[str, tuple[str, ...]] = {}
+    """Where files are: ``<txn>/<timeline>``, to the ids of the files there."""
+
+
+class Manifest(Stored):
+    """The state of a tenant as of one transaction: every timeline with its files."""
+
+    tenant: str
+    txn: int
+    base: int
+    timelines: tuple[TimelineIndex, ...]
+
+
+def first_manifest(tenant: str, *, created_ms: int) -> Manifest:
+    """The state of a tenant that has never committed: one empty timeline."""
+    main = TimelineIndex(id=MAIN, name=MAIN, created_ms=created_ms, lsn=0, cutoff=0)
+    return Manifest(tenant=tenant, txn=FIRST_BASE, base=FIRST_BASE, timelines=(main,))

@@ -1,0 +1,412 @@
+"""What the parts of a fleet ask each other: messages, and one protocol a part. HTTP and the simulation implement both.
+
+Owns: the messages. Every call is synchronous, and raises `Unavailable` (it had no effect), `OutcomeUnknown` (its reply
+was lost: ask again, with the same arguments; the answer is the same) or the errors that it names.
+
+Does not know: HTTP, ledgers, engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.fleet.model import (
+    AttachmentMode,
+    Manifest,
+    ManifestRef,
+    NodeRecord,
+    Policy,
+    Progress,
+    TenantRecord,
+    Transaction,
+)
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A struct that is sent. Unknown fields are ignored, so parts of two versions understand each other."""
+
+
+# ---- control plane to node
+
+
+class Location(Message):
+    """What a node is to do with a tenant. The newest generation wins; an older one is refused (`stale_generation`)."""
+
+    tenant: str
+    generation: int
+    mode: AttachmentMode | None
+    """None: detach it. The node stops uploads, acknowledges its open transaction, and forgets the tenant."""
+    txn: int | None = None
+    """Its open transaction, begun by the same step that attached it; None for `STALE`, `READER` and detach."""
+    base: int = 0
+    manifest: ManifestRef | None = None
+    """Of `base`; None: the tenant has never committed."""
+    policy: Policy = Policy()
+    created_ms: int = 0
+    """Of the tenant: the time of its first timeline."""
+
+
+# ---- node to control plane
+
+
+class TenantLoad(Message):
+    """One tenant on a node, in a heartbeat. Only tenants whose numbers matter to someone are sent (see `Heartbeat`)."""
+
+    tenant: str
+    generation: int
+    lag_rows: int
+    """Rows in the log that are not ingested, over all timelines."""
+    txn: int | None = None
+    is_broken: bool = False
+
+
+class Heartbeat(Message):
+    """Sent every half second. Cost: one request, no access to the ledger."""
+
+    node: str
+    incarnation: str
+    tenant_count: int
+    unflushed_bytes: int
+    loads: tuple[TenantLoad, ...] = ()
+    """Tenants in relocation, lagging, or broken; at most some hundreds."""
+
+
+class HeartbeatReply(Message):
+    """What the control plane has to say without being asked."""
+
+    is_known: bool
+    """False: register again (the control plane was restarted, or it took the node for gone)."""
+    report: tuple[str, ...] = ()
+    """Tenants whose loads the next heartbeats are to have: they are in relocation."""
+    pause: tuple[str, ...] = ()
+    """Tenants whose ingestion pauses: sources of relocations."""
+
+
+class CommitRequest(Message):
+    """Ask that a transaction becomes the tenant's state. Its objects are durable before it is sent."""
+
+    tenant: str
+    txn: int
+    node: str
+    generation: int
+    manifest: ManifestRef
+    timelines: dict[str, Progress]
+    names: dict[str, str]
+    """Names of the timelines in the manifest, to their ids."""
+    has_deadlist: bool = False
+    begin: bool = True
+    """Begin the next transaction in the same write."""
+
+
+class CommitReply(Message):
+    """The answer to one `CommitRequest`."""
+
+    verdict: str
+    """``granted``, ``rejected``, or ``wait`` (source of a relocation: ask again later, keep serving)."""
+    txn: int | None = None
+    """Granted, with `begin`: the transaction that began."""
+    generation: int | None = None
+    """Granted: the attachment's."""
+    reason: str = ""
+    """Rejected: one phrase."""
+
+
+class Resumed(Message):
+    """An open transaction that a node found in its local state and goes on with."""
+
+    tenant: str
+    generation: int
+    txn: int
+
+
+class NodeReport(Message):
+    """A node after the start of its process."""
+
+    node: str
+    incarnation: str
+    local_id: str
+    """Of the local state, which the process has locked; another one after the state was lost."""
+    resumed: tuple[Resumed, ...] = ()
+
+
+class AckRequest(Message):
+    """A node has stopped all writes of a rejected transaction, and its last put has settled."""
+
+    tenant: str
+    txn: int
+    node: str
+    generation: int
+
+
+class AckReply(Message):
+    """The answer to one `AckRequest`."""
+
+    state: str
+    """The transaction's state now."""
+    is_accepted: bool = True
+    reason: str = ""
+
+
+class ControlPort(Protocol):
+    """The control plane, as nodes call it (``/upcall/v1``)."""
+
+    def register(self, node: NodeRecord) -> None:
+        """Make a node known, with a new incarnation. Raises `Conflict` (``node_decommissioned``)."""
+        ...
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Say that a node is alive."""
+        ...
+
+    def attached(self, report: NodeReport) -> list[Location]:
+        """What a node has, asked after each start of its process.
+
+        A transaction that the node resumes and that may still be granted goes on: its location names it. Of the node's
+        other open transactions, those of attachments that may commit are replaced by new ones. What was open before and
+        is not resumed is rejected; it is acknowledged in the same write when `NodeReport.local_id` is the one that the
+        node registered with before, because the exclusive lock on that local state shows that no older process of the
+        node writes any more.
+        """
+        ...
+
+    def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
+        """Decide a batch; tenants are independent, answers are in the order of the requests."""
+        ...
+
+    def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
+        """Acknowledge rejections; a batch as in `commit`."""
+        ...
+
+
+# ---- clients and operators to node
+
+
+class TimelineChange(Message):
+    """A change of the set of timelines: part of a transaction, acknowledged by its commit. Idempotent by `id`."""
+
+    kind: str
+    """``create``, ``branch``, ``pin``, ``delete``, ``detach``, ``restore``."""
+    name: str
+    """Of the timeline that is made, deleted, detached or restored."""
+    id: str = ""
+    """Of the timeline that is made; minted by the caller, so that the request can be repeated."""
+    parent: str = ""
+    """``branch``, ``pin``: the name of the timeline to branch. ``restore``: of the one whose name is taken over."""
+    lsn: int | None = None
+    """``branch``, ``pin``, ``restore``: None: the parent's newest committed LSN."""
+    kept_as: str = ""
+    """``restore``: the new name of the old timeline."""
+    expires_ms: int | None = None
+    """``pin``."""
+
+
+class TimelineInfo(Message):
+    """A timeline on a node."""
+
+    id: str
+    name: str
+    lsn: int
+    """Newest ingested."""
+    committed_lsn: int
+    cutoff: int
+    parent: str | None = None
+    branch_lsn: int = 0
+    is_read_only: bool = False
+    expires_ms: int | None = None
+    created_ms: int = 0
+    size_bytes: int = 0
+
+
+class Found(Message):
+    """The answer to `NodePort.get`."""
+
+    value: bytes | None
+    lsn: int
+    """As of which LSN it was read."""
+
+
+class NodePort(Protocol):
+    """A node, as the control plane, clients and operators call it.
+
+    `timeline` is a name or an id. Reads raise `Unavailable` (``lsn_not_reached``: not ingested in time;
+    ``not_attached``: ask the control plane where the tenant is), `InvalidRequest` (``below_cutoff``, with ``cutoff=``),
+    `NotFound` (``timeline_not_found``).
+    """
+
+    def put_location(self, location: Location) -> None:
+        """Attach, change the mode of, or detach a tenant. Returns when the node has taken it over in memory.
+
+        Raises `Conflict` (``stale_generation``).
+        """
+        ...
+
+    def timelines(self, tenant: str) -> list[TimelineInfo]:
+        """The timelines of a tenant here, with what is not committed yet."""
+        ...
+
+    def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        """Make a change and commit it; returns when the commit was granted.
+
+        Raises `AlreadyExists` (``timeline_exists``), `NotFound`, `InvalidRequest` (``below_cutoff``,
+        ``lsn_not_committed``, ``timeline_in_use``, ``read_only``), `Unavailable`.
+        """
+        ...
+
+    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
+        """The value of a key at an LSN (None: the newest ingested, but at least `at_least`, which is waited for)."""
+        ...
+
+    def get_many(
+        self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
+    ) -> list[bytes | None]:
+        """As `get`, of many keys at one LSN, in the order asked."""
+        ...
+
+    def scan(
+        self,
+        tenant: str,
+        timeline: str,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        lsn: int | None = None,
+        at_least: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        """Keys and values of ``[start, end)`` at one LSN, keys ascending (`lakebed.key_value.port.PAIR_SCHEMA`)."""
+        ...
+
+    def checkpoint(self, tenant: str) -> int:
+        """Flush and commit what is ingested; the committed transaction's id."""
+        ...
+
+    def compact(self, tenant: str, timeline: str) -> None:
+        """Merge all files of a timeline into one run; committed with the next commit."""
+        ...
+
+    def lag(self, tenant: str) -> dict[str, int]:
+        """Rows in the log that are not ingested, by timeline id."""
+        ...
+
+
+# ---- clients and operators to control plane
+
+
+class Route(Message):
+    """Where clients find a tenant."""
+
+    tenant: str
+    node: str | None
+    """None: it is attached nowhere now."""
+    url: str | None
+    generation: int
+    names: dict[str, str]
+    """Names of the committed timelines, to their ids."""
+    lag_rows: int = 0
+    """Reported by the target of a relocation, or by a node that cannot keep up: clients slow their appends down."""
+
+
+class NodeStatus(Message):
+    """A node, as `lakebed fleet status` shows it."""
+
+    node: str
+    url: str
+    state: str
+    """``alive``, ``silent``, ``draining``, ``decommissioned``."""
+    tenant_count: int
+    silent_ms: int
+    unflushed_bytes: int = 0
+
+
+class Event(Message):
+    """Something that operators want to know later: a failover, a relocation, a rejection, a decommission."""
+
+    at_ms: int
+    kind: str
+    message: str
+    tenant: str = ""
+    node: str = ""
+    took_ms: int = 0
+
+
+class TransactionList(Message):
+    """The transactions of a tenant."""
+
+    unfinished: tuple[Transaction, ...]
+    finished: tuple[Transaction, ...]
+    """Newest first, at most a thousand."""
+    to_collect: tuple[int, ...]
+
+
+class OperatorPort(Protocol):
+    """The control plane, as clients and operators call it (``/v1`` and ``/control/v1``)."""
+
+    def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
+        """Make a tenant and attach it; `policy` None: the defaults.
+
+        Raises `AlreadyExists` (``tenant_exists``), `InvalidRequest`.
+        """
+        ...
+
+    def delete_tenant(self, tenant: str) -> None:
+        """Detach a tenant and delete all its objects and its logs. Raises `NotFound` (``tenant_not_found``)."""
+        ...
+
+    def tenants(self) -> list[TenantRecord]:
+        """All tenants, by name."""
+        ...
+
+    def tenant(self, tenant: str) -> TenantRecord:
+        """One tenant. Raises `NotFound` (``tenant_not_found``)."""
+        ...
+
+    def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
+        """Replace a tenant's settings."""
+        ...
+
+    def route(self, tenant: str) -> Route:
+        """Where a tenant is."""
+        ...
+
+    def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        """Hand a change to the tenant's preferred node. Raises as `NodePort.change`."""
+        ...
+
+    def manifest(self, tenant: str) -> Manifest:
+        """The last committed manifest, read from the store."""
+        ...
+
+    def transactions(self, tenant: str) -> TransactionList:
+        """The transactions of a tenant."""
+        ...
+
+    def nodes(self) -> list[NodeStatus]:
+        """All nodes."""
+        ...
+
+    def migrate(self, tenant: str, node: str) -> None:
+        """Begin to move a tenant to a node, without downtime. Returns at once; `tenant` shows the relocation."""
+        ...
+
+    def attach_reader(self, tenant: str, node: str) -> None:
+        """Attach a tenant to a further node, read-only."""
+        ...
+
+    def drain(self, node: str, *, undo: bool = False) -> None:
+        """Move all tenants off a node, one by one; or let it have tenants again, and move them back."""
+        ...
+
+    def decommission(self, node: str) -> None:
+        """The node will never write again (its credentials are revoked): acknowledge its transactions for it."""
+        ...
+
+    def force_ack(self, tenant: str, txn: int) -> AckReply:
+        """Acknowledge one rejected transaction for its node. The node must not be able to write any more."""
+        ...
+
+    def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
+        """Events with their positions, oldest first, behind a position."""
+        ...
