@@ -80,6 +80,10 @@ class Transaction(Stored):
     has_deadlist: bool = False
     """Committed, and its deadlist names objects to delete."""
     ended_ms: int | None = None
+    main: str = ""
+    """Committed: the id of the timeline that was named `MAIN`. With `main_lsn` this is what clients list as a version."""
+    main_lsn: int = 0
+    """Committed: the LSN of that timeline."""
 
 
 class AttachmentMode(StrEnum):

@@ -195,11 +195,12 @@ class TimelineChange(Message):
     id: str = ""
     """Of the timeline that is made; minted by the caller, so that the request can be repeated."""
     parent: str = ""
-    """``branch``, ``pin``: the name of the timeline to branch. ``restore``: of the one whose name is taken over."""
+    """``branch``, ``pin``, ``restore``: the name or id of the timeline to branch. A restore branches `parent` at `lsn`
+    and gives the branch the name `name`; the timeline that had this name is renamed to `kept_as`."""
     lsn: int | None = None
     """``branch``, ``pin``, ``restore``: None: the parent's newest committed LSN."""
     kept_as: str = ""
-    """``restore``: the new name of the old timeline."""
+    """``restore``: the new name of the timeline that had the name `name`."""
     expires_ms: int | None = None
     """``pin``."""
 
@@ -341,8 +342,23 @@ class TransactionList(Message):
     to_collect: tuple[int, ...]
 
 
+class FleetAddress(Message):
+    """Where the parts of a fleet are, for nodes and clients that know only its control plane. No secrets."""
+
+    storage: str
+    """URL of the fleet's storage."""
+    log: str
+    """URL of the log, as `lakebed.fleet.log.open_log` takes it, without credentials."""
+    ledger: str
+    """``kv``: the database in the storage; ``postgresql``."""
+
+
 class OperatorPort(Protocol):
     """The control plane, as clients and operators call it (``/v1`` and ``/control/v1``)."""
+
+    def address(self) -> FleetAddress:
+        """Where storage and log are (``GET /v1/fleet``)."""
+        ...
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
         """Make a tenant and attach it; `policy` None: the defaults.
