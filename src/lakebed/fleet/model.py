@@ -81,7 +81,7 @@ class Transaction(Stored):
     """Committed, and its deadlist names objects to delete."""
     ended_ms: int | None = None
     main: str = ""
-    """Committed: the id of the timeline that was named `MAIN`. With `main_lsn` this is what clients list as a version."""
+    """Committed: the id of the timeline that was named `MAIN`. With `main_lsn` it is what clients list as a version."""
     main_lsn: int = 0
     """Committed: the LSN of that timeline."""
 
