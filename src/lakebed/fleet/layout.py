@@ -4,7 +4,7 @@ Objects (relative to the storage's root; the transaction comes first, so that on
 
     <tenant>.tenant/<txn, 16 digits>/timelines/<timeline>/<file>.sst
     <tenant>.tenant/<txn>/manifest.<attempt>
-    <tenant>.tenant/<txn>/deadlist
+    <tenant>.tenant/<txn>/deadlist.<attempt>
     _fleet/ledger/...            the embedded ledger, a database
     _fleet/log/<shard>/...       the embedded log, a database a shard
 
@@ -76,9 +76,15 @@ def manifest_path(tenant: str, txn: int, attempt: int) -> str:
     return f"{txn_folder(tenant, txn)}/manifest.{attempt}"
 
 
-def deadlist_path(tenant: str, txn: int) -> str:
-    """Of the list of objects that died in a transaction."""
-    return f"{txn_folder(tenant, txn)}/deadlist"
+def deadlist_path(tenant: str, txn: int, attempt: int) -> str:
+    """Of the list of objects that died in a transaction, as the manifest of the same attempt has it."""
+    return f"{txn_folder(tenant, txn)}/deadlist.{attempt}"
+
+
+def deadlist_of(manifest: str) -> str:
+    """Of the list of objects that died, given the path of the manifest that was committed with it."""
+    folder, _, attempt = manifest.rpartition("/manifest.")
+    return f"{folder}/deadlist.{attempt}"
 
 
 def layer_path(tenant: str, txn: int, timeline: str, file_id: str) -> str:
