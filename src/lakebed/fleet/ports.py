@@ -277,7 +277,11 @@ class NodePort(Protocol):
         lsn: int | None = None,
         at_least: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        """Keys and values of ``[start, end)`` at one LSN, keys ascending (`lakebed.key_value.port.PAIR_SCHEMA`)."""
+        """Keys and values of ``[start, end)`` at one LSN, keys ascending (`lakebed.key_value.port.PAIR_SCHEMA`).
+
+        At least one batch, which may be empty. The metadata of its schema has ``lsn``, as digits: a client goes on
+        there when the node is lost while it reads.
+        """
         ...
 
     def checkpoint(self, tenant: str) -> int:
