@@ -14,6 +14,7 @@ Ledger keys::
     node/<node>                  NodeRecord
     done/<tenant>/<txn>          Transaction, finished
     collect/<tenant>/<txn>       CollectTask
+    gone/<tenant>                Floor, of a deleted tenant
     event/<milliseconds>-<random>  Event
 
 DO NOT CHANGE: on disk.
@@ -39,6 +40,7 @@ TENANTS: Final = b"tenant/"
 NODES: Final = b"node/"
 DONE: Final = b"done/"
 COLLECT: Final = b"collect/"
+GONE: Final = b"gone/"
 EVENTS: Final = b"event/"
 
 
@@ -125,6 +127,16 @@ def done_key(tenant: str, txn: int) -> bytes:
 def collect_key(tenant: str, txn: int) -> bytes:
     """Ledger key of a `CollectTask`."""
     return COLLECT + f"{tenant}/{txn:0{_TXN_DIGITS}}".encode()
+
+
+def gone_key(tenant: str) -> bytes:
+    """Ledger key of a `Floor`."""
+    return GONE + tenant.encode()
+
+
+def event_key(position: str) -> bytes:
+    """Ledger key of an `Event` by its position, ``<milliseconds, 13 digits>-<random>``."""
+    return EVENTS + position.encode()
 
 
 def log_key(tenant: str, timeline: str) -> str:

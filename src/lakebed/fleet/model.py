@@ -75,6 +75,8 @@ class Transaction(Stored):
     state: TransactionState
     begun_ms: int
     """Unix time in milliseconds, UTC, by the control plane's clock."""
+    local_id: str = ""
+    """Of the local state of its node when it began: a process that holds that state's lock is the only writer."""
     manifest: ManifestRef | None = None
     """What was committed."""
     has_deadlist: bool = False
@@ -174,6 +176,8 @@ class TenantRecord(Stored):
     holds: tuple[Hold, ...] = ()
     policy: Policy = Policy()
     created_ms: int = 0
+    home: str | None = None
+    """The node that a drain moved the tenant away from; the end of the drain moves it back."""
     is_deleted: bool = False
     """Being removed: nothing is attached any more."""
 
@@ -188,6 +192,17 @@ class CollectTask(Stored):
     since_ms: int
     listed_ms: int | None = None
     """When the prefix was listed and deleted for the first time; a second time follows after the settle time."""
+    timelines: tuple[str, ...] = ()
+    """`COMMITTED`: ids of timelines that this transaction deleted: their logs are dropped."""
+    has_deadlist: bool = True
+    """`COMMITTED`: whether there is a deadlist to read."""
+
+
+class Floor(Stored):
+    """Of a tenant that was deleted: a new one of its name begins above it, so that no late request fits both."""
+
+    next_txn: int
+    next_generation: int
 
 
 class NodeRecord(Stored):
@@ -203,6 +218,8 @@ class NodeRecord(Stored):
     is_draining: bool = False
     """It gets no new attachments and its tenants are moved away, one by one."""
     is_decommissioned: bool = False
+    decommissioned_ms: int | None = None
+    """Its transactions are acknowledged when the revocation of its credentials has had time to take effect."""
     is_silent: bool = False
     """It was found silent and its tenants failed over: no new attachments before it has answered again."""
 

@@ -50,6 +50,20 @@ class Location(Message):
     """Of the tenant: the time of its first timeline."""
 
 
+class Held(Message):
+    """A tenant that a node has, as the node knows it."""
+
+    tenant: str
+    generation: int
+    mode: AttachmentMode
+    base: int = 0
+    """The transaction whose manifest it reads from."""
+    txn: int | None = None
+    """Its open transaction; None also when it is broken."""
+    is_broken: bool = False
+    """A commit was rejected: it waits for a new attachment."""
+
+
 # ---- node to control plane
 
 
@@ -241,7 +255,15 @@ class NodePort(Protocol):
     def put_location(self, location: Location) -> None:
         """Attach, change the mode of, or detach a tenant. Returns when the node has taken it over in memory.
 
-        Raises `Conflict` (``stale_generation``).
+        A location that the node has already is a no-op. With `READER`, a newer `Location.base` is the next manifest to
+        follow. Raises `Conflict` (``stale_generation``).
+        """
+        ...
+
+    def locations(self) -> list[Held]:
+        """Every tenant that the node has. The control plane compares it with the ledger, and sends what differs.
+
+        Asked when a node is first heard, and every half minute. Cost: 1 request, from memory.
         """
         ...
 
