@@ -163,6 +163,8 @@ class TenantRecord(Stored):
     """The last committed transaction: H."""
     manifest: ManifestRef | None = None
     """Of H; None while it is the first base."""
+    deadlist: str | None = None
+    """Path of H's deadlist. It is deleted with the next commit's, so that no deadlist goes before what it names."""
     timelines: dict[str, Progress] = {}
     """Of H, by timeline id."""
     names: dict[str, str] = {}
@@ -192,10 +194,12 @@ class CollectTask(Stored):
     since_ms: int
     listed_ms: int | None = None
     """When the prefix was listed and deleted for the first time; a second time follows after the settle time."""
+    deadlist: str | None = None
+    """`COMMITTED`: the path of its deadlist; None: nothing died."""
+    unneeded: tuple[str, ...] = ()
+    """`COMMITTED`: paths that the commit made unneeded: the manifest and the deadlist of its base."""
     timelines: tuple[str, ...] = ()
     """`COMMITTED`: ids of timelines that this transaction deleted: their logs are dropped."""
-    has_deadlist: bool = True
-    """`COMMITTED`: whether there is a deadlist to read."""
 
 
 class Floor(Stored):
