@@ -1,0 +1,268 @@
+"""Changes of timelines that wait for their turn, and the group in which some of them become one write of a store.
+
+Owns: what each change puts, deletes and expects, given what is known of its timeline (`Change.plan`), and what is known
+of the timelines afterwards. Pure, but for reads of a store where a change needs them. Invariants: a group has changes
+of one kind of a timeline, in their order; it is written whole or not at all, so results are set only after that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from lakebed.errors import LakebedError
+from lakebed.fleet.log.port import log_ends_before, timeline_exists, timeline_not_found, unexpected_lsn
+from lakebed.fleet.log.record import encode_log_record, mark_of
+from lakebed.fleet.log.timeline import (
+    Keys,
+    Timeline,
+    encode_horizon,
+    encode_tail,
+    id_bytes,
+    new_timeline,
+    prunable,
+)
+from lakebed.fleet.model import LogMark
+from lakebed.key_value.port import KeyValueSnapshot
+
+GROUP_BYTES_MAX: Final = 32 << 20
+"""Bytes of rows in one group, unless its first change has more."""
+GROUP_CHANGE_COUNT_MAX: Final = 1_024
+PRUNE_COUNT_MAX: Final = 4_096
+"""Records that one write prunes."""
+_LSN_MAX: Final = (1 << 63) - 2
+
+
+class Signal(Protocol):
+    """Wakes what waits: a thread, or a task of an event loop."""
+
+    def wake(self) -> None:
+        """Let it look again. Called under the log's lock; must not block."""
+
+
+class Reading(Protocol):
+    """What a change may ask of the store while it is planned."""
+
+    write_ids_kept: int
+
+    def snapshot(self) -> KeyValueSnapshot:
+        """Everything, durable, as it is now."""
+
+
+@dataclass(slots=True)
+class Group:
+    """One write of a store, and what is known after it."""
+
+    puts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    deletes: list[bytes] = field(default_factory=list)
+    expected: dict[bytes, bytes | None] = field(default_factory=dict)
+    after: list[Callable[[], None]] = field(default_factory=list)
+    """What makes the memory of timelines agree with the write, and sets the results; under the log's lock."""
+    tails: dict[str, LogMark] = field(default_factory=dict)
+    """The position behind the appends of this group, by timeline."""
+    appended: dict[tuple[str, bytes], int] = field(default_factory=dict)
+    """LSNs of this group's appends, by timeline and write id."""
+    sizes: list[tuple[str, int, int]] = field(default_factory=list)
+    """Timeline, last LSN and bytes of each record."""
+
+    def expect_tail(self, known: Timeline) -> None:
+        """Write only if a timeline ends where it is known to end."""
+        tail = encode_tail(known.mark, begun_after=known.begun_after)
+        self.expected.setdefault(known.keys.tail, tail)
+
+
+class Change:
+    """A change of one timeline, from the call until its result is there.
+
+    Attributes:
+        lsn: the result of an append.
+        error: why it was not made.
+        is_done: whether one of both is final.
+        is_again: whether the change has more to do, in a later group.
+    """
+
+    size_bytes = 0
+    kind = ""
+
+    def __init__(self, timeline: str, signal: Signal) -> None:
+        self.timeline = timeline
+        self.signal = signal
+        self.lsn = 0
+        self.error: LakebedError | None = None
+        self.is_done = False
+        self.is_again = False
+
+    def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
+        """Add what the change does to a group; what is known of the timeline after a change that begins or ends it.
+
+        Raises `LakebedError`: the change cannot be made.
+        """
+        raise NotImplementedError
+
+    def finish(self, error: LakebedError | None = None) -> None:
+        """Set the result. Under the log's lock."""
+        self.error = error
+        self.is_done = True
+
+    def result(self) -> int:
+        """The LSN, or the error."""
+        if self.error is not None:
+            raise self.error
+        return self.lsn
+
+
+class Append(Change):
+    """`Log.append`."""
+
+    kind = "append"
+
+    def __init__(
+        self, timeline: str, signal: Signal, *, rows: pa.RecordBatch, write_id: str, expected: int | None
+    ) -> None:
+        super().__init__(timeline, signal)
+        self.size_bytes = rows.nbytes
+        self._rows = rows
+        self._write_id = write_id
+        self._id = id_bytes(write_id)
+        self._expected = expected
+
+    def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
+        if known is None:
+            raise timeline_not_found(self.timeline)
+        found = known.write_ids.get(self._id) or group.appended.get((self.timeline, self._id))
+        if found is not None:
+            group.after.append(lambda: self._set(found))
+            return known
+        before = group.tails.get(self.timeline, known.mark)
+        if self._expected is not None and self._expected != before.lsn:
+            error = unexpected_lsn(self.timeline, expected=self._expected, last=before.lsn)
+            group.after.append(lambda: self.finish(error))
+            group.expect_tail(known)
+            return known
+        body = encode_log_record(self._rows, before=before, write_id=self._write_id)
+        mark = mark_of(body)
+        group.puts.append((keys.record(mark.lsn), body))
+        group.puts.append((keys.write_id(mark.lsn), self._id))
+        group.puts.append((keys.tail, encode_tail(mark, begun_after=known.begun_after)))
+        group.expect_tail(known)
+        group.sizes.append((self.timeline, mark.lsn, len(body)))
+        group.tails[self.timeline] = mark
+        group.appended[self.timeline, self._id] = mark.lsn
+
+        def remember() -> None:
+            known.mark = mark
+            known.write_ids[self._id] = mark.lsn
+            known.recent.append((mark.lsn, body))
+            self._set(mark.lsn)
+
+        group.after.append(remember)
+        return known
+
+    def _set(self, lsn: int) -> None:
+        self.lsn = lsn
+        self.finish()
+
+
+class Create(Change):
+    """`Log.create`."""
+
+    kind = "create"
+
+    def __init__(self, timeline: str, signal: Signal, *, after: int) -> None:
+        super().__init__(timeline, signal)
+        self._after = after
+
+    def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
+        if known is not None and known.begun_after != self._after:
+            raise timeline_exists(self.timeline, after=self._after, begun_after=known.begun_after)
+        group.after.append(self.finish)
+        if known is not None:
+            return known
+        made = new_timeline(keys, self.timeline, after=self._after)
+        group.puts.append((keys.tail, encode_tail(made.mark, begun_after=self._after)))
+        group.puts.append((keys.horizon, encode_horizon(self._after)))
+        group.expected[keys.tail] = None
+        return made
+
+
+class Prune(Change):
+    """`Log.prune`."""
+
+    kind = "prune"
+
+    def __init__(self, timeline: str, signal: Signal, *, through: int) -> None:
+        super().__init__(timeline, signal)
+        self._through = through
+
+    def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
+        if known is None:
+            raise timeline_not_found(self.timeline)
+        if self._through > known.mark.lsn:
+            raise log_ends_before(self.timeline, lsn=self._through, last=known.mark.lsn)
+        self.is_again = False
+        gone: Sequence[int] = ()
+        with reading.snapshot() as now:
+            ends = prunable(now, keys, self._through) if self._through > known.horizon else ()
+        gone = [lsn for lsn in ends if lsn > known.horizon][:PRUNE_COUNT_MAX]
+        if not gone:
+            group.after.append(self.finish)
+            return known
+        horizon = gone[-1]
+        newer = sum(lsn > horizon for lsn in known.write_ids.values())
+        old = [lsn for lsn in ends if lsn <= horizon]
+        forgotten = old[: max(0, len(old) - max(0, reading.write_ids_kept - newer))]
+        group.puts.append((keys.horizon, encode_horizon(horizon)))
+        group.expected[keys.horizon] = encode_horizon(known.horizon)
+        group.deletes += [keys.record(lsn) for lsn in gone]
+        group.deletes += [keys.write_id(lsn) for lsn in forgotten]
+        is_last = len(gone) < PRUNE_COUNT_MAX
+
+        def remember() -> None:
+            known.horizon = horizon
+            known.forget_recent(horizon)
+            self.is_again = not is_last
+            if is_last:
+                self.finish()
+
+        group.after.append(remember)
+        return known
+
+
+class Drop(Change):
+    """`Log.drop`: the tail first, so that no append follows; then records, as many as one write can have."""
+
+    kind = "drop"
+
+    def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
+        with reading.snapshot() as now:
+            gone = list(prunable(now, keys, _LSN_MAX))[:PRUNE_COUNT_MAX]
+        if known is None and not gone:
+            group.after.append(self.finish)
+            return None
+        is_last = len(gone) < PRUNE_COUNT_MAX
+        if known is not None:
+            group.expect_tail(known)
+        group.deletes += [keys.tail, keys.horizon]
+        group.deletes += [keys.record(lsn) for lsn in gone]
+        group.deletes += [keys.write_id(lsn) for lsn in gone]
+
+        def remember() -> None:
+            self.is_again = not is_last
+            if is_last:
+                self.finish()
+
+        group.after.append(remember)
+        return None
+
+
+class Load(Change):
+    """Makes a timeline known, or finds that it is not there; changes nothing."""
+
+    kind = "load"
+
+    def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
+        group.after.append(self.finish)
+        return known

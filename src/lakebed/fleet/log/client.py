@@ -1,0 +1,279 @@
+"""`HttpLog`: the embedded log, asked over HTTP.
+
+Owns: the pool of connections, which endpoint is asked, and how long. Every call can be asked again: an append by its
+write id, the others because they do nothing the second time. So a call goes to one endpoint after another until one
+answers, at most for `patience_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
+
+Invariants: the token is in no error, log or `repr`. Does not know: what the service does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+import urllib3
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
+
+from lakebed import errors
+from lakebed.errors import (
+    Closed,
+    Fenced,
+    InternalError,
+    InvalidRequest,
+    LakebedError,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedFormat,
+)
+from lakebed.fleet.log.bodies import (
+    API,
+    WAIT_S_MAX,
+    AppendItem,
+    AppendResult,
+    BoundsBody,
+    WaitBody,
+    decode_bodies,
+    encode_rows,
+)
+from lakebed.fleet.log.port import (
+    READ_BYTES_DEFAULT,
+    READ_BYTES_MAX,
+    Log,
+    LogBounds,
+    check_append,
+    check_lsn,
+    check_timeline,
+)
+from lakebed.fleet.log.record import LogRecord, decode_log_record
+from lakebed.runtime import Environment
+
+PATIENCE_S: Final = 20.0
+"""Longer than the lease of an owner that crashed on another machine."""
+_CONNECT_S: Final = 2.0
+_READ_S: Final = 15.0
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 1.0
+_CONNECTIONS_MAX: Final = 128
+_KIND_HEADER: Final = "x-lakebed-error"
+_CLASS_HEADER: Final = "x-lakebed-error-class"
+_AGAIN: Final = (Unavailable, Fenced, Closed, OutcomeUnknown)
+"""Errors of an endpoint after which another one may answer, or the same one later."""
+
+T = TypeVar("T")
+
+
+class _ErrorBody(msgspec.Struct):
+    message: str
+    facts: dict[str, Any] = {}
+
+
+class HttpLog(Log):
+    """The embedded log behind HTTP. Thread-safe.
+
+    Args:
+        endpoints: URLs of its processes, the owner and standbys, such as ``http://127.0.0.1:4100``.
+        token: of the log; None: it needs none.
+        patience_s: how long a call is asked again.
+        environment: clock and randomness.
+
+    Raises `InvalidRequest` (``invalid_url``). Cost: no request.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        token: str | None = None,
+        patience_s: float = PATIENCE_S,
+        environment: Environment | None = None,
+    ) -> None:
+        self._endpoints = tuple(map(_checked, endpoints))
+        if not self._endpoints:
+            raise InvalidRequest("A log has at least one URL: write http://host:port.", kind="invalid_url")
+        self._environment = environment or Environment()
+        self._patience_s = patience_s
+        self._headers = {"user-agent": "lakebed", **({"authorization": f"Bearer {token}"} if token else {})}
+        self._pool = urllib3.PoolManager(num_pools=len(self._endpoints), maxsize=_CONNECTIONS_MAX)
+        self._preferred = 0
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"HttpLog({', '.join(self._endpoints)})"
+
+    # ---- the port
+
+    def create(self, timeline: str, *, after: int = 0) -> None:
+        """Cost: 1 request."""
+        self._send("PUT", _path(timeline), query={"after": check_lsn(after, name="after")})
+
+    def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
+        """Cost: 1 request."""
+        check_append(timeline, rows, write_id=write_id, expected=expected)
+        body = msgspec.msgpack.encode([AppendItem(timeline, encode_rows(rows, write_id=write_id), expected)])
+        lsn: int = self._asked(lambda endpoint: _lsn_in(self._request(endpoint, "POST", f"{API}/append", body)))
+        return lsn
+
+    def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
+        """Cost: 1 request."""
+        query = {"after": check_lsn(after, name="after"), "bytes_max": max(1, min(bytes_max, READ_BYTES_MAX))}
+        reply = self._send("GET", f"{_path(timeline)}/records", query=query)
+        return [decode_log_record(body, timeline=timeline) for body in decode_bodies(reply)]
+
+    def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
+        """Cost: 1 request, and 1 more for each 10 s."""
+        for timeline, lsn in after.items():
+            check_timeline(timeline)
+            check_lsn(lsn, name="after")
+        clock = self._environment.clock
+        ends_s = clock.monotonic_s() + timeout_s
+        while True:
+            left_s = max(0.0, ends_s - clock.monotonic_s())
+            body = msgspec.json.encode(WaitBody(dict(after), min(left_s, WAIT_S_MAX)))
+            found = _json(self._send("POST", f"{API}/wait", body), dict[str, int])
+            if found or left_s <= WAIT_S_MAX:
+                return found
+
+    def prune(self, timeline: str, through: int) -> None:
+        """Cost: 1 request."""
+        self._send("POST", f"{_path(timeline)}/prune", query={"through": check_lsn(through, name="through")})
+
+    def drop(self, timeline: str) -> None:
+        """Cost: 1 request."""
+        self._send("DELETE", _path(timeline))
+
+    def bounds(self, timeline: str) -> LogBounds:
+        """Cost: 1 request."""
+        found = _json(self._send("GET", f"{_path(timeline)}/bounds"), BoundsBody)
+        return LogBounds(found.first, found.last)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._pool.clear()
+
+    # ---- requests
+
+    def _send(
+        self, method: str, path: str, body: bytes | None = None, *, query: Mapping[str, int] | None = None
+    ) -> bytes:
+        if query:
+            path += "?" + "&".join(f"{name}={value}" for name, value in query.items())
+        return self._asked(lambda endpoint: self._request(endpoint, method, path, body))
+
+    def _asked(self, ask: Callable[[str], T]) -> T:
+        """Ask one endpoint after another, the one that answered last first, until one answers."""
+        clock, rng = self._environment.clock, self._environment.rng
+        ends_s = clock.monotonic_s() + self._patience_s
+        pause_s = _PAUSE_S
+        unclear = False
+        for turn in range(1_000_000):
+            if self._is_closed:
+                raise Closed("The log was closed: open it again.")
+            number = (self._preferred + turn) % len(self._endpoints)
+            try:
+                found = ask(self._endpoints[number])
+                self._preferred = number
+                return found
+            except _AGAIN as error:
+                unclear = unclear or not isinstance(error, Unavailable)
+                if clock.monotonic_s() + pause_s >= ends_s:
+                    raise self._gave_up(error, unclear=unclear) from error
+            if (turn + 1) % len(self._endpoints) == 0:
+                clock.sleep(pause_s * rng.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        raise InternalError("A log was asked a million times.")
+
+    def _gave_up(self, error: LakebedError, *, unclear: bool) -> LakebedError:
+        where = ", ".join(self._endpoints)
+        if unclear:
+            return OutcomeUnknown(
+                f"The log at {where} did not answer, and what was asked may have happened: ask again with the same "
+                f"arguments. The last answer: {error.message}",
+                kind="log_unavailable",
+            )
+        return Unavailable(
+            f"The log at {where} did not answer within {self._patience_s:g} s: check that `lakebed fleet log` runs, "
+            f"then try again. The last answer: {error.message}",
+            kind="log_unavailable",
+        )
+
+    def _request(self, endpoint: str, method: str, path: str, body: bytes | None) -> bytes:
+        """One request to one endpoint; the reply's body."""
+        try:
+            reply = self._pool.request(
+                method,
+                endpoint + path,
+                body=body,
+                headers=self._headers,
+                retries=False,
+                timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
+                redirect=False,
+            )
+        except HTTPError as error:
+            cause = error.reason if isinstance(error, MaxRetryError) else error
+            if method == "GET" or isinstance(cause, NewConnectionError):
+                raise Unavailable(f"{endpoint} does not answer.") from error
+            raise OutcomeUnknown(f"{endpoint} did not answer in time, or closed the connection.") from error
+        if reply.status < 300:
+            return reply.data
+        raise _error(reply, endpoint)
+
+
+def _error(reply: urllib3.BaseHTTPResponse, endpoint: str) -> LakebedError:
+    kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
+    try:
+        found = msgspec.json.decode(reply.data, type=_ErrorBody)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = _ErrorBody(f"{endpoint} answered with status {reply.status}.")
+    if kind is None:
+        if reply.status >= 500:
+            return Unavailable(found.message)
+        return InvalidRequest(f"{endpoint} is not a lakebed log: {found.message}", kind="invalid_url")
+    return _made(name, found.message, kind, found.facts)
+
+
+def _made(name: str, message: str, kind: str, facts: dict[str, Any]) -> LakebedError:
+    made = getattr(errors, name) if name in errors.__all__ else InternalError
+    error: LakebedError = made(message, kind=kind)
+    error.facts.update(facts)
+    return error
+
+
+def _lsn_in(reply: bytes) -> int:
+    results = _json(reply, list[AppendResult])
+    if len(results) != 1:
+        raise InternalError(f"The log answered one append with {len(results)} results.")
+    result = results[0]
+    if result.error:
+        raise _made(result.error, result.message, result.kind, result.facts)
+    return result.lsn
+
+
+def _json(reply: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(reply, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnsupportedFormat(
+            f"The reply is unreadable ({error}): it is not a lakebed log's, or it is one of another version."
+        ) from error
+
+
+def _path(timeline: str) -> str:
+    return f"{API}/timelines/{check_timeline(timeline)}"
+
+
+def _checked(endpoint: str) -> str:
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.query or parts.username:
+        raise InvalidRequest(
+            f"{endpoint!r} is not the URL of a log: write http://host:port, several with commas between them.",
+            kind="invalid_url",
+        )
+    return f"{parts.scheme}://{parts.netloc}"

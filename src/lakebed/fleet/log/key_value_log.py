@@ -1,0 +1,556 @@
+"""The log over the key-value port: in a database of this process, or in PostgreSQL that several processes share.
+
+Owns: whose turn it is to write, what is kept in memory, and how a write without a clear answer is settled. Changes wait
+in lanes: one for each store that this process owns, one for each timeline of a store that is shared. The first caller
+that waits in a lane takes everything that waits there and writes it at once (`lakebed.fleet.log.changes`).
+
+Invariants:
+- What is known of a timeline in memory is durable, and of an owned store complete. It is forgotten whenever a write has
+  no clear answer or meets another writer's, and then read again; so a lost reply is settled by the write id that is
+  found.
+- Reads from memory return only what is durable. A process that lost its store may serve an older end; it never reports
+  records as lost without asking the store, which then refuses it.
+- No store call happens under the lock.
+
+Does not know: HTTP, how stores are opened, or shards on several machines.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import xxhash
+
+from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.fleet.log.changes import (
+    GROUP_BYTES_MAX,
+    GROUP_CHANGE_COUNT_MAX,
+    Append,
+    Change,
+    Create,
+    Drop,
+    Group,
+    Load,
+    Prune,
+    Signal,
+)
+from lakebed.fleet.log.port import (
+    READ_BYTES_DEFAULT,
+    READ_BYTES_MAX,
+    WAIT_S_MAX,
+    WRITE_IDS_KEPT,
+    Log,
+    LogBounds,
+    check_append,
+    check_lsn,
+    check_timeline,
+    log_ends_before,
+    log_pruned,
+    timeline_not_found,
+)
+from lakebed.fleet.log.record import LogRecord, decode_log_record
+from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, stored_records, trim
+from lakebed.key_value.port import KeyValue, KeyValueSnapshot
+from lakebed.kv.group_commit import copy_error
+from lakebed.metrics import default_registry
+from lakebed.runtime import Condition, Environment
+
+_APPENDS: Final = default_registry.counter(
+    "lakebed_fleet_log_appends_total", help_text="Appends that were acknowledged."
+)
+_GROUPS: Final = default_registry.counter(
+    "lakebed_fleet_log_groups_total", help_text="Writes of a store by the log, each with all changes that waited."
+)
+
+RECENT_BYTES_MAX: Final = 64 << 20
+"""Bytes of the newest records that are kept in memory, over all timelines of an owned store."""
+TIMELINE_COUNT_MAX: Final = 16_384
+"""Timelines that are kept in memory."""
+_TRIES_MAX: Final = 8
+_PAUSE_S: Final = 0.02
+"""Before the second try; doubled for each after it."""
+_POLL_S: Final = 0.02
+_POLL_S_MAX: Final = 0.25
+_CLOSE_S: Final = 30.0
+
+
+class _Lane:
+    """Changes of which one group is written at a time."""
+
+    __slots__ = ("is_led", "store", "waiting")
+
+    def __init__(self, store: KeyValue) -> None:
+        self.store = store
+        self.waiting: deque[Change] = deque()
+        self.is_led = False
+
+
+class _Thread:
+    """Wakes a thread that waits under the log's lock."""
+
+    __slots__ = ("changed",)
+
+    def __init__(self, changed: Condition) -> None:
+        self.changed = changed
+
+    def wake(self) -> None:
+        self.changed.notify_all()
+
+
+class Watcher:
+    """Waits for timelines to end at another LSN than is known."""
+
+    __slots__ = ("after", "signal")
+
+    def __init__(self, after: Mapping[str, int], signal: Signal) -> None:
+        self.after = after
+        self.signal = signal
+
+
+class KeyValueLog(Log):
+    """The log over key-value stores. Thread-safe.
+
+    Args:
+        stores: timelines are spread over them by a hash of their names; closed by `close`.
+        environment: clock and locks.
+        prefix: of all keys, in a store that has other things too.
+        is_shared: whether other processes append to the same stores.
+        write_ids_kept: appends to a timeline for which a write id is remembered.
+        recent_bytes_max: of the newest records that are kept in memory.
+    """
+
+    def __init__(
+        self,
+        stores: Sequence[KeyValue],
+        *,
+        environment: Environment,
+        prefix: bytes = b"",
+        is_shared: bool = False,
+        write_ids_kept: int = WRITE_IDS_KEPT,
+        recent_bytes_max: int = RECENT_BYTES_MAX,
+    ) -> None:
+        self._stores = tuple(stores)
+        self._environment = environment
+        self._prefix = prefix
+        self.is_shared = is_shared
+        self.write_ids_kept = write_ids_kept
+        self._recent_bytes_max = recent_bytes_max
+        self._lock = environment.runtime.lock()
+        self._idle = environment.runtime.condition(self._lock)
+        self._lanes: dict[str | int, _Lane] = {}
+        self._timelines: OrderedDict[str, Timeline] = OrderedDict()
+        self._recent: deque[tuple[str, int, int]] = deque()
+        """Timeline, last LSN and size of each record in memory, in the order of appending."""
+        self._recent_bytes = 0
+        self._watchers: dict[str, set[Watcher]] = {}
+        self._is_closed = False
+
+    # ---- the port
+
+    def create(self, timeline: str, *, after: int = 0) -> None:
+        """Cost: as `append`."""
+        self._made(Create, check_timeline(timeline), after=check_lsn(after, name="after"))
+
+    def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
+        """Cost: one write of the store, shared with all that wait in the lane; on an owned database 1 PUT."""
+        check_append(timeline, rows, write_id=write_id, expected=expected)
+        return self._made(Append, timeline, rows=rows, write_id=write_id, expected=expected)
+
+    def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
+        bodies = self.read_bodies(timeline, after, bytes_max=bytes_max)
+        return [decode_log_record(body, timeline=timeline) for body in bodies]
+
+    def read_bodies(self, timeline: str, after: int, *, bytes_max: int) -> list[bytes]:
+        """As `read`: the bytes of each record. Cost: from memory 2 us; else a snapshot and a scan."""
+        check_timeline(timeline)
+        check_lsn(after, name="after")
+        bytes_max = min(bytes_max, READ_BYTES_MAX)
+        with self._lock:
+            self._check_open()
+            known = self._remembered(timeline)
+            if known is not None and known.recent_after <= after <= known.mark.lsn:
+                return known.recent_behind(after, bytes_max=bytes_max)
+        keys = Keys.of(timeline, prefix=self._prefix)
+        with self._store(timeline).snapshot() as now:
+            bounds = self._bounds_in(now, keys, timeline)
+            if after < bounds.first - 1:
+                raise log_pruned(timeline, after=after, first=bounds.first)
+            if after > bounds.last:
+                raise log_ends_before(timeline, lsn=after, last=bounds.last)
+            return stored_records(now, keys, after, bytes_max=bytes_max)
+
+    def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
+        """Cost: for timelines of an owned store that are in memory nothing; of a shared store a get at each look."""
+        for timeline, lsn in after.items():
+            check_timeline(timeline)
+            check_lsn(lsn, name="after")
+        clock = self._environment.clock
+        ends_s = clock.monotonic_s() + min(max(0.0, timeout_s), WAIT_S_MAX)
+        watcher = Watcher(after, signal := _Thread(self._environment.runtime.condition(self._lock)))
+        poll_s = _POLL_S
+        self.watch(watcher)
+        try:
+            while True:
+                found = self.look(after)
+                left_s = ends_s - clock.monotonic_s()
+                if found or left_s <= 0:
+                    return found
+                with self._lock:
+                    self._check_open()
+                    if self.is_shared:
+                        signal.changed.wait(min(left_s, poll_s))
+                    elif not self._differing(after):
+                        signal.changed.wait(left_s)
+                poll_s = min(2 * poll_s, _POLL_S_MAX)
+        finally:
+            self.unwatch(watcher)
+
+    def prune(self, timeline: str, through: int) -> None:
+        """Cost: a scan of write ids, and one write a `PRUNE_COUNT_MAX` records, shared as that of `append`."""
+        self._made(Prune, check_timeline(timeline), through=check_lsn(through, name="through"))
+
+    def drop(self, timeline: str) -> None:
+        """Cost: as `prune`."""
+        self._made(Drop, check_timeline(timeline))
+
+    def bounds(self, timeline: str) -> LogBounds:
+        """Cost: from memory 1 us; of a shared store a get."""
+        check_timeline(timeline)
+        with self._lock:
+            self._check_open()
+            known = self._remembered(timeline)
+            if known is not None:
+                return known.bounds
+        with self._store(timeline).snapshot() as now:
+            return self._bounds_in(now, Keys.of(timeline, prefix=self._prefix), timeline)
+
+    def maintain(self) -> None:
+        """Reclaim unused space of the stores; now and then, in the background. Costs as `KeyValue.maintain`."""
+        for store in self._stores:
+            store.maintain()
+
+    def close(self) -> None:
+        """What waits ends with `Closed`; what is being written ends first."""
+        clock = self._environment.clock
+        ends_s = clock.monotonic_s() + _CLOSE_S
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            for lane in self._lanes.values():
+                for change in lane.waiting:
+                    change.finish(self._closed())
+                    change.signal.wake()
+                lane.waiting.clear()
+            for watchers in self._watchers.values():
+                for watcher in watchers:
+                    watcher.signal.wake()
+            while any(lane.is_led for lane in self._lanes.values()) and clock.monotonic_s() < ends_s:
+                self._idle.wait(1.0)
+        for store in self._stores:
+            store.close()
+
+    @property
+    def poll_s(self) -> float:
+        """Longest time until another process's append is seen; without other processes, unlimited."""
+        return _POLL_S_MAX if self.is_shared else WAIT_S_MAX
+
+    # ---- whose turn it is
+
+    def submit(self, change: Change) -> None:
+        """Let a change wait in its lane. Its signal wakes when it is done, or when somebody has to `lead`."""
+        with self._lock:
+            self._check_open()
+            lane = self._lane(change.timeline)
+            lane.waiting.append(change)
+            if not lane.is_led and len(lane.waiting) == 1:
+                change.signal.wake()
+
+    def must_lead(self, change: Change) -> bool:
+        """Whether the caller of a change has to `lead` now."""
+        with self._lock:
+            return not change.is_done and not self._must_wait(change)
+
+    def lead(self, change: Change) -> None:
+        """Write the next group of a change's lane, unless another thread does that now."""
+        with self._lock:
+            lane = self._lane(change.timeline)
+            if change.is_done or lane.is_led or not lane.waiting:
+                return
+            lane.is_led = True
+            taken = _taken(lane.waiting)
+        try:
+            self._write(lane, taken)
+        except LakebedError as error:
+            self._fail(taken, error)
+        except BaseException as error:
+            self._fail(taken, InternalError(f"Writing to the log failed: {type(error).__name__}: {error}"))
+            raise
+        finally:
+            with self._lock:
+                for one in reversed(taken):
+                    if not one.is_done and not self._is_closed:
+                        lane.waiting.appendleft(one)
+                    else:
+                        if not one.is_done:
+                            one.finish(self._closed())
+                        one.signal.wake()
+                lane.is_led = False
+                if lane.waiting:
+                    lane.waiting[0].signal.wake()
+                elif self.is_shared:
+                    del self._lanes[change.timeline]
+                if self._is_closed:
+                    self._idle.notify_all()
+
+    def _made(self, kind: Callable[..., Change], timeline: str, **arguments: object) -> int:
+        """Make a change in this thread; its result."""
+        signal = _Thread(self._environment.runtime.condition(self._lock))
+        change = kind(timeline, signal, **arguments)
+        self.submit(change)
+        while True:
+            with self._lock:
+                while not change.is_done and self._must_wait(change):
+                    signal.changed.wait()
+                if change.is_done:
+                    break
+            self.lead(change)
+        return change.result()
+
+    def _must_wait(self, change: Change) -> bool:
+        """Whether another thread writes now, or has to. Under the lock."""
+        lane = self._lane(change.timeline)
+        return lane.is_led or not lane.waiting or lane.waiting[0] is not change
+
+    def _lane(self, timeline: str) -> _Lane:
+        """Under the lock."""
+        name = timeline if self.is_shared else self._shard(timeline)
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = _Lane(self._store(timeline))
+        return lane
+
+    def _shard(self, timeline: str) -> int:
+        return xxhash.xxh3_64_intdigest(timeline.encode()) % len(self._stores)
+
+    def _store(self, timeline: str) -> KeyValue:
+        return self._stores[self._shard(timeline)]
+
+    # ---- writing a group
+
+    def _write(self, lane: _Lane, taken: Sequence[Change]) -> None:
+        """Make the changes, or set their errors; those that have more to do stay undone."""
+        unclear: LakebedError | None = None
+        clock = self._environment.clock
+        for turn in range(_TRIES_MAX):
+            if turn:
+                clock.sleep(_PAUSE_S * 2 ** (turn - 1) * self._environment.rng.uniform(0.5, 1.0))
+            try:
+                self._write_once(lane.store, [change for change in taken if not change.is_done])
+                return
+            except Conflict as error:
+                if error.kind != "unexpected_value":
+                    raise
+                unclear = unclear or Unavailable(
+                    "Other writers of the timeline were faster each time: append again.", kind="log_contended"
+                )
+            except OutcomeUnknown as error:
+                unclear = error
+            except Unavailable as error:
+                if not isinstance(unclear, OutcomeUnknown):
+                    raise
+                unclear = OutcomeUnknown(error.message, kind=error.kind)
+            finally:
+                if unclear is not None:
+                    self._forget(change.timeline for change in taken)
+        assert unclear is not None
+        raise unclear
+
+    def _write_once(self, store: KeyValue, changes: Sequence[Change]) -> None:
+        group = Group()
+        reading = _Reading(store, self.write_ids_kept)
+        found: dict[str, Timeline | None] = {}
+        planned: dict[str, Timeline | None] = {}
+        for change in changes:
+            name = change.timeline
+            if name not in found:
+                found[name] = planned[name] = self._known(name, reading)
+            try:
+                planned[name] = change.plan(group, planned[name], Keys.of(name, prefix=self._prefix), reading)
+            except (Unavailable, OutcomeUnknown):
+                raise
+            except LakebedError as error:
+                group.after.append(partial(change.finish, error))
+                known = planned[name]
+                if known is not None:  # in memory it may be an older one: the error counts if it is not
+                    group.expect_tail(known)
+        if group.puts or group.deletes or group.expected:
+            store.write(group.puts, group.deletes, expected=group.expected)
+            _GROUPS.add(1)
+        _APPENDS.add(len(group.appended))
+        with self._lock:
+            for step in group.after:
+                step()
+            self._remember(planned, group)
+
+    def _known(self, timeline: str, reading: _Reading) -> Timeline | None:
+        """What is in memory of a timeline, or else in the store. Cost: nothing, or a snapshot."""
+        with self._lock:
+            known = self._timelines.get(timeline)
+        if known is not None and not known.is_stale:
+            return known
+        with reading.snapshot() as now:
+            keys = Keys.of(timeline, prefix=self._prefix)
+            return load_timeline(now, keys, timeline, known=known, write_ids_kept=self.write_ids_kept)
+
+    def _forget(self, timelines: Iterable[str]) -> None:
+        """Read some timelines again before they are used: something else may have been written."""
+        with self._lock:
+            for timeline in timelines:
+                known = self._timelines.get(timeline)
+                if known is not None:
+                    known.is_stale = True
+
+    def _remember(self, planned: Mapping[str, Timeline | None], group: Group) -> None:
+        """Keep what is known after a write, and wake what waits for it. Under the lock."""
+        for timeline, known in planned.items():
+            if known is None:
+                self._timelines.pop(timeline, None)
+            else:
+                self._timelines[timeline] = known
+                self._timelines.move_to_end(timeline)
+                trim(known.write_ids, self.write_ids_kept)
+            for watcher in self._watchers.get(timeline, ()):
+                watcher.signal.wake()
+        while len(self._timelines) > TIMELINE_COUNT_MAX:
+            self._timelines.popitem(last=False)
+        if self.is_shared:
+            for timeline in group.tails:
+                known = self._timelines.get(timeline)
+                if known is not None:
+                    known.forget_recent(known.mark.lsn)
+            return
+        for timeline, lsn, size in group.sizes:
+            self._recent.append((timeline, lsn, size))
+            self._recent_bytes += size
+        while self._recent_bytes > self._recent_bytes_max:
+            timeline, lsn, size = self._recent.popleft()
+            self._recent_bytes -= size
+            known = self._timelines.get(timeline)
+            if known is not None:
+                known.forget_recent(lsn)
+
+    def _fail(self, changes: Sequence[Change], error: LakebedError) -> None:
+        with self._lock:
+            for change in changes:
+                if not change.is_done:
+                    change.finish(copy_error(error))
+
+    # ---- waiting for more
+
+    def watch(self, watcher: Watcher) -> None:
+        """Wake a watcher at every change of its timelines, from now on."""
+        with self._lock:
+            for timeline in watcher.after:
+                self._watchers.setdefault(timeline, set()).add(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Wake it no longer."""
+        with self._lock:
+            for timeline in watcher.after:
+                watchers = self._watchers.get(timeline)
+                if watchers is not None:
+                    watchers.discard(watcher)
+                    if not watchers:
+                        del self._watchers[timeline]
+
+    def look(self, after: Mapping[str, int]) -> dict[str, int]:
+        """`wait_many` without waiting. Cost: for timelines that are not in memory a snapshot and a scan each."""
+        if self.is_shared:
+            return self._stored_differing(after)
+        with self._lock:
+            self._check_open()
+            unknown = [timeline for timeline in after if self._remembered(timeline) is None]
+        for timeline in unknown:
+            self._made(Load, timeline)
+        with self._lock:
+            found = self._differing(after)
+        return self._sure(found, after)
+
+    def _remembered(self, timeline: str) -> Timeline | None:
+        """A timeline of an owned store that is in memory, as it is. Under the lock."""
+        known = None if self.is_shared else self._timelines.get(timeline)
+        return None if known is None or known.is_stale else known
+
+    def _differing(self, after: Mapping[str, int]) -> dict[str, int]:
+        """Under the lock."""
+        known = ((timeline, self._remembered(timeline), lsn) for timeline, lsn in after.items())
+        return {timeline: one.mark.lsn for timeline, one, lsn in known if one is not None and one.mark.lsn != lsn}
+
+    def _sure(self, found: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
+        """The same, asked of the store where a timeline seems shorter: this process may not own it any more."""
+        shorter = {timeline: after[timeline] for timeline, last in found.items() if last < after[timeline]}
+        return {**found, **self._stored_differing(shorter)} if shorter else found
+
+    def _stored_differing(self, after: Mapping[str, int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for store in self._stores:
+            names = [timeline for timeline in after if self._store(timeline) is store]
+            if not names:
+                continue
+            with store.snapshot() as now:
+                tails = now.get_many([Keys.of(timeline, prefix=self._prefix).tail for timeline in names])
+            for timeline, value in zip(names, tails, strict=True):
+                if value is not None:
+                    last = decode_tail(value, timeline=timeline)[0].lsn
+                    if last != after[timeline]:
+                        found[timeline] = last
+        return found
+
+    def _bounds_in(self, now: KeyValueSnapshot, keys: Keys, timeline: str) -> LogBounds:
+        tail, horizon = now.get_many([keys.tail, keys.horizon])
+        if tail is None:
+            raise timeline_not_found(timeline)
+        mark, _ = decode_tail(tail, timeline=timeline)
+        return LogBounds(decode_horizon(horizon, timeline=timeline) + 1, mark.lsn)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise self._closed()
+
+    def _closed(self) -> Closed:
+        return Closed("The log was closed: open it again.")
+
+
+def _taken(waiting: deque[Change]) -> list[Change]:
+    """The next group: changes from the front that can be one write."""
+    taken: list[Change] = []
+    kinds: dict[str, str] = {}
+    size = 0
+    while waiting and len(taken) < GROUP_CHANGE_COUNT_MAX:
+        change = waiting[0]
+        kind = kinds.get(change.timeline)
+        if kind is not None and not kind == change.kind == Append.kind:
+            break
+        if taken and size + change.size_bytes > GROUP_BYTES_MAX:
+            break
+        kinds[change.timeline] = change.kind
+        size += change.size_bytes
+        taken.append(waiting.popleft())
+    return taken
+
+
+class _Reading:
+    """What changes may ask of a store."""
+
+    def __init__(self, store: KeyValue, write_ids_kept: int) -> None:
+        self._store = store
+        self.write_ids_kept = write_ids_kept
+
+    def snapshot(self) -> KeyValueSnapshot:
+        """As `KeyValue.snapshot`."""
+        return self._store.snapshot()

@@ -1,0 +1,204 @@
+"""One timeline of the log in a key-value store: its keys, and what of it is kept in memory.
+
+Keys (DO NOT CHANGE; numbers of LSNs have 20 digits, so that keys are in their order)::
+
+    t/<timeline>          tail: the last LSN and the checksum of the last record, and the LSN after which it was begun
+    h/<timeline>          horizon: the last LSN that was pruned, or that after which it was begun
+    r/<timeline>/<LSN>    the record that ends at an LSN
+    i/<timeline>/<LSN>    the write id of the record that ends at an LSN; kept for a while after it was pruned
+
+Invariants: every append changes the tail under the condition that it is the one that was read; so of two appends at one
+position one fails. `r/` has a key for each `i/` key above the horizon.
+
+Format page: docs/format/fleet-log.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from lakebed.errors import Corruption
+from lakebed.fleet.log.port import LogBounds
+from lakebed.fleet.log.record import begin
+from lakebed.fleet.model import LogMark
+from lakebed.key_value.port import KeyValueSnapshot
+
+_TAIL: Final = struct.Struct("<QQQ")
+_LSN: Final = struct.Struct("<Q")
+_DIGITS: Final = 20
+
+
+class Keys(NamedTuple):
+    """The keys of one timeline."""
+
+    tail: bytes
+    horizon: bytes
+    records: bytes
+    write_ids: bytes
+
+    @classmethod
+    def of(cls, timeline: str, *, prefix: bytes = b"") -> Keys:
+        """All of a timeline's keys begin with `prefix`, of a store that has other things too."""
+        name = timeline.encode()
+        return cls(
+            prefix + b"t/" + name, prefix + b"h/" + name, prefix + b"r/" + name + b"/", prefix + b"i/" + name + b"/"
+        )
+
+    def record(self, lsn: int) -> bytes:
+        """Of the record that ends at an LSN."""
+        return b"%s%0*d" % (self.records, _DIGITS, lsn)
+
+    def write_id(self, lsn: int) -> bytes:
+        """Of the write id of the record that ends at an LSN."""
+        return b"%s%0*d" % (self.write_ids, _DIGITS, lsn)
+
+
+def lsn_in(key: bytes) -> int:
+    """The LSN at the end of a key."""
+    return int(key[-_DIGITS:])
+
+
+def encode_tail(mark: LogMark, *, begun_after: int) -> bytes:
+    """The value of a tail."""
+    return _TAIL.pack(mark.lsn, int(mark.checksum, 16), begun_after)
+
+
+def decode_tail(value: bytes, *, timeline: str) -> tuple[LogMark, int]:
+    """The position at the end of a timeline, and the LSN after which it was begun."""
+    if len(value) != _TAIL.size:
+        raise Corruption(f"The tail of {timeline} in the log has {len(value)} bytes, not {_TAIL.size}.", path=timeline)
+    last, checksum, begun_after = _TAIL.unpack(value)
+    return LogMark(lsn=last, checksum=f"{checksum:016x}"), begun_after
+
+
+def encode_horizon(lsn: int) -> bytes:
+    """The value of a horizon."""
+    return _LSN.pack(lsn)
+
+
+def decode_horizon(value: bytes | None, *, timeline: str) -> int:
+    """The last LSN that was pruned."""
+    if value is None or len(value) != _LSN.size:
+        raise Corruption(f"The horizon of {timeline} in the log is damaged: {value!r}.", path=timeline)
+    lsn: int = _LSN.unpack(value)[0]
+    return lsn
+
+
+def id_bytes(write_id: str) -> bytes:
+    """A write id as it is stored."""
+    return UUID(write_id).bytes
+
+
+@dataclass(slots=True)
+class Timeline:
+    """What is known of a timeline: durable, and complete up to `mark`.
+
+    Attributes:
+        mark: the position at its end.
+        begun_after: the LSN after which it was begun.
+        horizon: the last LSN that was pruned.
+        write_ids: those of the newest records, oldest first, to the LSN at the end of the record.
+        recent: the newest records, oldest first: all that end behind `recent_after`.
+        is_stale: whether the store may have more by now.
+    """
+
+    keys: Keys
+    mark: LogMark
+    begun_after: int
+    horizon: int
+    write_ids: dict[bytes, int] = field(default_factory=dict)
+    recent: list[tuple[int, bytes]] = field(default_factory=list)
+    recent_after: int = 0
+    is_stale: bool = False
+
+    @property
+    def bounds(self) -> LogBounds:
+        """What can be read."""
+        return LogBounds(self.horizon + 1, self.mark.lsn)
+
+    def recent_behind(self, after: int, *, bytes_max: int) -> list[bytes]:
+        """Records behind an LSN that is not below `recent_after`, the first and as many more as `bytes_max` allows."""
+        found: list[bytes] = []
+        size = 0
+        for _, body in self.recent[bisect_right(self.recent, after, key=_lsn_of) :]:
+            size += len(body)
+            if found and size > bytes_max:
+                break
+            found.append(body)
+        return found
+
+    def forget_recent(self, through: int) -> None:
+        """Drop recent records that end at or before an LSN."""
+        del self.recent[: bisect_right(self.recent, through, key=_lsn_of)]
+        self.recent_after = max(self.recent_after, through)
+
+
+def _lsn_of(entry: tuple[int, bytes]) -> int:
+    return entry[0]
+
+
+def new_timeline(keys: Keys, timeline: str, *, after: int) -> Timeline:
+    """A timeline that begins."""
+    return Timeline(keys, begin(timeline, after=after), after, after, recent_after=after)
+
+
+def load_timeline(
+    now: KeyValueSnapshot, keys: Keys, timeline: str, *, known: Timeline | None, write_ids_kept: int
+) -> Timeline | None:
+    """A timeline as it is in a store; None if it is not there.
+
+    Args:
+        known: what was known of it before, so that only write ids behind it are read.
+        write_ids_kept: most write ids that are kept.
+
+    Cost: 2 gets, and a scan of the write ids that are not known.
+    """
+    value, horizon_value = now.get_many([keys.tail, keys.horizon])
+    if value is None:
+        return None
+    mark, begun_after = decode_tail(value, timeline=timeline)
+    write_ids: dict[bytes, int] = {}
+    start = keys.write_ids
+    if known is not None and known.mark.lsn <= mark.lsn:
+        write_ids = dict(known.write_ids)
+        start = keys.write_id(known.mark.lsn + 1)
+    for key, write_id in now.scan(start, _end(keys.write_ids)):
+        write_ids[write_id] = lsn_in(key)
+    trim(write_ids, write_ids_kept)
+    horizon = decode_horizon(horizon_value, timeline=timeline)
+    return Timeline(keys, mark, begun_after, horizon, write_ids, recent_after=mark.lsn)
+
+
+def trim(write_ids: dict[bytes, int], kept: int) -> int:
+    """Forget the oldest write ids, so that `kept` are left; how many were forgotten."""
+    count = max(0, len(write_ids) - kept)
+    for write_id in list(write_ids)[:count]:
+        del write_ids[write_id]
+    return count
+
+
+def prunable(now: KeyValueSnapshot, keys: Keys, through: int) -> Sequence[int]:
+    """The LSNs at the end of records up to `through` whose write ids are there, ascending. Cost: a scan."""
+    return [lsn_in(key) for key, _ in now.scan(keys.write_ids, keys.write_id(through + 1))]
+
+
+def stored_records(now: KeyValueSnapshot, keys: Keys, after: int, *, bytes_max: int) -> list[bytes]:
+    """Records behind an LSN, the first and as many more as `bytes_max` allows. Cost: a scan."""
+    found: list[bytes] = []
+    size = 0
+    for _, body in now.scan(keys.record(after + 1), _end(keys.records)):
+        size += len(body)
+        if found and size > bytes_max:
+            break
+        found.append(body)
+    return found
+
+
+def _end(prefix: bytes) -> bytes:
+    """The key behind all keys with a prefix that ends in a slash."""
+    return prefix[:-1] + b"0"

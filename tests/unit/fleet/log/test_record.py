@@ -1,0 +1,187 @@
+"""Records of the log: their bytes, their checks and the chain that they form."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import xxhash
+
+from lakebed.errors import Corruption, InvalidRequest
+from lakebed.fleet.log.port import APPEND_BYTES_MAX, check_lsn, check_rows, check_timeline, check_write_id, rows_of
+from lakebed.fleet.log.record import (
+    ChainReader,
+    LogRecord,
+    begin,
+    check_chain,
+    decode_log_record,
+    encode_beginning,
+    encode_log_record,
+    mark_of,
+)
+from lakebed.fleet.model import LogMark
+from lakebed.ids import new_uuid
+from lakebed.lsm.model import ROW_SCHEMA
+
+TIMELINE = "tenant/main"
+WRITE_ID = "00000000-0000-4000-8000-000000000001"
+
+
+def history(*sizes: int, word: bytes = b"v", after: int = 0, timeline: str = TIMELINE) -> list[LogRecord]:
+    """Records of so many rows, one behind the other."""
+    rng = random.Random(1)
+    mark = begin(timeline, after=after)
+    records = []
+    for size in sizes:
+        rows = rows_of([b"k%d" % number for number in range(size)], [word] * size)
+        body = encode_log_record(rows, before=mark, write_id=new_uuid(rng))
+        records.append(decode_log_record(body, timeline=timeline))
+        mark = records[-1].mark
+        assert mark == mark_of(body)
+    return records
+
+
+def test_a_record_is_what_was_encoded() -> None:
+    """Rows, LSNs, write id and the link to the record before it come back; a value of None is a delete."""
+    rows = rows_of([b"a", b"b", b"a"], [b"1", None, b""])
+    body = encode_log_record(rows, before=LogMark(lsn=41, checksum="00000000000000ff"), write_id=WRITE_ID)
+    found = decode_log_record(body, timeline=TIMELINE)
+    assert (found.first_lsn, found.last_lsn, found.write_id) == (42, 44, WRITE_ID)
+    assert found.previous == "00000000000000ff"
+    assert found.columns() == ([b"a", b"b", b"a"], [b"1", None, b""])
+    assert found.rows.column(1).to_pylist() == [42, 43, 44]
+    assert found.size_bytes == len(body)
+
+
+def test_the_checksum_is_the_documented_one() -> None:
+    """Bytes 0 to 7 are the previous checksum, 8 to 15 the hash of those and of the inner record's header."""
+    body = encode_log_record(rows_of([b"a"], [b"1"]), before=LogMark(lsn=0, checksum="0" * 15 + "7"), write_id=WRITE_ID)
+    previous, checksum = struct.unpack_from("<QQ", body)
+    assert previous == 7
+    assert body[16:24] == b"LAKEBWAL"
+    assert checksum == xxhash.xxh3_64_intdigest(body[:8] + body[16:104])
+    assert begin(TIMELINE, after=5).checksum == xxhash.xxh3_64_hexdigest(b"tenant/main 5")
+
+
+def test_every_damaged_byte_is_found() -> None:
+    """A record with any one byte changed, or cut anywhere, is refused."""
+    body = encode_log_record(rows_of([b"key"], [b"value"]), before=begin(TIMELINE, after=0), write_id=WRITE_ID)
+    for at in range(len(body)):
+        damaged = bytearray(body)
+        damaged[at] ^= 0x40
+        with pytest.raises(Corruption):
+            decode_log_record(bytes(damaged), timeline=TIMELINE)
+        with pytest.raises(Corruption):
+            decode_log_record(body[:at], timeline=TIMELINE)
+
+
+def test_a_history_is_followed_and_another_one_is_not() -> None:
+    """The chain goes on from any record of its own history, and from no other position."""
+    records, other = history(1, 3, 2, 1), history(1, 3, 2, 1, word=b"w")
+    assert check_chain(TIMELINE, LogMark(), records) == records[-1].mark
+    assert check_chain(TIMELINE, begin(TIMELINE, after=0), records) == records[-1].mark
+    assert check_chain(TIMELINE, records[1].mark, records[2:]) == records[-1].mark
+    forked: list[tuple[LogMark, list[LogRecord]]] = [
+        (records[1].mark, other[2:]),  # as many rows, others
+        (records[1].mark, records[3:]),  # one is missing
+        (records[1].mark, records[1:]),  # one comes twice
+        (LogMark(), records[1:]),
+        (LogMark(), history(1, timeline="tenant/other")),  # another timeline's
+        (LogMark(lsn=5), history(1, after=6)),
+        (LogMark(lsn=records[1].mark.lsn, checksum=records[0].mark.checksum), records[2:]),
+    ]
+    for mark, found in forked:
+        with pytest.raises(Corruption) as error:
+            check_chain(TIMELINE, mark, found)
+        assert error.value.kind == "log_forked"
+
+
+def test_a_branch_begins_after_its_parent() -> None:
+    """The first record of a timeline that was begun after LSN 70 has LSN 71."""
+    records = history(2, after=70)
+    assert (records[0].first_lsn, records[0].last_lsn) == (71, 72)
+    assert check_chain(TIMELINE, LogMark(lsn=70), records) == records[-1].mark
+
+
+def test_a_beginning_says_where_a_timeline_begins() -> None:
+    """A record without rows stands for the position behind which the first rows come."""
+    found = decode_log_record(encode_beginning(TIMELINE, after=7, write_id=WRITE_ID), timeline=TIMELINE)
+    assert found.mark == begin(TIMELINE, after=7)
+    assert (found.first_lsn, found.rows.num_rows) == (8, 0)
+
+
+class Records:
+    """As much of a log as a reader needs."""
+
+    def __init__(self, records: list[LogRecord]) -> None:
+        self.records = records
+
+    def read(self, timeline: str, after: int, *, bytes_max: int) -> list[LogRecord]:
+        """One record at a time."""
+        return [record for record in self.records if record.last_lsn > after][:1]
+
+
+def test_a_reader_stops_at_a_fork_and_stays_there() -> None:
+    """A reader hands out each record once, and none of a history that another one replaced."""
+    log = Records(history(1, 3, 2))
+    reader = ChainReader(log, TIMELINE, LogMark())
+    assert [reader.read(bytes_max=1)[0].last_lsn for _ in range(2)] == [1, 4]
+    log.records = history(1, 3, 2, word=b"w")
+    for _ in range(2):
+        with pytest.raises(Corruption) as error:
+            reader.read(bytes_max=1)
+        assert (error.value.kind, error.value.facts["lsn"]) == ("log_forked", 4)
+    assert reader.mark.lsn == 4
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    """One row, with some columns as given."""
+    row = {"key": b"k", "sequence": 1, "kind": 0, "value": b"v", "expires_at_ms": None, **columns}
+    return pa.RecordBatch.from_pylist([row], schema=ROW_SCHEMA)
+
+
+REFUSED = {
+    "no rows": (lambda: batch().slice(0, 0), "empty_append"),
+    "too many rows": (lambda: rows_of([b"k"] * ((1 << 18) + 1), [b""] * ((1 << 18) + 1)), "oversized_append"),
+    "too many bytes": (lambda: rows_of([b"k"] * 2, [bytes(APPEND_BYTES_MAX - 1)] * 2), "oversized_append"),
+    "a long value": (lambda: rows_of([b"k"], [bytes(APPEND_BYTES_MAX + 1)]), "oversized_value"),
+    "an empty key": (lambda: batch(key=b""), "empty_key"),
+    "an empty key among others": (lambda: rows_of([b"a", b""], [b"", b""]), "empty_key"),
+    "a long key": (lambda: batch(key=bytes(65_536)), "oversized_key"),
+    "a lifetime": (lambda: batch(expires_at_ms=5), "row_with_lifetime"),
+    "a merge": (lambda: batch(kind=2), "row_is_merge"),
+    "a delete with a value": (lambda: batch(kind=1), "delete_with_value"),
+    "other columns": (lambda: pa.RecordBatch.from_pydict({"key": [b"k"]}), "wrong_type"),
+    "a table": (lambda: pa.Table.from_batches([batch()]), "wrong_type"),
+    "unequal lengths": (lambda: rows_of([b"k"], []), "unequal_lengths"),
+    "text": (lambda: rows_of(["k"], [b"v"]), "wrong_type"),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_rows_that_cannot_be_appended_are_refused(case: str) -> None:
+    """Each fault of rows has its kind, and the check passes rows without one."""
+    make, kind = REFUSED[case]
+    with pytest.raises(InvalidRequest) as error:
+        check_rows(make())
+    assert error.value.kind == kind
+    assert check_rows(batch()).num_rows == 1
+    assert check_rows(rows_of([b"a", b"b"], [None, b"x"]).slice(1, 1)).num_rows == 1
+
+
+def test_names_write_ids_and_lsns_are_checked() -> None:
+    """What does not name a timeline, a write or a position is refused."""
+    assert check_timeline("tenant-1/main.2") == "tenant-1/main.2"
+    for name in ("tenant", "tenant/", "/main", "a/b/c", "a b/c", "a/b*", "a/..", "", None, 5, "a/b\n"):
+        with pytest.raises(InvalidRequest):
+            check_timeline(name)
+    assert check_write_id(WRITE_ID) == WRITE_ID
+    for write_id in ("", "x", WRITE_ID.upper().replace("0", "A"), WRITE_ID.replace("-", ""), None, 7):
+        with pytest.raises(InvalidRequest):
+            check_write_id(write_id)
+    for lsn in (-1, 1 << 63, "1", 1.0, None, True):
+        with pytest.raises(InvalidRequest):
+            check_lsn(lsn, name="after")

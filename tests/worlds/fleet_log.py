@@ -1,0 +1,39 @@
+"""Appending to a log and reading it, as tests of logs do it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+from lakebed.fleet.log.port import Log, rows_of
+from lakebed.ids import new_uuid
+
+TIMELINE: Final = "tenant/main"
+_RNG: Final = random.Random()
+
+
+def write_id() -> str:
+    """A new write id."""
+    return new_uuid(_RNG)
+
+
+def append(log: Log, *values: bytes | None, timeline: str = TIMELINE, **settings: Any) -> int:
+    """Append a row with the key ``k`` for each value."""
+    return log.append(timeline, rows_of([b"k"] * len(values), values), **{"write_id": write_id(), **settings})
+
+
+def values_of(log: Log, timeline: str = TIMELINE, after: int = 0, **settings: int) -> list[tuple[int, bytes | None]]:
+    """LSN and value of each row that one read returns."""
+    found: list[tuple[int, bytes | None]] = []
+    for record in log.read(timeline, after, **settings):
+        _, values = record.columns()
+        found += zip(range(record.first_lsn, record.last_lsn + 1), values, strict=True)
+    return found
+
+
+def all_values(log: Log, timeline: str = TIMELINE, after: int = 0) -> list[tuple[int, bytes | None]]:
+    """LSN and value of every row, in as many reads as are needed."""
+    found: list[tuple[int, bytes | None]] = []
+    while more := values_of(log, timeline, found[-1][0] if found else after):
+        found += more
+    return found
