@@ -10,7 +10,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from worlds.fleet.search import Bounds, Rules, search
+from worlds.fleet.search import search
+from worlds.fleet.search_model import Bounds, Rules
 
 SMALL = {
     "failover": Bounds(txns=2, lsns=1, crashes=1, pins=False, relocations=False),
@@ -57,8 +58,8 @@ UNDONE = {
 """What is undone: the bounds, the rules, and the invariant that breaks."""
 
 SAFE_WITHOUT = ("attachment_is_checked", "base_is_checked", "grant_dooms")
-"""Rules that guard twice: base equality alone keeps every invariant, and so does the rejection of all others by a grant;
-attachments decide who makes progress."""
+"""Rules that guard twice: base equality alone keeps every invariant, and so does the rejection of all others by a
+grant; attachments decide who makes progress."""
 
 
 @pytest.mark.parametrize("name", SMALL)

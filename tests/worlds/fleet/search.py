@@ -1,8 +1,8 @@
 """The fleet's transactions as a small state machine, and an exhaustive search of its states.
 
-Owns: `Rules` (what the design promises to do, each of which can be undone), `Bounds` of a search, the steps of control
-plane, nodes, log, network and collector, and the invariants, judged after every step. One tenant, one timeline, one pin.
-A layer is abstract: rows ``(low, high]``, from which states before `since` can no longer be read.
+Owns: the steps of control plane, nodes, log, network and collector, and the invariants, judged after every step; each
+rule of the design can be undone (`worlds.fleet.search_model.Rules`). One tenant, one timeline,
+one pin. A layer is abstract: rows ``(low, high]``, from which states before `since` can no longer be read.
 
 The network keeps every request to commit that was sent and may deliver it at any time, any number of times. A put of a
 process that died may land at any later time, or never: once the settle time has passed it no longer does.
@@ -15,209 +15,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
-OPEN, COMMITTED, REJECT_PENDING, ACKNOWLEDGED, COLLECTED = "open", "committed", "pending", "acknowledged", "collected"
-RUN, ASKED, REJECTED, DOWN, IDLE = "run", "asked", "rejected", "down", "idle"
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What the design does; a test undoes one at a time."""
-
-    base_is_checked: bool = True
-    """A grant needs a base that is the last committed transaction."""
-    attachment_is_checked: bool = True
-    """A grant needs an attachment that may commit."""
-    state_is_checked: bool = True
-    """A grant needs an open transaction."""
-    grant_dooms: bool = True
-    """A grant rejects every other open transaction in the same write."""
-    prunes_to_committed: bool = True
-    """The log is pruned to the committed LSN, not to what a node has ingested."""
-    pins_by_commit: bool = True
-    """A pin is acknowledged by the commit that has it."""
-    pins_keep_layers: bool = True
-    """A layer that a pin names does not die."""
-    pins_above_cutoff: bool = True
-    manifest_is_pinned: bool = True
-    """A commit names its manifest by its contents; a late overwrite is another object."""
-    relocation_dooms_not: bool = True
-    begins_with_grant: bool = True
-    """Grant and next transaction are one write, and only attaching begins anew."""
-    resumes_with_lock: bool = True
-    """A process goes on with the open transaction only when the process before it is dead."""
-    takes_once: bool = True
-    """A process without the local state of the one that took a transaction gets another transaction."""
-    repeats_request: bool = True
-    """A process that asked and restarts asks the same again, before anything else."""
-    one_manifest: bool = True
-    """A process that has no answer does not ask with another manifest."""
-    silent_while_asked: bool = True
-    """Nothing is uploaded between freeze and answer."""
-    notes_paths: bool = True
-    """Paths are noted before the put; those in doubt are on the deadlist."""
-    deadlists_own: bool = True
-    """Layers that died in their own transaction are on its deadlist too, not deleted at once."""
-    acks_after_puts: bool = True
-    """A rejection is acknowledged when the last put has settled."""
-    lists_twice: bool = True
-    """A rejected transaction's prefix is listed again after the settle time."""
-    settles_committed: bool = True
-    """A deadlist is processed after the settle time."""
-    forces_dead_only: bool = True
-    """Only the transaction of a node that can no longer write is acknowledged for it."""
-    honours_holds: bool = True
-    """A reader of an older state delays the deletion of what died since."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """How far a search goes."""
-
-    txns: int = 3
-    lsns: int = 2
-    nodes: int = 2
-    crashes: int = 1
-    unclear_puts: int = 0
-    """Puts without an answer, in a process that lives on."""
-    pins: bool = True
-    readers: bool = False
-    relocations: bool = True
-    states_max: int = 2_000_000
-
-
-class Layer(NamedTuple):
-    """A sorted file."""
-
-    txn: int
-    low: int
-    high: int
-    since: int
-    """Of a compaction: the oldest LSN that it still answers correctly."""
-    serial: int
-    """Makes paths of one transaction differ."""
-
-
-Layers = frozenset[Layer]
-NONE: Layers = frozenset()
-
-
-class View(NamedTuple):
-    """A manifest."""
-
-    lsn: int = 0
-    cutoff: int = 0
-    layers: Layers = NONE
-    pin: int | None = None
-    pinned: Layers = NONE
-
-    @property
-    def refs(self) -> Layers:
-        """What it names."""
-        return self.layers | self.pinned
-
-
-class Transaction(NamedTuple):
-    """As the ledger has it."""
-
-    state: str
-    base: int
-    node: int
-    generation: int
-    next: int | None = None
-    """Committed: the transaction that began with the grant."""
-    view: View | None = None
-    dead: Layers = NONE
-    lists: int = 0
-    """Committed: 1 when its deadlist was processed. Rejected: LISTs so far."""
-    is_taken: bool = False
-    """A process of the node has had it; one without that local state must not take it again."""
-
-
-class Process(NamedTuple):
-    """A node's process with the tenant. Its local state is equal to it at every step."""
-
-    node: int
-    generation: int
-    txn: int
-    view: View
-    base_lsn: int
-    dead: Layers = NONE
-    noted: Layers = NONE
-    """Paths minted in the transaction that are neither in the view nor dead."""
-    flying: Layer | None = None
-    """Its put under way."""
-    mode: str = RUN
-    was: str = RUN
-    """The mode in which it died."""
-    serial: int = 0
-
-
-class Request(NamedTuple):
-    """To commit."""
-
-    txn: int
-    node: int
-    generation: int
-    view: View
-    dead: Layers
-
-
-class State(NamedTuple):
-    """Everything."""
-
-    last: int
-    """H."""
-    view: View
-    """Of H."""
-    txns: tuple[Transaction, ...]
-    attached: tuple[tuple[int, int], ...]
-    """(node, generation) that may commit."""
-    generation: int
-    processes: tuple[Process | None, ...]
-    """One a node, and one more for a second process of a node."""
-    store: Layers
-    requests: frozenset[Request]
-    late: Layers
-    """Puts without a process that waits for them."""
-    log_last: int = 0
-    log_first: int = 0
-    acknowledged: int | None = None
-    """The pin that a caller was told of."""
-    crashes: int = 0
-    unclear: int = 0
-    reader: tuple[int, View] | None = None
-    draft: tuple[int, View] | None = None
-    """An older manifest on its way, with the transaction's name."""
-
-
-class Found(NamedTuple):
-    """How a search ended."""
-
-    state_count: int
-    is_complete: bool
-    violation: str | None = None
-    steps: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """The violation with the steps that lead to it, or how much was searched."""
-        if self.violation is None:
-            return f"{self.state_count:,} states, {'all' if self.is_complete else 'the first ones'}: no violation"
-        return f"{self.violation}, after {len(self.steps)} steps: {' -> '.join(self.steps)}"
-
-
-def is_readable(layers: Layers, lsn: int) -> bool:
-    """Whether layers have all rows up to `lsn`, and answer at it correctly."""
-    reached = 0
-    for layer in sorted(layers, key=lambda one: one[1:]):
-        if layer.low < lsn and layer.since > lsn:
-            return False
-        if layer.low <= reached:
-            reached = max(reached, layer.high)
-    return reached >= lsn
-
+from worlds.fleet.search_model import (
+    ACKNOWLEDGED,
+    ASKED,
+    COLLECTED,
+    COMMITTED,
+    DOWN,
+    IDLE,
+    NONE,
+    OPEN,
+    REJECT_PENDING,
+    REJECTED,
+    RUN,
+    Bounds,
+    Found,
+    Layer,
+    Layers,
+    Process,
+    Request,
+    Rules,
+    State,
+    Transaction,
+    View,
+    is_readable,
+)
 
 Step = tuple[str, State]
 
@@ -410,9 +232,7 @@ class Fleet:
         replaced = frozenset(one for one in view.layers if layer.low <= one.low and one.high <= layer.high)
         died = replaced - (view.pinned if self.rules.pins_keep_layers else NONE)
         cutoff = max(view.cutoff, layer.since)
-        grown = view._replace(
-            lsn=max(view.lsn, layer.high), cutoff=cutoff, layers=(view.layers - replaced) | {layer}
-        )
+        grown = view._replace(lsn=max(view.lsn, layer.high), cutoff=cutoff, layers=(view.layers - replaced) | {layer})
         at_once = NONE if self.rules.deadlists_own else frozenset(one for one in died if one.txn == p.txn)
         left = left._replace(view=grown, dead=p.dead | (died - at_once), noted=p.noted - {layer})
         landed = landed._replace(store=landed.store - at_once)
@@ -429,7 +249,8 @@ class Fleet:
         for lsn in range(lowest, p.base_lsn + 1):
             pinned = frozenset(one for one in p.view.layers if one.low < lsn)
             told = s if self.rules.pins_by_commit else s._replace(acknowledged=lsn)
-            yield f"{name} pin at {lsn}", self._with(told, index, p._replace(view=p.view._replace(pin=lsn, pinned=pinned)))
+            view = p.view._replace(pin=lsn, pinned=pinned)
+            yield f"{name} pin at {lsn}", self._with(told, index, p._replace(view=view))
 
     def _ask(self, s: State, index: int, p: Process, name: str) -> Iterator[Step]:
         dead = p.dead | (p.noted if self.rules.notes_paths else NONE)
@@ -563,8 +384,9 @@ class Fleet:
             return f"I5: the log begins behind {s.log_first}, {s.view.lsn} is committed"
         if not all(is_readable(s.view.layers, lsn) for lsn in range(s.view.cutoff, s.view.lsn + 1)):
             return f"I5: an LSN of {s.view.cutoff}..{s.view.lsn} cannot be read"
-        if s.acknowledged is not None and (s.view.pin != s.acknowledged or not is_readable(s.view.pinned, s.acknowledged)):
-            return f"I6: the acknowledged pin at {s.acknowledged} is not in the committed manifest, or not readable"
+        told = s.acknowledged
+        if told is not None and (s.view.pin != told or not is_readable(s.view.pinned, told)):
+            return f"I6: the acknowledged pin at {told} is not in the committed manifest, or not readable"
         if s.reader is not None and not s.reader[1].refs <= s.store:
             return "I10: a reader with a hold misses an object"
         return self._broken_transaction(s, refs)
