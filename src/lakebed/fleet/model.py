@@ -43,7 +43,7 @@ class TransactionState(StrEnum):
     GARBAGE_COLLECTED = "garbage_collected"
 
 
-class Progress(Stored):
+class Progress(Stored, frozen=True):
     """How far a timeline is in a committed manifest; the ledger mirrors it for routing and pruning."""
 
     lsn: int
@@ -53,7 +53,7 @@ class Progress(Stored):
     """A pin: it has no log."""
 
 
-class ManifestRef(Stored):
+class ManifestRef(Stored, frozen=True):
     """A manifest by its place and contents. A commit pins it: what else is written under the name later is not it."""
 
     path: str
@@ -63,7 +63,7 @@ class ManifestRef(Stored):
     size_bytes: int
 
 
-class Transaction(Stored):
+class Transaction(Stored, frozen=True):
     """The right to write objects under one prefix, and to ask once that they become the tenant's state."""
 
     id: int
@@ -101,7 +101,7 @@ class AttachmentMode(StrEnum):
     """It follows committed manifests and the log, and never commits."""
 
 
-class Attachment(Stored):
+class Attachment(Stored, frozen=True):
     """A node that has a tenant. `SINGLE` and `MULTI` may commit."""
 
     node: str
@@ -115,7 +115,7 @@ class Attachment(Stored):
         return self.mode in (AttachmentMode.SINGLE, AttachmentMode.MULTI)
 
 
-class Hold(Stored):
+class Hold(Stored, frozen=True):
     """Delays the deletion of what died after transaction `txn`, for someone who still reads that state."""
 
     id: str
@@ -125,7 +125,7 @@ class Hold(Stored):
     expires_ms: int
 
 
-class Relocation(Stored):
+class Relocation(Stored, frozen=True):
     """A tenant on its way from one node to another, both attached."""
 
     source: str
@@ -135,7 +135,7 @@ class Relocation(Stored):
     """Up to this time a commit of the source is told to wait (`relocation_wait_max`)."""
 
 
-class Policy(Stored):
+class Policy(Stored, frozen=True):
     """Settings of a tenant; each says what it costs to change it."""
 
     commit_bytes: int = 32 << 20
@@ -153,7 +153,7 @@ class Policy(Stored):
     """How long a commit of the source of a relocation waits for its target."""
 
 
-class TenantRecord(Stored):
+class TenantRecord(Stored, frozen=True):
     """All that the control plane decides from, in one value of the ledger; each step is one compare-and-set of it."""
 
     tenant: str
@@ -184,7 +184,7 @@ class TenantRecord(Stored):
     """Being removed: nothing is attached any more."""
 
 
-class CollectTask(Stored):
+class CollectTask(Stored, frozen=True):
     """What is to be deleted for a finished transaction. Written with the step that made it deletable."""
 
     tenant: str
@@ -202,14 +202,14 @@ class CollectTask(Stored):
     """`COMMITTED`: ids of timelines that this transaction deleted: their logs are dropped."""
 
 
-class Floor(Stored):
+class Floor(Stored, frozen=True):
     """Of a tenant that was deleted: a new one of its name begins above it, so that no late request fits both."""
 
     next_txn: int
     next_generation: int
 
 
-class NodeRecord(Stored):
+class NodeRecord(Stored, frozen=True):
     """A node, as it registered."""
 
     node: str
@@ -228,14 +228,14 @@ class NodeRecord(Stored):
     """It was found silent and its tenants failed over: no new attachments before it has answered again."""
 
 
-class LogMark(Stored):
+class LogMark(Stored, frozen=True):
     """A position in a timeline's log, with the checksum that the record after it has to continue."""
 
     lsn: int = 0
     checksum: str = ""
 
 
-class TimelineIndex(Stored):
+class TimelineIndex(Stored, frozen=True):
     """One timeline in a manifest: its files and how far it is. A branch names files of its ancestors with ceilings."""
 
     id: str
@@ -260,7 +260,7 @@ class TimelineIndex(Stored):
     """Where files are: ``<txn>/<timeline>``, to the ids of the files there."""
 
 
-class Manifest(Stored):
+class Manifest(Stored, frozen=True):
     """The state of a tenant as of one transaction: every timeline with its files."""
 
     tenant: str

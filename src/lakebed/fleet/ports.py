@@ -33,7 +33,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
 # ---- control plane to node
 
 
-class Location(Message):
+class Location(Message, frozen=True):
     """What a node is to do with a tenant. The newest generation wins; an older one is refused (`stale_generation`)."""
 
     tenant: str
@@ -50,7 +50,7 @@ class Location(Message):
     """Of the tenant: the time of its first timeline."""
 
 
-class Held(Message):
+class Held(Message, frozen=True):
     """A tenant that a node has, as the node knows it."""
 
     tenant: str
@@ -67,7 +67,7 @@ class Held(Message):
 # ---- node to control plane
 
 
-class TenantLoad(Message):
+class TenantLoad(Message, frozen=True):
     """One tenant on a node, in a heartbeat. Only tenants whose numbers matter to someone are sent (see `Heartbeat`)."""
 
     tenant: str
@@ -78,7 +78,7 @@ class TenantLoad(Message):
     is_broken: bool = False
 
 
-class Heartbeat(Message):
+class Heartbeat(Message, frozen=True):
     """Sent every half second. Cost: one request, no access to the ledger."""
 
     node: str
@@ -89,7 +89,7 @@ class Heartbeat(Message):
     """Tenants in relocation, lagging, or broken; at most some hundreds."""
 
 
-class HeartbeatReply(Message):
+class HeartbeatReply(Message, frozen=True):
     """What the control plane has to say without being asked."""
 
     is_known: bool
@@ -100,7 +100,7 @@ class HeartbeatReply(Message):
     """Tenants whose ingestion pauses: sources of relocations."""
 
 
-class CommitRequest(Message):
+class CommitRequest(Message, frozen=True):
     """Ask that a transaction becomes the tenant's state. Its objects are durable before it is sent."""
 
     tenant: str
@@ -116,7 +116,7 @@ class CommitRequest(Message):
     """Begin the next transaction in the same write."""
 
 
-class CommitReply(Message):
+class CommitReply(Message, frozen=True):
     """The answer to one `CommitRequest`."""
 
     verdict: str
@@ -129,7 +129,7 @@ class CommitReply(Message):
     """Rejected: one phrase."""
 
 
-class Resumed(Message):
+class Resumed(Message, frozen=True):
     """An open transaction that a node found in its local state and goes on with."""
 
     tenant: str
@@ -137,7 +137,7 @@ class Resumed(Message):
     txn: int
 
 
-class NodeReport(Message):
+class NodeReport(Message, frozen=True):
     """A node after the start of its process."""
 
     node: str
@@ -147,7 +147,7 @@ class NodeReport(Message):
     resumed: tuple[Resumed, ...] = ()
 
 
-class AckRequest(Message):
+class AckRequest(Message, frozen=True):
     """A node has stopped all writes of a rejected transaction, and its last put has settled."""
 
     tenant: str
@@ -156,7 +156,7 @@ class AckRequest(Message):
     generation: int
 
 
-class AckReply(Message):
+class AckReply(Message, frozen=True):
     """The answer to one `AckRequest`."""
 
     state: str
@@ -199,7 +199,7 @@ class ControlPort(Protocol):
 # ---- clients and operators to node
 
 
-class TimelineChange(Message):
+class TimelineChange(Message, frozen=True):
     """A change of the set of timelines: part of a transaction, acknowledged by its commit. Idempotent by `id`."""
 
     kind: str
@@ -219,7 +219,7 @@ class TimelineChange(Message):
     """``pin``."""
 
 
-class TimelineInfo(Message):
+class TimelineInfo(Message, frozen=True):
     """A timeline on a node."""
 
     id: str
@@ -236,7 +236,7 @@ class TimelineInfo(Message):
     size_bytes: int = 0
 
 
-class Found(Message):
+class Found(Message, frozen=True):
     """The answer to `NodePort.get`."""
 
     value: bytes | None
@@ -322,7 +322,7 @@ class NodePort(Protocol):
 # ---- clients and operators to control plane
 
 
-class Route(Message):
+class Route(Message, frozen=True):
     """Where clients find a tenant."""
 
     tenant: str
@@ -336,7 +336,7 @@ class Route(Message):
     """Reported by the target of a relocation, or by a node that cannot keep up: clients slow their appends down."""
 
 
-class NodeStatus(Message):
+class NodeStatus(Message, frozen=True):
     """A node, as `lakebed fleet status` shows it."""
 
     node: str
@@ -348,7 +348,7 @@ class NodeStatus(Message):
     unflushed_bytes: int = 0
 
 
-class Event(Message):
+class Event(Message, frozen=True):
     """Something that operators want to know later: a failover, a relocation, a rejection, a decommission."""
 
     at_ms: int
@@ -359,7 +359,7 @@ class Event(Message):
     took_ms: int = 0
 
 
-class TransactionList(Message):
+class TransactionList(Message, frozen=True):
     """The transactions of a tenant."""
 
     unfinished: tuple[Transaction, ...]
@@ -368,7 +368,7 @@ class TransactionList(Message):
     to_collect: tuple[int, ...]
 
 
-class FleetAddress(Message):
+class FleetAddress(Message, frozen=True):
     """Where the parts of a fleet are, for nodes and clients that know only its control plane. No secrets."""
 
     storage: str
