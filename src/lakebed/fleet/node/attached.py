@@ -1,0 +1,795 @@
+"""One tenant on a node: what it was told, its open transaction, its timelines, and the steps that move them.
+
+Owns: the state of the attachment, the order of steps, and when each is due.
+
+States: ``attaching`` (the manifest is not read yet), ``active`` (it writes and commits), ``stale`` and ``reader`` (they
+only read), ``broken`` (a commit was rejected: it reads until it is detached or attached anew), ``detached``.
+
+Invariants:
+- Steps that write, commit or exchange the transaction hold the tenant's turn, so nothing is uploaded from the freeze of
+  a commit to its answer.
+- A rejection is remembered in the local state before it is acknowledged; an acknowledgement follows the last put.
+- A location of an older generation is refused. The newest one is taken over in memory at once, and settled by a step.
+
+Does not know: other tenants, HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.errors import (
+    Conflict,
+    Corruption,
+    InternalError,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.manifest import decode_manifest, decode_referenced
+from lakebed.fleet.model import AttachmentMode, Manifest, ManifestRef, TimelineIndex, first_manifest
+from lakebed.fleet.node.changes import changed, check_change, found_timeline, is_done, without_expired
+from lakebed.fleet.node.context import NodeContext
+from lakebed.fleet.node.indices import all_paths
+from lakebed.fleet.node.local import LocalTenant
+from lakebed.fleet.node.publisher import GrantedPublisher
+from lakebed.fleet.node.retries import Retries
+from lakebed.fleet.node.timeline import Timeline, is_pruned
+from lakebed.fleet.node.transaction import OpenTransaction
+from lakebed.fleet.ports import AckRequest, Held, Location, TimelineChange
+from lakebed.log import logger
+from lakebed.lsm.files import FileStore
+from lakebed.metrics import default_registry
+from lakebed.objects.port import ObjectStore
+
+_LOG: Final = logger("fleet")
+
+_COMMITS: Final = default_registry.counter(
+    "lakebed_fleet_commits_total", help_text="Answers to requests to commit.", label_names=("verdict",)
+)
+_ROWS: Final = default_registry.counter(
+    "lakebed_fleet_ingested_rows_total", help_text="Rows read from the log.", label_names=()
+)
+
+_STEP_NAMES: Final = ("settle", "retire", "commit", "flush", "ingest", "compact")
+
+_PATHS_KEPT: Final = 1_024
+"""Paths of files that are not named any more, for reads that began before; more are dropped at a commit."""
+
+
+class TenantState(StrEnum):
+    """See the module's docstring."""
+
+    ATTACHING = "attaching"
+    ACTIVE = "active"
+    STALE = "stale"
+    READER = "reader"
+    BROKEN = "broken"
+    DETACHED = "detached"
+
+
+class AttachedTenant:
+    """A tenant on this node. Reads come from any thread; a pool of workers calls `run` with what `due` returned.
+
+    Args:
+        location: what the node was told.
+        resumed: the open transaction of the process before this one, which held the same lock.
+    """
+
+    def __init__(self, context: NodeContext, location: Location, *, resumed: LocalTenant | None = None) -> None:
+        self.tenant = location.tenant
+        self.state = TenantState.ATTACHING
+        self.is_gone = False
+        """Detached, and acknowledged."""
+        self.problem: LakebedError | None = None
+        """The last error of a step; None after it has succeeded."""
+        self.transaction: OpenTransaction | None = None
+        self._context = context
+        self._turn = context.environment.runtime.lock()
+        self._telling = context.environment.runtime.lock()
+        self._wanted: Location = location
+        self._settled: Location | None = None
+        self._resumed = resumed
+        self._base: Manifest | None = None
+        self._base_ref: ManifestRef | None = None
+        self._timelines: dict[str, Timeline] = {}
+        self._names: tuple[Manifest | None, dict[str, str]] = (None, {})
+        """A base, and the ids of its timelines by name."""
+        self._paths: dict[str, str] = {}
+        self._retiring: list[OpenTransaction] = []
+        """Transactions in which nothing is written any more, and which are not acknowledged."""
+        self._unbegun: list[tuple[int, int]] = []
+        """Ids and generations of transactions that were replaced before anything was written in them."""
+        self._asked = False
+        """A commit was asked for, or is needed to learn a rejection."""
+        self._dirty_since_ms: int | None = None
+        """When the oldest row, or change of files, came that is not committed."""
+        options = context.options
+        self._retries = Retries(first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
+
+    # ---- what is there
+
+    @property
+    def location(self) -> Location:
+        """The newest that it was told."""
+        return self._wanted
+
+    @property
+    def base(self) -> Manifest:
+        """The last committed state that is known here."""
+        assert self._base is not None
+        return self._base
+
+    @property
+    def timelines(self) -> dict[str, Timeline]:
+        """By id."""
+        return self._timelines
+
+    def find(self, name: str) -> Timeline:
+        """A committed timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
+        base, names = self.base, self._names
+        if names[0] is not base:
+            names = self._names = base, {one.name: one.id for one in base.timelines}
+        timelines = self._timelines
+        found = timelines.get(names[1].get(name, name))
+        if found is None:
+            found_timeline({one.id: one for one in base.timelines}, name)
+            raise not_attached(self.tenant)
+        return found
+
+    @property
+    def indices(self) -> dict[str, TimelineIndex]:
+        """The timelines of the working set; without an open transaction, of the base."""
+        transaction = self.transaction
+        return dict(transaction.timelines) if transaction is not None else {one.id: one for one in self.base.timelines}
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """Layers of the open transaction, and rows in memory."""
+        layers = 0 if self.transaction is None else self.transaction.layer_bytes
+        return layers + sum(timeline.unflushed_bytes for timeline in self._timelines.values())
+
+    @property
+    def lag_rows(self) -> int:
+        """Rows in the log that are not ingested, as far as is known."""
+        return sum(timeline.lag_rows for timeline in self._timelines.values())
+
+    def held(self) -> Held:
+        """As the control plane compares it with its ledger."""
+        shown, transaction = self._settled or self._wanted, self.transaction
+        return Held(
+            tenant=self.tenant,
+            generation=shown.generation,
+            mode=shown.mode or AttachmentMode.STALE,
+            base=shown.base if self._base is None else self._base.txn,
+            txn=shown.txn if self._base is None else (None if transaction is None else transaction.txn),
+            is_broken=self.state is TenantState.BROKEN,
+        )
+
+    # ---- what it is told
+
+    def put_location(self, location: Location) -> None:
+        """Take a location over in memory; a step settles it. Raises `Conflict` (``stale_generation``)."""
+        with self._telling:
+            wanted = self._wanted
+            if location.generation < wanted.generation or (
+                location.generation == wanted.generation and wanted.mode is None and location.mode is not None
+            ):
+                raise stale_generation(self.tenant, location.generation, wanted.generation)
+            if location.generation == wanted.generation and location.mode is not None and self._is_late(location):
+                return
+            if wanted is not self._settled and wanted.txn is not None and wanted.txn != location.txn:
+                # It was never begun here: nothing was written in it.
+                self._unbegun.append((wanted.txn, wanted.generation))
+            self._wanted = location
+            self._retries.succeeded("settle")
+
+    def _is_late(self, location: Location) -> bool:
+        """Whether a location of our generation was read from the ledger before what is known here."""
+        wanted, transaction = self._wanted, self.transaction
+        txn = max(wanted.txn or 0, 0 if transaction is None else transaction.txn)
+        is_back = wanted.mode is AttachmentMode.STALE and location.mode is not AttachmentMode.STALE
+        return is_back or location.base < wanted.base or (location.txn is not None and location.txn < txn)
+
+    def settle(self) -> None:
+        """Bring the attachment to what the newest location says. The caller does not hold the turn.
+
+        Raises `Unavailable`, `Corruption`. Cost: of a new attachment 1 GET; of one that is resumed 1 LIST more.
+        """
+        with self._turn:
+            self._settle()
+
+    def _settle(self) -> None:
+        location, settled = self._wanted, self._settled
+        if settled is location:
+            return
+        mode, transaction = location.mode, self.transaction
+        if mode is None:
+            self._give_up()
+            self.state = TenantState.DETACHED
+            self._context.budget.forget(self.tenant)
+        elif self._base is None or settled is None or location.generation > settled.generation:
+            self._load(location)
+        elif mode is AttachmentMode.READER and location.base > self._base.txn:
+            self._load(location)
+        elif mode is AttachmentMode.STALE:
+            self._give_up()
+            self.state = TenantState.STALE if self.state is not TenantState.BROKEN else self.state
+        elif location.txn is not None and transaction is not None and location.txn > transaction.txn:
+            # The reply to our request is on its way, or was lost: asking again gives the same answer.
+            self._asked = True
+        self._settled = location
+
+    def _give_up(self) -> None:
+        """Write nothing any more in the open transaction."""
+        if self.transaction is not None:
+            self._retiring.append(self.transaction)
+            self.transaction = None
+
+    def _load(self, location: Location) -> None:
+        """Begin from the location's base, with the rows in memory that are above it."""
+        context = self._context
+        with context.loading.one():
+            base = self._read_base(location)
+        resumed, self._resumed = self._resumed, None
+        is_resumed = resumed is not None and (resumed.generation, resumed.txn) == (location.generation, location.txn)
+        transaction = None
+        if location.txn is not None:
+            record = resumed if is_resumed and resumed is not None else record_of(location)
+            timelines = base.timelines
+            if is_resumed:
+                timelines = _resumed_timelines(context.local.state(self.tenant), base, txn=record.txn)
+            transaction = OpenTransaction(
+                record,
+                base=base,
+                timelines=timelines,
+                node=context.name,
+                storage=context.storage,
+                local=context.local,
+            )
+            if is_resumed:
+                count = transaction.delete_unknown()
+                _LOG.info("resumed", tenant=self.tenant, txn=record.txn, unknown=count)
+        self._give_up()
+        self._base, self._base_ref, self.transaction = base, location.manifest, transaction
+        self._dirty_since_ms = context.now_ms() if transaction is not None and transaction.is_changed else None
+        self._asked = transaction is not None and transaction.request is not None
+        context.budget.forget(self.tenant)
+        self._paths = {}
+        old, self._timelines = self._timelines, {}
+        self._adopt_timelines(old)
+        self.state = {
+            AttachmentMode.STALE: TenantState.STALE,
+            AttachmentMode.READER: TenantState.READER,
+        }.get(location.mode or AttachmentMode.STALE, TenantState.ACTIVE)
+        self.problem = None
+        _LOG.info("attached", tenant=self.tenant, generation=location.generation, base=base.txn)
+
+    def _read_base(self, location: Location) -> Manifest:
+        reference = location.manifest
+        if reference is None:
+            return first_manifest(self.tenant, created_ms=location.created_ms)
+        try:
+            body = self._context.storage.get(reference.path)
+        except NotFound as error:
+            raise Unavailable(
+                f"The manifest {reference.path} is gone: {self.tenant} has a newer state, and is attached anew.",
+                kind="manifest_gone",
+            ) from error
+        return decode_referenced(body, reference)
+
+    def _adopt_timelines(self, old: dict[str, Timeline]) -> None:
+        """Make what reads see: the timelines of the base, and of a resumed transaction its files."""
+        indices = self.indices
+        self._paths |= all_paths(self.tenant, indices.values())
+        if len(self._paths) > _PATHS_KEPT + 2 * sum(len(ids) for one in indices.values() for ids in one.origins.values()):
+            self._paths = all_paths(self.tenant, indices.values())
+        timelines = dict(self._timelines)
+        for id, index in indices.items():
+            if id not in timelines:
+                timelines[id] = self._new_timeline(index)
+                if id in old:
+                    timelines[id].adopt(old[id])
+                    self._note_rows(timelines[id])
+        for id in timelines.keys() - indices.keys():
+            self._context.budget.note(self.tenant, id, 0)
+            del timelines[id]
+        self._timelines = timelines
+
+    def _new_timeline(self, index: TimelineIndex) -> Timeline:
+        context = self._context
+        publisher = GrantedPublisher(self, index.id, tenant=self.tenant, environment=context.environment)
+        files = FileStore(
+            context.storage,
+            path_of=publisher.path_of,
+            locate=self._locate,
+            cache=context.cache,
+            options=context.file_options,
+            environment=context.environment,
+        )
+        return Timeline(
+            index, tenant=self.tenant, files=files, publisher=publisher, log=context.log, options=context.options
+        )
+
+    def note_path(self, file_id: str, path: str) -> None:
+        """A new file is at this path."""
+        self._paths[file_id] = path
+
+    def _locate(self, file_id: str) -> tuple[ObjectStore, str]:
+        path = self._paths.get(file_id)
+        if path is None:
+            raise NotFound(f"The file {file_id} of {self.tenant} is not named any more.", kind="object_not_found")
+        return self._context.storage, path
+
+    # ---- the end of a transaction without a grant
+
+    def retire_once(self) -> bool:
+        """Acknowledge what was given up; whether all is.
+
+        A request that may have been granted is asked again first. Raises `Unavailable`, `OutcomeUnknown`.
+        """
+        with self._turn:
+            while self._retiring:
+                if not self._retire(self._retiring[0]):
+                    return False
+                del self._retiring[0]
+            while self._unbegun:
+                self._acknowledge(*self._unbegun[0])
+                del self._unbegun[0]
+            if self.state is TenantState.DETACHED:
+                self._remember_broken(self._wanted.generation, is_acknowledged=True)
+                self.is_gone = True
+            return True
+
+    def _retire(self, transaction: OpenTransaction) -> bool:
+        context, record = self._context, transaction.record
+        txn, generation = record.txn, record.generation
+        if transaction.request is not None and transaction.is_sent and not transaction.is_rejected:
+            reply = context.control.commit([transaction.request])[0]
+            if reply.verdict == "wait":
+                return False
+            if reply.verdict == "granted":
+                if reply.txn is None:
+                    return True
+                txn, generation = reply.txn, reply.generation or generation
+        self._acknowledge(txn, generation)
+        if self.state is TenantState.BROKEN and self.transaction is None:
+            self._remember_broken(record.generation, is_acknowledged=True)
+        return True
+
+    def _acknowledge(self, txn: int, generation: int) -> None:
+        request = AckRequest(tenant=self.tenant, txn=txn, node=self._context.name, generation=generation)
+        answer = self._context.control.ack([request])[0]
+        _LOG.info("acknowledged", tenant=self.tenant, txn=txn, state=answer.state, reason=answer.reason)
+
+    def _remember_broken(self, generation: int, *, is_acknowledged: bool) -> None:
+        """Write down that nothing is written for a generation any more, also not after a restart."""
+        record = LocalTenant(
+            tenant=self.tenant,
+            generation=generation,
+            mode=AttachmentMode.STALE,
+            txn=0,
+            base=0,
+            is_broken=True,
+            is_acknowledged=is_acknowledged,
+        )
+        self._context.local.store(record)
+
+    # ---- commits
+
+    def commit_once(self, *, flush: bool = True) -> bool:
+        """Commit what is there; whether a request was granted.
+
+        Args:
+            flush: write rows in memory into layers first.
+
+        Raises:
+            Unavailable, OutcomeUnknown: asked again later.
+            Rejected: the attachment is broken now.
+        Cost: 1 PUT a flushed memtable, 1 PUT for the manifest, 1 more when something died, 1 request.
+        """
+        with self._turn:
+            self._settle()
+            transaction = self.transaction
+            if transaction is None or not self._context.is_reported:
+                return False
+            if transaction.request is None:
+                self._expire_pins(transaction)
+                self._flush(transaction, rotate=flush)
+                if not transaction.is_changed and not self._asked:
+                    self._dirty_since_ms = None
+                    return False
+            return self._ask(transaction)
+
+    def _ask(self, transaction: OpenTransaction) -> bool:
+        context = self._context
+        request = transaction.freeze()
+        transaction.put_frozen()
+        transaction.is_sent = True
+        reply = context.control.commit([request])[0]
+        _COMMITS.add(1, reply.verdict)
+        if reply.verdict == "wait":
+            self._retries.postpone("commit", context.now_ms())
+            return False
+        if reply.verdict != "granted":
+            self._break(transaction, reply.reason)
+        if reply.txn is None:
+            raise InternalError(f"the commit of {self.tenant} was granted without the next transaction")
+        following = transaction.granted(txn=reply.txn, generation=reply.generation or request.generation)
+        self._granted(following)
+        try:
+            following.store()
+        except Unavailable as error:  # then a restart asks with the old request again
+            self.problem = error
+        return True
+
+    def _granted(self, following: OpenTransaction) -> None:
+        before = {file.id for one in self.base.timelines for file in one.files.files()}
+        self.transaction, self._base, self._base_ref = following, following.base, following.committed
+        named = {file.id for one in following.base.timelines for file in one.files.files()}
+        self._adopt_timelines({})
+        for timeline in self._timelines.values():
+            timeline.forget(before - named)
+        self._asked = False
+        self._dirty_since_ms = None if self._all_flushed() else self._context.now_ms()
+        _LOG.info("committed", tenant=self.tenant, txn=following.base.txn)
+
+    def _break(self, transaction: OpenTransaction, reason: str) -> None:
+        """A request was rejected: remember it, then stop."""
+        transaction.is_rejected = True
+        self._remember_broken(transaction.record.generation, is_acknowledged=False)
+        self._give_up()
+        self.state = TenantState.BROKEN
+        self._asked = False
+        _LOG.warning("rejected", tenant=self.tenant, txn=transaction.txn, reason=reason)
+        raise not_attached(self.tenant)
+
+    def _all_flushed(self) -> bool:
+        return all(timeline.is_flushed for timeline in self._timelines.values())
+
+    def _expire_pins(self, transaction: OpenTransaction) -> None:
+        now = transaction.timelines
+        kept = without_expired(now, now_ms=self._context.now_ms())
+        if kept is not now:
+            transaction.replace_timelines(kept)
+
+    # ---- layers
+
+    def _flush(self, transaction: OpenTransaction, *, rotate: bool) -> bool:
+        """Flush what was rotated, and with `rotate` all rows; whether a file was written."""
+        flushed = False
+        policy = self._wanted.policy
+        for timeline in list(self._timelines.values()):
+            if timeline.id not in transaction.timelines or timeline.is_flushed:
+                continue
+            if rotate or timeline.needs_flush:
+                timeline.advance_cutoff(policy)
+            if rotate:
+                timeline.rotate()
+            flushed |= timeline.flush_waiting()
+            self._note_rows(timeline)
+        return flushed
+
+    def _may_write(self) -> OpenTransaction | None:
+        """The transaction, unless it waits for an answer."""
+        self._settle()
+        transaction = self.transaction
+        return None if transaction is None or transaction.request is not None else transaction
+
+    def flush_once(self, *, rotate: bool = True) -> bool:
+        """Write rows in memory into layers of the open transaction; whether there were some.
+
+        Args:
+            rotate: all rows; else only memtables that are full.
+
+        Raises `Unavailable`, `OutcomeUnknown`. Cost: 1 PUT a memtable; no request to the control plane.
+        """
+        with self._turn:
+            transaction = self._may_write()
+            return transaction is not None and self._flush(transaction, rotate=rotate)
+
+    def flush_timeline(self, timeline: str) -> bool:
+        """As `flush_once`, all rows of one timeline by its id."""
+        with self._turn:
+            transaction, found = self._may_write(), self._timelines.get(timeline)
+            if transaction is None or found is None or timeline not in transaction.timelines or found.is_read_only:
+                return False
+            found.advance_cutoff(self._wanted.policy)
+            found.rotate()
+            flushed = found.flush_waiting()
+            self._note_rows(found)
+            return flushed
+
+    def compact_once(self) -> bool:
+        """Run one planned compaction of any timeline; whether there was one. Raises as `flush_once`."""
+        with self._turn:
+            transaction = self._may_write()
+            for timeline in list(self._timelines.values()) if transaction is not None else ():
+                assert transaction is not None
+                if timeline.needs_compaction and not timeline.is_read_only and timeline.id in transaction.timelines:
+                    timeline.advance_cutoff(self._wanted.policy)
+                    if timeline.compact_once():
+                        self._note_dirty()
+                        return True
+            return False
+
+    def compact_full(self, name: str) -> bool:
+        """Merge all files of a timeline into one run; whether it was done now.
+
+        Raises as `flush_once`, and `NotFound`. False: a request waits for its answer.
+        """
+        with self._turn:
+            transaction = self._may_write()
+            if transaction is None:
+                return False
+            timeline = self._timelines[found_timeline(transaction.timelines, name).id]
+            if not timeline.is_read_only:
+                timeline.advance_cutoff(self._wanted.policy)
+            if timeline.compact_full():
+                self._note_dirty()
+            return True
+
+    # ---- rows
+
+    def ingest_once(self) -> bool:
+        """Read what the log has for each timeline that is behind; whether there was something.
+
+        Raises as `Timeline.ingest_once`. Cost: 1 request to the log a timeline that is behind.
+        """
+        found = False
+        for timeline in list(self._timelines.values()):
+            found |= self.ingest_timeline(timeline) > 0
+        return found
+
+    def ingest_timeline(self, timeline: Timeline) -> int:
+        """Read from the log into one timeline; how many rows. 0 while ingestion pauses."""
+        if self.is_paused:
+            return 0
+        try:
+            count = timeline.ingest_once()
+        except LakebedError as error:
+            if is_pruned(error) or (error.kind == "timeline_not_found" and timeline.last_lsn):
+                # Another attachment has committed more, or dropped the timeline: the rejection says so (R20).
+                self._asked = True
+            raise
+        if count:
+            _ROWS.add(count)
+            timeline.note_age(self._wanted.policy.retain_ms)
+            self._note_dirty()
+            self._note_rows(timeline)
+        return count
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no rows are taken from the log now: memory or uncommitted bytes are at their limit (R30)."""
+        context = self._context
+        return (
+            context.budget.is_full
+            or self.tenant in context.paused
+            or self.uncommitted_bytes >= self._wanted.policy.uncommitted_bytes_max
+        )
+
+    def _note_dirty(self) -> None:
+        if self._dirty_since_ms is None:
+            self._dirty_since_ms = self._context.now_ms()
+
+    def _note_rows(self, timeline: Timeline) -> None:
+        self._context.budget.note(self.tenant, timeline.id, timeline.unflushed_bytes)
+
+    # ---- changes of the set of timelines
+
+    def apply_change(self, change: TimelineChange) -> bool:
+        """Make a change in the working set; True when it is committed already.
+
+        Raises:
+            Unavailable: not now; nothing changed. `AlreadyExists`, `NotFound`, `InvalidRequest`: see
+                `lakebed.fleet.node.changes`.
+        """
+        check_change(change)
+        with self._turn:
+            self._settle()
+            committed = {one.id: one for one in self.base.timelines}
+            if is_done(committed, change):
+                return True
+            transaction = self.transaction
+            if transaction is None:
+                raise not_attached(self.tenant)
+            if is_done(transaction.timelines, change):
+                return False
+            if transaction.request is not None:
+                raise Unavailable(f"A commit of {self.tenant} waits for its answer.", kind="commit_pending")
+            if change.kind == "detach":
+                self._detach_files(found_timeline(transaction.timelines, change.id or change.name))
+            now_ms = self._context.now_ms()
+            timelines = changed(transaction.timelines, committed, change, now_ms=now_ms)
+            new = timelines.get(change.id)
+            if new is not None and not new.is_read_only and change.id not in transaction.timelines:
+                self._context.log.create(log_key(self.tenant, new.id), after=new.lsn)
+            transaction.replace_timelines(timelines)
+            self._note_dirty()
+            return False
+
+    def _detach_files(self, index: TimelineIndex) -> None:
+        """Write all files of a branch anew, so that it names none of its ancestors'."""
+        timeline = self._timelines[index.id]
+        timeline.compact_full()
+
+    # ---- which step is due
+
+    def due(self, now_ms: int) -> str | None:
+        """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request."""
+        for step in _STEP_NAMES:
+            if self._retries.may_try(step, now_ms) and self._is_due(step, now_ms):
+                return step
+        return None
+
+    def _is_due(self, step: str, now_ms: int) -> bool:
+        transaction = self.transaction
+        match step:
+            case "settle":
+                return self._settled is not self._wanted
+            case "retire":
+                return bool(self._retiring or self._unbegun) or (
+                    self.state is TenantState.DETACHED and not self.is_gone
+                )
+            case "commit":
+                return transaction is not None and self._commit_is_due(transaction, now_ms)
+            case "ingest":
+                return any(
+                    one.lag_rows > 0 and one.problem is None and not one.is_read_only
+                    for one in self._timelines.values()
+                ) and not self.is_paused
+        if transaction is None or transaction.request is not None:
+            return False
+        if step == "flush":
+            return any(one.needs_flush for one in self._timelines.values())
+        return any(one.needs_compaction and not one.is_read_only for one in self._timelines.values())
+
+    def _commit_is_due(self, transaction: OpenTransaction, now_ms: int) -> bool:
+        context, policy = self._context, self._wanted.policy
+        if not context.is_reported:
+            return False
+        if transaction.request is not None:
+            return True
+        if context.control_is_away:
+            return False
+        return self._is_asked_or_old(transaction, now_ms) or self.uncommitted_bytes >= min(
+            max(policy.commit_bytes, 4 * self._manifest_bytes), policy.uncommitted_bytes_max
+        )
+
+    def _is_asked_or_old(self, transaction: OpenTransaction, now_ms: int) -> bool:
+        """Whether a commit is due however little there is to commit."""
+        if self._asked or any(
+            one.expires_ms is not None and one.expires_ms <= now_ms for one in transaction.timelines.values()
+        ):
+            return True
+        since_ms = self._dirty_since_ms
+        return since_ms is not None and now_ms - since_ms >= self._wanted.policy.commit_age_ms
+
+    @property
+    def _manifest_bytes(self) -> int:
+        return 0 if self._base_ref is None else self._base_ref.size_bytes
+
+    def _commit_due(self) -> bool:
+        """Commit; when only bytes ask for it, not before the layers are four times the manifest (R14)."""
+        transaction = self.transaction
+        if (
+            transaction is not None
+            and transaction.request is None
+            and not self._is_asked_or_old(transaction, self._context.now_ms())
+            and self.flush_once()
+            and transaction.layer_bytes < 4 * self._manifest_bytes
+        ):
+            return True
+        return self.commit_once()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step will be due before something happens to the tenant."""
+        transaction = self.transaction
+        return (
+            self._settled is self._wanted
+            and not self._retiring
+            and not self._unbegun
+            and self._dirty_since_ms is None
+            and not self._asked
+            and self.lag_rows == 0
+            and (transaction is None or transaction.request is None)
+            and (transaction is None or all(one.expires_ms is None for one in transaction.timelines.values()))
+        )
+
+    def ask(self) -> None:
+        """Let the next commit be due now: a file is gone, or a caller waits."""
+        self._asked = True
+
+    def run(self, step: str) -> bool:
+        """Run one step that `due` returned; whether it did something. Errors are kept in `problem`, and waited for."""
+        steps: dict[str, Callable[[], object]] = {
+            "settle": self.settle,
+            "retire": self.retire_once,
+            "commit": self._commit_due,
+            "flush": lambda: self.flush_once(rotate=False),
+            "ingest": self._catch_up,
+            "compact": self.compact_once,
+        }
+        try:
+            done = steps[step]()
+        except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption) as error:
+            self._failed(step, error)
+            return False
+        self._retries.succeeded(step) if done is not False else self._retries.postpone(step, self._context.now_ms())
+        self.problem = None
+        return done is not False
+
+    def _catch_up(self) -> bool:
+        with self._context.catching_up.one():
+            return self.ingest_once()
+
+    def _failed(self, step: str, error: LakebedError) -> None:
+        now_ms = self._context.now_ms()
+        self._retries.failed(step, now_ms)
+        self.problem = error
+        if isinstance(error, NotFound) and step in ("flush", "compact", "commit"):
+            self._asked = True
+        _LOG.warning("step failed", tenant=self.tenant, step=step, kind=error.kind, message=str(error))
+
+
+def record_of(location: Location) -> LocalTenant:
+    """What the local state is to have of a new attachment."""
+    assert location.txn is not None and location.mode is not None
+    return LocalTenant(
+        tenant=location.tenant,
+        generation=location.generation,
+        mode=location.mode,
+        txn=location.txn,
+        base=location.base,
+        manifest=location.manifest,
+        policy=location.policy,
+        created_ms=location.created_ms,
+    )
+
+
+def location_of(record: LocalTenant) -> Location:
+    """The location that a resumed transaction had."""
+    return Location(
+        tenant=record.tenant,
+        generation=record.generation,
+        mode=record.mode,
+        txn=record.txn,
+        base=record.base,
+        manifest=record.manifest,
+        policy=record.policy,
+        created_ms=record.created_ms,
+    )
+
+
+def _resumed_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[TimelineIndex, ...]:
+    """The working set in the local state; the base's timelines when it is not there, or is another transaction's."""
+    if body is None:
+        return base.timelines
+    state = decode_manifest(body, path="the local state")
+    return state.timelines if (state.txn, state.base) == (txn, base.txn) else base.timelines
+
+
+def stale_generation(tenant: str, generation: int, newest: int) -> Conflict:
+    """The error of a location that is older than what is known."""
+    return Conflict(
+        f"Tenant {tenant!r} was to have generation {generation} here, and it has {newest}: read the ledger again.",
+        kind="stale_generation",
+        generation=newest,
+    )
+
+
+def not_attached(tenant: str) -> Unavailable:
+    """The error of a request for a tenant that is not here, or not for what was asked."""
+    return Unavailable(
+        f"Tenant {tenant!r} is not attached to this node: ask the control plane where it is.",
+        kind="not_attached",
+        tenant=tenant,
+    )

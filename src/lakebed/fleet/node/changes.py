@@ -1,0 +1,157 @@
+"""Changes of the set of timelines. Pure.
+
+Owns: what each `TimelineChange` makes of the timelines, and why it is refused. Invariants: a timeline is branched from
+committed files, at a committed LSN that is not below the cutoff; names are unique; a change that is there already is
+recognized by the id of the timeline that it makes.
+
+Does not know: transactions, files, who may ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.fleet.layout import check_name
+from lakebed.fleet.model import TimelineIndex
+from lakebed.fleet.node.indices import branched, find
+from lakebed.fleet.ports import TimelineChange
+
+MAKING: Final = ("create", "branch", "pin", "restore")
+"""Kinds that make a timeline, whose id the caller mints."""
+
+_KINDS: Final = (*MAKING, "delete", "detach")
+
+Timelines = Mapping[str, TimelineIndex]
+
+
+def check_change(change: TimelineChange) -> None:
+    """Refuse a change that is wrong whatever the timelines are. Raises `InvalidRequest`."""
+    if change.kind not in _KINDS:
+        raise InvalidRequest(
+            f"{change.kind!r} is not a change of timelines: use {', '.join(_KINDS)}.", kind="invalid_change"
+        )
+    check_name(change.name, what="timeline")
+    if change.kind in MAKING or change.id:
+        check_name(change.id, what="timeline")
+    if change.kind == "restore":
+        check_name(change.kept_as, what="timeline")
+    if change.kind in ("branch", "pin", "restore"):
+        check_name(change.parent, what="timeline")
+    if change.lsn is not None and (change.lsn < 0 or change.kind not in ("branch", "pin", "restore")):
+        raise InvalidRequest(f"LSN {change.lsn} is not valid for {change.kind}.", kind="invalid_change")
+    if change.expires_ms is not None and change.kind != "pin":
+        raise InvalidRequest(f"A {change.kind} has no lifetime: only a pin has.", kind="invalid_change")
+
+
+def is_done(timelines: Timelines, change: TimelineChange) -> bool:
+    """Whether timelines have a change already. A delete or detach is recognized only with the timeline's id.
+
+    Raises `AlreadyExists` when another change has used the id.
+    """
+    if change.kind in MAKING:
+        found = timelines.get(change.id)
+        if found is not None and (found.name, found.is_read_only) != (change.name, change.kind == "pin"):
+            raise AlreadyExists(
+                f"The id {change.id!r} is that of the timeline {found.name!r}: mint a new one.", kind="timeline_exists"
+            )
+        return found is not None
+    found = timelines.get(change.id)
+    if change.kind == "delete":
+        return bool(change.id) and found is None
+    return found is not None and found.parent is None
+
+
+def changed(timelines: Timelines, committed: Timelines, change: TimelineChange, *, now_ms: int) -> Timelines:
+    """The timelines after a change.
+
+    Args:
+        timelines: as they are in the working set.
+        committed: those of the base, from which is branched.
+        change: checked by `check_change`; of a detach, the files are written anew already.
+
+    Raises:
+        AlreadyExists: ``timeline_exists``.
+        NotFound: ``timeline_not_found``.
+        InvalidRequest: ``below_cutoff``, ``lsn_not_committed``, ``timeline_in_use``, ``read_only``.
+    """
+    match change.kind:
+        case "create":
+            check_free(timelines, change.name)
+            new = TimelineIndex(id=change.id, name=change.name, created_ms=now_ms, lsn=0, cutoff=0)
+            return {**timelines, new.id: new}
+        case "branch" | "pin":
+            check_free(timelines, change.name)
+            new = _branch(committed, change, now_ms=now_ms)
+            return {**timelines, new.id: new}
+        case "restore":
+            old = found_timeline(timelines, change.name)
+            check_free(timelines, change.kept_as)
+            new = _branch(committed, change, now_ms=now_ms)
+            return {**timelines, old.id: replace(old, name=change.kept_as), new.id: new}
+        case "delete":
+            gone = found_timeline(timelines, change.id or change.name)
+            if len(timelines) == 1:
+                raise InvalidRequest(
+                    f"{gone.name!r} is the tenant's only timeline: delete the tenant instead.", kind="timeline_in_use"
+                )
+            return {id: index for id, index in timelines.items() if id != gone.id}
+        case _:
+            index = found_timeline(timelines, change.id or change.name)
+            return {**timelines, index.id: replace(index, parent=None, branch_lsn=0)}
+
+
+def without_expired(timelines: Timelines, *, now_ms: int) -> Timelines:
+    """The timelines without pins that have expired; the same object when there are none."""
+    gone = {id for id, index in timelines.items() if index.expires_ms is not None and index.expires_ms <= now_ms}
+    return {id: index for id, index in timelines.items() if id not in gone} if gone else timelines
+
+
+def check_free(timelines: Timelines, name: str) -> None:
+    """Raise `AlreadyExists` when a timeline has the name."""
+    if any(index.name == name for index in timelines.values()):
+        raise AlreadyExists(
+            f"The tenant has a timeline {name!r} already: choose another name.", kind="timeline_exists", timeline=name
+        )
+
+
+def found_timeline(timelines: Timelines, name: str) -> TimelineIndex:
+    """A timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
+    found = find(timelines, name)
+    if found is None:
+        names = ", ".join(sorted(index.name for index in timelines.values())[:20])
+        raise NotFound(
+            f"The tenant has no timeline {name!r}: it has {names}.", kind="timeline_not_found", timeline=name
+        )
+    return found
+
+
+def _branch(committed: Timelines, change: TimelineChange, *, now_ms: int) -> TimelineIndex:
+    parent = found_timeline(committed, change.parent)
+    lsn = parent.lsn if change.lsn is None else change.lsn
+    if lsn > parent.lsn:
+        raise InvalidRequest(
+            f"{parent.name!r} was to be branched at LSN {lsn}, and {parent.lsn} is committed: make a checkpoint first, "
+            "or branch at an older LSN.",
+            kind="lsn_not_committed",
+            lsn=parent.lsn,
+        )
+    if lsn < parent.cutoff:
+        raise InvalidRequest(
+            f"{parent.name!r} was to be branched at LSN {lsn}, and states from LSN {parent.cutoff} on are kept: branch "
+            "at a newer one.",
+            kind="below_cutoff",
+            cutoff=parent.cutoff,
+        )
+    return branched(
+        parent,
+        id=change.id,
+        name=change.name,
+        lsn=lsn,
+        created_ms=now_ms,
+        expires_ms=change.expires_ms,
+        is_read_only=change.kind == "pin",
+    )

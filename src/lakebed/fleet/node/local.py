@@ -1,0 +1,256 @@
+"""The local state of a node: what it needs to go on with its open transactions after a restart.
+
+Owns: the folder, or the memory in tests and simulations. A cache but for three things: the exclusive lock, the open
+transactions with the paths that were minted in them, and the marks of broken attachments.
+
+Invariants:
+- A process reads and changes the state only while it holds the lock, which the system releases when the process ends:
+  so whoever holds it knows that no older process of this state writes any more.
+- A change is durable when its call returns; a crash leaves the old record or the new one.
+- A path is recorded before anything is put there (`LocalTenant.minted`).
+- A record that cannot be read is as if it were not there: then the node does not go on, and waits for an attach.
+
+Layout of the folder::
+
+    lock                     locked by the running process
+    id                       a random name of this state: another one after it was lost
+    tenants/<tenant>.json    LocalTenant
+    tenants/<tenant>.state   the timelines of the open transaction, as a manifest
+
+Does not know: what is written where.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from lakebed.errors import Conflict, NotFound, Unavailable
+from lakebed.fleet.model import AttachmentMode, ManifestRef, Policy, Stored
+from lakebed.fleet.ports import CommitRequest
+from lakebed.ids import new_uuid
+from lakebed.objects.open import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+_TENANTS: Final = "tenants"
+_RECORD: Final = ".json"
+_STATE: Final = ".state"
+_ID: Final = "id"
+_LOCK: Final = "lock"
+
+
+class LocalTenant(Stored):
+    """What is remembered of one tenant: the transaction in which files were written, or why it is broken."""
+
+    tenant: str
+    generation: int
+    mode: AttachmentMode
+    txn: int
+    base: int
+    manifest: ManifestRef | None = None
+    """Of `base`."""
+    policy: Policy = Policy()
+    created_ms: int = 0
+    minted: tuple[str, ...] = ()
+    """Paths at which something was, or may have been, put in the transaction; those of a pending request are in it."""
+    request: CommitRequest | None = None
+    """A request to commit that was, or may have been, sent: it is repeated until it is answered."""
+    dead: tuple[str, ...] = ()
+    """The deadlist of `request`."""
+    is_broken: bool = False
+    """The transaction was rejected, or given up: nothing is written for this attachment any more."""
+    is_acknowledged: bool = False
+    """Broken, and the control plane knows that nothing is written any more."""
+
+
+class _Files(Protocol):
+    """Small files, each replaced as a whole and durably."""
+
+    def read(self, name: str) -> bytes | None: ...
+
+    def write(self, name: str, body: bytes) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+    def names(self) -> Iterator[str]: ...
+
+    def lock(self) -> bool: ...
+
+    def unlock(self) -> None: ...
+
+
+class _Folder:
+    """Files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._store: ObjectStore = open_store(folder)
+        self._descriptor: int | None = None
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return bytes(self._store.get(name))
+        except NotFound:
+            return None
+
+    def write(self, name: str, body: bytes) -> None:
+        self._store.put(name, body, durable=True)
+
+    def remove(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+    def names(self) -> Iterator[str]:
+        return (meta.path for meta in self._store.list(_TENANTS))
+
+    def lock(self) -> bool:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Unavailable(
+                f"The lock of the local state {self._folder} cannot be opened: {error}.", kind="local_state"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        return True
+
+    def unlock(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class _Memory:
+    """Files in memory."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, bytes] = {}
+        self._is_locked = False
+
+    def read(self, name: str) -> bytes | None:
+        return self._files.get(name)
+
+    def write(self, name: str, body: bytes) -> None:
+        self._files[name] = body
+
+    def remove(self, name: str) -> None:
+        self._files.pop(name, None)
+
+    def names(self) -> Iterator[str]:
+        return (name for name in sorted(self._files) if name.startswith(_TENANTS))
+
+    def lock(self) -> bool:
+        taken, self._is_locked = not self._is_locked, True
+        return taken
+
+    def unlock(self) -> None:
+        self._is_locked = False
+
+
+class LocalState:
+    """The local state of one node.
+
+    Args:
+        folder: made if it is not there. One process uses it at a time.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._files: _Files = _Folder(Path(folder))
+        self._is_held = False
+        self._id = ""
+
+    @classmethod
+    def in_memory(cls) -> LocalState:
+        """A state that lives as long as this object: hand it to the node's next life, after `release`."""
+        state = cls.__new__(cls)
+        state._files, state._is_held, state._id = _Memory(), False, ""
+        return state
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._is_held
+
+    @property
+    def id(self) -> str:
+        """The name of this state; empty before it was acquired."""
+        return self._id
+
+    def acquire(self, environment: Environment) -> None:
+        """Take the exclusive lock, and mint `id` if the state is new.
+
+        Raises:
+            Conflict: kind ``local_state_locked``: another process uses the state.
+            Unavailable: the folder cannot be used.
+        """
+        if self._is_held or not self._files.lock():
+            raise Conflict(
+                "The node's local state is in use by another process: stop that process, or give this node a folder of "
+                "its own.",
+                kind="local_state_locked",
+            )
+        self._is_held = True
+        try:
+            found = self._files.read(_ID)
+            if not found:
+                found = new_uuid(environment.rng).encode()
+                self._files.write(_ID, found)
+        except BaseException:
+            self.release()
+            raise
+        self._id = found.decode("utf-8", "replace")
+
+    def release(self) -> None:
+        """Give the lock back, as the system does when the process ends. Again is a no-op."""
+        self._is_held = False
+        self._files.unlock()
+
+    def tenants(self) -> list[LocalTenant]:
+        """All readable records, by tenant."""
+        names = [
+            name.removeprefix(f"{_TENANTS}/").removesuffix(_RECORD)
+            for name in self._files.names()
+            if name.endswith(_RECORD)
+        ]
+        return [record for name in names if (record := self.tenant(name)) is not None]
+
+    def tenant(self, tenant: str) -> LocalTenant | None:
+        """A tenant's record; None if there is none that can be read."""
+        body = self._files.read(f"{_TENANTS}/{tenant}{_RECORD}")
+        try:
+            return None if body is None else msgspec.json.decode(body, type=LocalTenant)
+        except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
+            return None
+
+    def store(self, record: LocalTenant) -> None:
+        """Replace a tenant's record. Raises `Unavailable`, also when the disk is full: nothing changed."""
+        self._check_held()
+        self._files.write(f"{_TENANTS}/{record.tenant}{_RECORD}", msgspec.json.encode(record))
+
+    def state(self, tenant: str) -> bytes | None:
+        """What `store_state` was given last."""
+        return self._files.read(f"{_TENANTS}/{tenant}{_STATE}")
+
+    def store_state(self, tenant: str, body: bytes) -> None:
+        """Replace a tenant's timelines. Raises as `store`."""
+        self._check_held()
+        self._files.write(f"{_TENANTS}/{tenant}{_STATE}", body)
+
+    def forget(self, tenant: str) -> None:
+        """Remove all of a tenant."""
+        self._check_held()
+        self._files.remove(f"{_TENANTS}/{tenant}{_RECORD}")
+        self._files.remove(f"{_TENANTS}/{tenant}{_STATE}")
+
+    def _check_held(self) -> None:
+        assert self._is_held, "the local state is changed without its lock"

@@ -1,0 +1,615 @@
+"""A node: tenants that the control plane has attached to it, over one memtable budget and one cache of blocks.
+
+Owns: `Node`, which implements `lakebed.fleet.ports.NodePort`, and the choice of the step that is run next. Steps are
+run by whoever calls `work_once`: a pool of workers, or a simulation. No thread belongs to a tenant, and a tenant that
+nothing happens to costs nothing.
+
+Invariants: a location whose generation the node has given up is refused, also after a restart; nothing is committed
+before the control plane knows what a new process has resumed.
+
+Does not know: HTTP, other nodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import (
+    Closed,
+    Conflict,
+    Corruption,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from lakebed.fleet.layout import check_name
+from lakebed.fleet.log.port import Log, log_ends_before
+from lakebed.fleet.model import AttachmentMode, NodeRecord, TimelineIndex
+from lakebed.fleet.node.attached import (
+    AttachedTenant,
+    TenantState,
+    location_of,
+    not_attached,
+    stale_generation,
+)
+from lakebed.fleet.node.context import NodeContext
+from lakebed.fleet.node.local import LocalState, LocalTenant
+from lakebed.fleet.node.options import NodeOptions
+from lakebed.fleet.node.slots import MemtableBudget, Slots
+from lakebed.fleet.node.timeline import Timeline
+from lakebed.fleet.ports import (
+    ControlPort,
+    Found,
+    Held,
+    Heartbeat,
+    Location,
+    NodeReport,
+    Resumed,
+    TenantLoad,
+    TimelineChange,
+    TimelineInfo,
+)
+from lakebed.ids import new_uuid
+from lakebed.key_value.port import checked_bounds
+from lakebed.log import logger
+from lakebed.lsm.cache import BlockCache
+from lakebed.lsm.model import check_key
+from lakebed.lsm.view import View
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+R = TypeVar("R")
+
+_LOG: Final = logger("fleet")
+
+_LOADS_MAX: Final = 500
+"""Most tenants in one heartbeat."""
+
+_KEY_COUNT_MAX: Final = 100_000
+"""Most keys of one `get_many`."""
+
+_LOOK_S: Final = 0.02
+"""Wait between two looks at a tenant whose ingestion pauses."""
+
+
+class Node:
+    """A node. Thread-safe.
+
+    Args:
+        name: unique in the fleet.
+        url: where it is served; the control plane tells clients.
+        storage: the fleet's, with the objects of all tenants.
+        local: its local state, which `start` locks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str,
+        storage: ObjectStore,
+        control: ControlPort,
+        log: Log,
+        local: LocalState,
+        options: NodeOptions,
+        environment: Environment,
+    ) -> None:
+        check_name(name, what="node")
+        runtime = environment.runtime
+        self.name = name
+        self.url = url
+        self._context = NodeContext(
+            name=name,
+            storage=storage,
+            control=control,
+            log=log,
+            local=local,
+            options=options,
+            environment=environment,
+            cache=BlockCache(options.cache_bytes, runtime=runtime),
+            budget=MemtableBudget(options.memtable_bytes_max, runtime=runtime),
+            loading=Slots(options.attach_count_max, runtime=runtime),
+            catching_up=Slots(options.catch_up_count_max, runtime=runtime),
+        )
+        self._lock = runtime.lock()
+        self._tenants: dict[str, AttachedTenant] = {}
+        self._given_up: dict[str, int] = {}
+        """Generations of tenants that were detached, or broken by an earlier process: they are over."""
+        self._incarnation = new_uuid(environment.rng)
+        self._resumed: tuple[Resumed, ...] = ()
+        self._is_registered = False
+        self._is_closed = False
+        self._active: dict[str, None] = {}
+        """Tenants for which a step may be due."""
+        self._busy: set[str] = set()
+        """Tenants for which a worker runs a step."""
+        self._queue: deque[tuple[str, str]] = deque()
+        self._scanned_ms = self._watched_ms = 0
+        self._reported: frozenset[str] = frozenset()
+        """Tenants whose loads the control plane wants."""
+        self.watches_in_background = False
+        """A thread calls `watch_once`, so `work_once` does not look at the log."""
+
+    # ---- the life of the process
+
+    def start(self) -> None:
+        """Lock the local state, go on with its transactions, and register.
+
+        The control plane may be away: then the heartbeats register later, and until then nothing is committed.
+
+        Raises:
+            Conflict: ``local_state_locked``; ``node_decommissioned``.
+        """
+        context = self._context
+        context.local.acquire(context.environment)
+        resumed = []
+        for record in context.local.tenants():
+            if record.is_broken:
+                self._given_up[record.tenant] = record.generation
+                continue
+            self._add(AttachedTenant(context, location_of(record), resumed=record))
+            resumed.append(Resumed(record.tenant, record.generation, record.txn))
+        self._resumed = tuple(resumed)
+        try:
+            self.register()
+        except (Unavailable, OutcomeUnknown) as error:
+            context.control_is_away = True
+            _LOG.warning("control plane away", node=self.name, message=str(error))
+
+    def register(self) -> None:
+        """Make the node known; after a start of the process, also what it has, and take over what it is to have."""
+        context = self._context
+        record = NodeRecord(
+            node=self.name,
+            url=self.url,
+            incarnation=self._incarnation,
+            local_id=context.local.id,
+            registered_ms=context.now_ms(),
+        )
+        context.control.register(record)
+        if not context.is_reported:
+            report = NodeReport(self.name, self._incarnation, context.local.id, self._resumed)
+            locations = {one.tenant: one for one in context.control.attached(report)}
+            for resumed in self._resumed:
+                if resumed.tenant not in locations:
+                    self._forget_resumed(resumed)
+            for location in locations.values():
+                self._take_over(location)
+            context.is_reported = True
+        self._is_registered = True
+        context.control_is_away = False
+
+    def _forget_resumed(self, resumed: Resumed) -> None:
+        """The control plane has detached it while we were away."""
+        self._take_over(Location(resumed.tenant, resumed.generation, None))
+
+    def _take_over(self, location: Location) -> None:
+        try:
+            self.put_location(location)
+        except Conflict as error:
+            _LOG.warning("location refused", tenant=location.tenant, message=str(error))
+
+    def heartbeat_once(self) -> None:
+        """Say that the node is alive, and take over what the answer says. Never raises when there is no answer."""
+        context = self._context
+        tenants = list(self._tenants.values())
+        heartbeat = Heartbeat(
+            node=self.name,
+            incarnation=self._incarnation,
+            tenant_count=len(tenants),
+            unflushed_bytes=context.budget.size_bytes,
+            loads=tuple(self._loads(tenants)),
+        )
+        try:
+            if not self._is_registered or not context.is_reported:
+                self.register()
+            reply = context.control.heartbeat(heartbeat)
+            if not reply.is_known:
+                self.register()
+        except (Unavailable, OutcomeUnknown):
+            context.control_is_away = True
+            return
+        context.control_is_away = False
+        self._reported = frozenset(reply.report)
+        context.paused = frozenset(reply.pause)
+
+    def _loads(self, tenants: list[AttachedTenant]) -> Iterator[TenantLoad]:
+        """Tenants whose numbers matter, at most `_LOADS_MAX`."""
+        count = 0
+        lagging = self._context.options.lag_rows_reported
+        for one in tenants:
+            lag_rows, is_broken = one.lag_rows, one.state is TenantState.BROKEN
+            if one.tenant in self._reported or lag_rows >= lagging or is_broken:
+                transaction = one.transaction
+                txn = None if transaction is None else transaction.txn
+                yield TenantLoad(one.tenant, one.location.generation, lag_rows, txn=txn, is_broken=is_broken)
+                count += 1
+                if count == _LOADS_MAX:
+                    return
+
+    def close(self) -> None:
+        """Give the local state back. What was not committed is read from the log again. Closing twice is a no-op."""
+        self._is_closed = True
+        self._context.local.release()
+
+    # ---- what the control plane says
+
+    def put_location(self, location: Location) -> None:
+        check_name(location.tenant, what="tenant")
+        self._check_open()
+        with self._lock:
+            attached = self._tenants.get(location.tenant)
+            if attached is None or attached.is_gone:
+                over = self._given_up.get(location.tenant, 0)
+                if location.mode is None:
+                    self._given_up[location.tenant] = max(over, location.generation)
+                    return
+                if location.generation <= over:
+                    raise stale_generation(location.tenant, location.generation, over)
+                attached = self._tenants[location.tenant] = AttachedTenant(self._context, location)
+            else:
+                attached.put_location(location)
+            self._active[location.tenant] = None
+
+    def locations(self) -> list[Held]:
+        return [one.held() for one in list(self._tenants.values()) if not one.is_gone]
+
+    def _add(self, attached: AttachedTenant) -> None:
+        with self._lock:
+            self._tenants[attached.tenant] = attached
+            self._active[attached.tenant] = None
+
+    # ---- steps
+
+    def work_once(self) -> bool:
+        """Run the step that is due of any tenant; whether one was. Any number of workers may call."""
+        if self._is_closed:
+            return False
+        found = self._next_step()
+        if found is None:
+            return self._relieve() or self._watch_if_due()
+        attached, step = found
+        try:
+            return attached.run(step)
+        finally:
+            with self._lock:
+                self._busy.discard(attached.tenant)
+                if attached.is_gone and self._tenants.get(attached.tenant) is attached:
+                    del self._tenants[attached.tenant]
+                    self._given_up[attached.tenant] = attached.location.generation
+                    self._active.pop(attached.tenant, None)
+
+    def _next_step(self) -> tuple[AttachedTenant, str] | None:
+        now_ms = self._context.now_ms()
+        with self._lock:
+            if not self._queue:
+                self._fill_queue(now_ms)
+            while self._queue:
+                tenant, step = self._queue.popleft()
+                attached = self._tenants.get(tenant)
+                if attached is not None and tenant not in self._busy and attached.due(now_ms) is not None:
+                    self._busy.add(tenant)
+                    return attached, attached.due(now_ms) or step
+        return None
+
+    def _fill_queue(self, now_ms: int) -> None:
+        """Look at every tenant for which a step may be due; those that are idle are not looked at again."""
+        for tenant in list(self._active):
+            attached = self._tenants.get(tenant)
+            if attached is None:
+                del self._active[tenant]
+                continue
+            step = attached.due(now_ms)
+            if step is not None:
+                self._queue.append((tenant, step))
+            elif attached.is_idle and tenant not in self._busy:
+                del self._active[tenant]
+
+    def _relieve(self) -> bool:
+        """Flush the largest memtable that can be flushed when memory is short."""
+        budget = self._context.budget
+        if not budget.is_tight:
+            return False
+        for tenant, timeline in budget.largest():
+            attached = self._tenants.get(tenant)
+            if attached is None:
+                budget.forget(tenant)
+                continue
+            try:
+                if attached.flush_timeline(timeline):
+                    return True
+            except (Unavailable, OutcomeUnknown) as error:
+                attached.problem = error
+                return False
+        return False
+
+    def _watch_if_due(self) -> bool:
+        now_ms = self._context.now_ms()
+        if self.watches_in_background or now_ms - self._watched_ms < self._context.options.poll_ms:
+            return False
+        self._watched_ms = now_ms
+        try:
+            return self.watch_once(timeout_s=0)
+        except (Unavailable, OutcomeUnknown):
+            return False
+
+    def watch_once(self, *, timeout_s: float) -> bool:
+        """Ask the log which timelines have new rows; whether there is one. Raises `Unavailable`.
+
+        Cost: 1 request for all tenants.
+        """
+        watched: dict[str, tuple[AttachedTenant, Timeline]] = {}
+        for attached in list(self._tenants.values()):
+            for timeline in list(attached.timelines.values()):
+                if not timeline.is_read_only and timeline.problem is None and not timeline.lag_rows:
+                    watched[timeline.log_key] = attached, timeline
+        if not watched:
+            return False
+        positions = {key: timeline.log_last for key, (_, timeline) in watched.items()}
+        news = self._context.log.wait_many(positions, timeout_s=timeout_s)
+        for key, last in news.items():
+            attached, timeline = watched[key]
+            if last < timeline.last_lsn:
+                timeline.problem = log_ends_before(key, lsn=timeline.last_lsn, last=last)
+                attached.problem = timeline.problem
+                continue
+            timeline.log_last = max(last, timeline.log_last)
+            with self._lock:
+                self._active[attached.tenant] = None
+        return bool(news)
+
+    def ingest_once(self, tenant: str) -> bool:
+        """Read what the log has for a tenant; whether there was something. Raises as `Timeline.ingest_once`."""
+        return self._stepped(tenant, lambda attached: attached.ingest_once())
+
+    def flush_once(self, tenant: str) -> bool:
+        """Write a tenant's rows in memory into layers; whether there were some."""
+        return self._stepped(tenant, lambda attached: attached.flush_once())
+
+    def compact_once(self, tenant: str) -> bool:
+        """Run one planned compaction of a tenant; whether there was one."""
+        return self._stepped(tenant, lambda attached: attached.compact_once())
+
+    def commit_once(self, tenant: str) -> bool:
+        """Flush and commit what is there; whether a request was granted."""
+        return self._stepped(tenant, lambda attached: attached.commit_once())
+
+    def _stepped(self, tenant: str, step: Callable[[AttachedTenant], R]) -> R:
+        attached = self._attached(tenant)
+        try:
+            return step(attached)
+        finally:
+            self._wake(attached)
+
+    def _wake(self, attached: AttachedTenant) -> None:
+        with self._lock:
+            self._active[attached.tenant] = None
+
+    # ---- the set of timelines
+
+    def timelines(self, tenant: str) -> list[TimelineInfo]:
+        attached = self._attached(tenant)
+        return [_info(attached, index) for index in attached.indices.values()]
+
+    def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        attached = self._attached(tenant)
+        self._wake(attached)
+        state: dict[str, TimelineIndex] = {}
+
+        def is_done() -> bool:
+            if not attached.apply_change(change):
+                return False
+            state.update({one.id: one for one in attached.base.timelines})
+            return True
+
+        before = attached.indices.get(change.id) or next(
+            (one for one in attached.indices.values() if one.name == change.name), None
+        )
+        self._until_committed(attached, is_done)
+        found = state.get(change.id) or next((one for one in state.values() if one.name == change.name), before)
+        if found is None:
+            return TimelineInfo(id=change.id, name=change.name, lsn=0, committed_lsn=0, cutoff=0)
+        return _info(attached, found)
+
+    def _until_committed(self, attached: AttachedTenant, is_done: Callable[[], bool], *, flush: bool = False) -> None:
+        """Commit until something is committed. Raises `Unavailable` after a while, or when it cannot be any more."""
+        context = self._context
+        clock = context.environment.clock
+        ends_s = clock.monotonic_s() + context.options.change_wait_ms / 1000
+        wait_s = context.options.retry_first_ms / 1000 / 4
+        while True:
+            problem: LakebedError | None = None
+            try:
+                if is_done():
+                    return
+                if attached.commit_once(flush=flush) and is_done():
+                    return
+            except (Unavailable, OutcomeUnknown) as error:
+                if error.kind == "not_attached":
+                    raise
+                problem = error
+            if clock.monotonic_s() >= ends_s:
+                raise Unavailable(
+                    f"The commit of {attached.tenant} was not answered in time: ask again."
+                    + ("" if problem is None else f" {problem}"),
+                    kind="commit_pending",
+                ) from problem
+            clock.sleep(wait_s)
+            wait_s = min(1.0, wait_s * 2)
+
+    def checkpoint(self, tenant: str) -> int:
+        attached = self._attached(tenant)
+        self._wake(attached)
+        targets = {id: timeline.last_lsn for id, timeline in attached.timelines.items()}
+
+        def is_done() -> bool:
+            committed = {one.id: one.lsn for one in attached.base.timelines}
+            return all(committed.get(id, lsn) >= lsn for id, lsn in targets.items())
+
+        if attached.transaction is None:
+            raise not_attached(tenant)
+        self._until_committed(attached, is_done, flush=True)
+        return attached.base.txn
+
+    def compact(self, tenant: str, timeline: str) -> None:
+        attached = self._attached(tenant)
+        self._wake(attached)
+        attached.find(timeline)
+        if attached.transaction is None:
+            raise not_attached(tenant)
+        if not attached.compact_full(timeline):
+            raise Unavailable(f"A commit of {tenant} waits for its answer: ask again.", kind="commit_pending")
+
+    def lag(self, tenant: str) -> dict[str, int]:
+        attached = self._attached(tenant)
+        found = {}
+        for timeline in attached.timelines.values():
+            if not timeline.is_read_only:
+                last = self._context.log.bounds(timeline.log_key).last
+                found[timeline.id] = max(0, last - timeline.last_lsn)
+        return found
+
+    # ---- reads
+
+    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
+        check_key(key)
+        return self._read(tenant, timeline, lsn, at_least, lambda view: Found(view.get(key), view.sequence or 0))
+
+    def get_many(
+        self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
+    ) -> list[bytes | None]:
+        if len(keys) > _KEY_COUNT_MAX:
+            raise InvalidRequest(
+                f"{len(keys):,} keys were asked for, and {_KEY_COUNT_MAX:,} are possible: ask in several calls.",
+                kind="too_many_keys",
+            )
+        for key in keys:
+            check_key(key)
+        return self._read(tenant, timeline, lsn, at_least, lambda view: view.get_many(keys))
+
+    def scan(
+        self,
+        tenant: str,
+        timeline: str,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        lsn: int | None = None,
+        at_least: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        checked_bounds(start, end)
+        attached, found = self._reached(tenant, timeline, lsn, at_least)
+        return self._batches(attached, found, found.view(lsn), start, end)
+
+    def _batches(
+        self, attached: AttachedTenant, timeline: Timeline, view: View, start: bytes | None, end: bytes | None
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from timeline.scan(view, start, end)
+        except (NotFound, Corruption) as error:
+            raise self._file_gone(attached, error) from error
+
+    def _read(
+        self, tenant: str, timeline: str, lsn: int | None, at_least: int, function: Callable[[View], R]
+    ) -> R:
+        attached, found = self._reached(tenant, timeline, lsn, at_least)
+        try:
+            return found.read(lsn, function)
+        except (NotFound, Corruption) as error:
+            raise self._file_gone(attached, error) from error
+
+    def _file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
+        """A missing file is normal in a transaction that will be rejected: ask, to learn it (R20)."""
+        if isinstance(error, Corruption) and error.kind != "file_missing":
+            return error
+        if attached.transaction is not None:
+            attached.ask()
+            self._wake(attached)
+        return Unavailable(
+            f"A file of {attached.tenant} is gone: another node has committed a newer state. Ask the control plane where "
+            "the tenant is.",
+            kind="file_gone",
+        )
+
+    def _reached(self, tenant: str, name: str, lsn: int | None, at_least: int) -> tuple[AttachedTenant, Timeline]:
+        """The timeline, once it has ingested what is asked for. Raises `Unavailable` (``lsn_not_reached``)."""
+        if (lsn is not None and lsn < 0) or at_least < 0:
+            raise InvalidRequest("An LSN is a whole number from 0.", kind="invalid_lsn")
+        attached = self._attached(tenant)
+        needed = max(at_least, lsn or 0)
+        timeline = attached.find(name)
+        if timeline.last_lsn < needed:
+            self._wait_for(attached, name, needed)
+            timeline = attached.find(name)
+        return attached, timeline
+
+    def _wait_for(self, attached: AttachedTenant, name: str, needed: int) -> None:
+        clock, log = self._context.environment.clock, self._context.log
+        ends_s = clock.monotonic_s() + self._context.options.read_wait_ms / 1000
+        self._wake(attached)
+        while (timeline := attached.find(name)).last_lsn < needed:
+            if timeline.problem is not None:
+                raise timeline.problem
+            left_s = ends_s - clock.monotonic_s()
+            try:
+                if not timeline.is_read_only and attached.ingest_timeline(timeline):
+                    continue
+                if timeline.is_read_only or left_s <= 0:
+                    raise _not_reached(attached.tenant, timeline, needed)
+                if attached.is_paused:
+                    clock.sleep(min(left_s, _LOOK_S))
+                else:
+                    log.wait(timeline.log_key, timeline.last_lsn, timeout_s=min(left_s, 1.0))
+            except (Conflict, NotFound) as error:  # pruned, or dropped: another node has committed more
+                raise _not_reached(attached.tenant, timeline, needed) from error
+
+    def _attached(self, tenant: str) -> AttachedTenant:
+        """A tenant that can be read. Raises `Unavailable` (``not_attached``)."""
+        self._check_open()
+        attached = self._tenants.get(tenant)
+        if attached is None or attached.state is TenantState.DETACHED:
+            raise not_attached(tenant)
+        if attached.state is TenantState.ATTACHING:
+            attached.settle()
+            if attached.state in (TenantState.ATTACHING, TenantState.DETACHED):
+                raise not_attached(tenant)
+        return attached
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed(f"The node {self.name} was closed.")
+
+
+def _not_reached(tenant: str, timeline: Timeline, needed: int) -> Unavailable:
+    return Unavailable(
+        f"LSN {needed} of {timeline.log_key} is not ingested here: the newest is {timeline.last_lsn}. Try again, or ask "
+        "the control plane where the tenant is.",
+        kind="lsn_not_reached",
+        tenant=tenant,
+        lsn=timeline.last_lsn,
+    )
+
+
+def _info(attached: AttachedTenant, index: TimelineIndex) -> TimelineInfo:
+    """A timeline of the working set, with what is committed and ingested."""
+    committed = next((one.lsn for one in attached.base.timelines if one.id == index.id), 0)
+    timeline = attached.timelines.get(index.id)
+    return TimelineInfo(
+        id=index.id,
+        name=index.name,
+        lsn=index.lsn if timeline is None else timeline.last_lsn,
+        committed_lsn=committed,
+        cutoff=index.cutoff if timeline is None else timeline.cutoff,
+        parent=index.parent,
+        branch_lsn=index.branch_lsn,
+        is_read_only=index.is_read_only,
+        expires_ms=index.expires_ms,
+        created_ms=index.created_ms,
+        size_bytes=index.files.size_bytes,
+    )

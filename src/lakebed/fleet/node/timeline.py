@@ -1,0 +1,367 @@
+"""One timeline of an attached tenant: rows from the log into memtables, and reads at an LSN.
+
+Owns: the tree, which is made when something is first read or ingested; the position in the log; how far back states are
+kept.
+
+Invariants:
+- Rows are ingested in the order of the log without a gap, and each record continues the one before it: a log with
+  another history stops the timeline (`problem`), and nothing of it is mixed in.
+- A memtable ends where a record ends, so the mark that a flush publishes is the position behind its rows.
+- The cutoff moves before a flush or compaction drops versions, never behind a scan that runs, and never back.
+- What is read at an LSN does not depend on where its rows are.
+
+Does not know: transactions, commits, other timelines. Steps that write files hold the tenant's turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.log.port import Log
+from lakebed.fleet.log.record import LogRecord, check_follows
+from lakebed.fleet.model import LogMark, Policy, TimelineIndex
+from lakebed.fleet.node.options import NodeOptions
+from lakebed.fleet.node.publisher import GrantedPublisher
+from lakebed.key_value.port import PAIR_SCHEMA
+from lakebed.lsm.block import keys_of
+from lakebed.lsm.files import FileStore
+from lakebed.lsm.memtable import Memtable
+from lakebed.lsm.model import Kind
+from lakebed.lsm.tree import Tree
+from lakebed.lsm.view import View
+
+R = TypeVar("R")
+
+_READ_TRIES_MAX: Final = 8
+"""Times that a read begins again because the files it read were replaced meanwhile."""
+
+_AGE_SAMPLES: Final = 64
+"""Positions remembered for the cutoff by age: it moves in steps of this part of `Policy.retain_ms`."""
+
+_MARKS_KEPT: Final = 4_096
+"""Ends of records remembered, to recognize them in a newer manifest. 100 bytes each."""
+
+
+class Timeline:
+    """A timeline on this node. Reads come from any thread; steps one at a time.
+
+    Args:
+        index: as the base, or the working set, has it.
+        files: where its files are.
+        publisher: of the tenant's open transaction.
+        log: where its rows come from.
+    """
+
+    def __init__(
+        self,
+        index: TimelineIndex,
+        *,
+        tenant: str,
+        files: FileStore,
+        publisher: GrantedPublisher,
+        log: Log,
+        options: NodeOptions,
+    ) -> None:
+        self.id = index.id
+        self.is_read_only = index.is_read_only
+        self.log_key = log_key(tenant, index.id)
+        self.problem: LakebedError | None = None
+        """Why nothing more is ingested: the log has another history."""
+        self.log_last = index.lsn
+        """The last LSN in the log, as it was seen last."""
+        self._index = index
+        self._tenant = tenant
+        self._files = files
+        self._publisher = publisher
+        self._log = log
+        self._options = options
+        self._clock = files.environment.clock
+        runtime = files.environment.runtime
+        self._ingest_turn = runtime.lock()
+        self._making = runtime.lock()
+        self._tree: Tree | None = None
+        self._mark: LogMark = index.mark
+        self._cutoff = index.cutoff
+        self._ages: deque[tuple[int, int]] = deque()
+        """(time, LSN): the LSN was the newest at that time. Oldest first."""
+        self._scans: Counter[int] = Counter()
+        """LSNs at which scans run."""
+        self._marks: dict[int, str] = {index.mark.lsn: index.mark.checksum}
+        """Checksums at the ends of the records ingested last, by LSN."""
+
+    # ---- what is there
+
+    @property
+    def last_lsn(self) -> int:
+        """Newest ingested."""
+        return self._mark.lsn
+
+    @property
+    def cutoff(self) -> int:
+        """The oldest LSN that can be read at."""
+        return self._cutoff
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Memory of rows that are in no file."""
+        return 0 if self._tree is None else self._tree.unflushed_bytes
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether all rows are in files."""
+        return self._tree is None or (self._tree.active.is_empty and not self._tree.waiting_count)
+
+    @property
+    def lag_rows(self) -> int:
+        """Rows in the log that are not ingested, as far as is known."""
+        return max(0, self.log_last - self.last_lsn)
+
+    def tree(self) -> Tree:
+        """The tree, made when first asked for. Cost: no request."""
+        if self._tree is None:
+            with self._making:
+                if self._tree is None:
+                    self._tree = self._new_tree(())
+        return self._tree
+
+    def _new_tree(self, rows: Sequence[Memtable]) -> Tree:
+        tree = Tree(
+            self._files,
+            file_set=self._index.files,
+            first_sequence=self._index.lsn + 1,
+            options=self._options,
+            publisher=self._publisher,
+            operator=None,
+            retain_since_sequence=self._cutoff,
+        )
+        skipped = self._index.lsn
+        for memtable in rows:
+            start = max(0, skipped + 1 - memtable.first_sequence)
+            tree.active.extend(memtable.keys[start:], memtable.values[start:])
+        return tree
+
+    def adopt(self, old: Timeline) -> None:
+        """Take over rows in memory that are above our files, of the same timeline in an earlier attachment.
+
+        Nothing when some of them are in files only, or when it is not certain that they continue our files: then they
+        are read from the log again.
+        """
+        with old._ingest_turn:
+            tree, mark = old._tree, self._index.mark
+            if tree is None or old.last_lsn <= self.last_lsn or old.problem is not None:
+                return
+            if not mark.checksum or old._marks.get(mark.lsn) != mark.checksum:
+                return
+            view = tree.view()
+            rows = [memtable for memtable in reversed(view.memtables) if not memtable.is_empty]
+            if not rows or rows[0].first_sequence > self._index.lsn + 1:
+                return
+            self._tree = self._new_tree(rows)
+            self._mark, self._marks = old._mark, old._marks
+            self.log_last, self._ages = old.log_last, old._ages
+
+    # ---- from the log into memory
+
+    def ingest_once(self) -> int:
+        """Read records from the log into the memtable; how many rows.
+
+        Raises:
+            Corruption: ``log_forked``: the timeline stops.
+            Conflict: ``log_pruned``: another attachment has committed more than we have.
+            NotFound: the log does not have the timeline.
+            Unavailable: the log does not answer.
+        """
+        if self.is_read_only or self.problem is not None:
+            return 0
+        with self._ingest_turn:
+            try:
+                records = self._log.read(self.log_key, self._mark.lsn, bytes_max=self._options.ingest_bytes)
+                count = sum(self._take(record) for record in records)
+            except Corruption as error:
+                self.problem = error
+                raise
+            self.log_last = max(self.log_last, self._mark.lsn)
+            return count
+
+    def _take(self, record: LogRecord) -> int:
+        mark = check_follows(self.log_key, self._mark, record)
+        keys, values = _columns(record.rows)
+        tree = self.tree()
+        with tree.lock:
+            tree.active.extend(keys, values)
+            self._mark = mark
+            self._marks[mark.lsn] = mark.checksum
+            if len(self._marks) > _MARKS_KEPT:
+                del self._marks[next(iter(self._marks))]
+            if tree.active.size_bytes >= self._options.memtable_bytes:
+                tree.rotate(mark)
+        return len(keys)
+
+    def note_age(self, retain_ms: int) -> None:
+        """Remember when the newest LSN was there, for the cutoff by age."""
+        if retain_ms:
+            now_ms, ages = self._clock.now_ms(), self._ages
+            if not ages or now_ms - ages[-1][0] >= retain_ms // _AGE_SAMPLES:
+                ages.append((now_ms, self._mark.lsn))
+
+    # ---- from memory to files; the caller holds the tenant's turn
+
+    def advance_cutoff(self, policy: Policy) -> None:
+        """Move the cutoff as the policy allows: nothing below it can be read from now on."""
+        if self.is_read_only:
+            return
+        newest = self._mark.lsn
+        cutoff = newest - policy.retain_rows
+        if policy.retain_ms:
+            cutoff = min(cutoff, self._lsn_before(self._clock.now_ms() - policy.retain_ms))
+        tree = self.tree()
+        with tree.lock:
+            cutoff = min((cutoff, *self._scans))
+            if cutoff > self._cutoff:
+                self._cutoff = cutoff
+                tree.retain_since_sequence = cutoff
+            self._publisher.cutoff = self._cutoff
+
+    def _lsn_before(self, time_ms: int) -> int:
+        """The newest LSN that was the newest at a time; the cutoff when it is not remembered."""
+        ages = self._ages
+        while len(ages) > 1 and ages[1][0] <= time_ms:
+            ages.popleft()
+        return ages[0][1] if ages and ages[0][0] <= time_ms else self._cutoff
+
+    def rotate(self) -> None:
+        """Put what is in memory among what is flushed next."""
+        tree = self.tree()
+        with tree.lock:
+            tree.rotate(self._mark)
+
+    def flush_waiting(self) -> bool:
+        """Flush what was rotated; whether there was something. Raises as `Tree.flush_once`. Cost: 1 PUT a memtable."""
+        tree, flushed = self._tree, False
+        while tree is not None and tree.waiting_count:
+            flushed |= tree.flush_once()
+        return flushed
+
+    @property
+    def needs_flush(self) -> bool:
+        """Whether something was rotated and waits."""
+        return self._tree is not None and self._tree.waiting_count > 0
+
+    @property
+    def needs_compaction(self) -> bool:
+        """Whether level 0 is full."""
+        return self._tree is not None and self._tree.l0_count >= self._options.l0_compaction_count
+
+    def compact_once(self) -> bool:
+        """Run one planned compaction. Raises as `Tree.compact_once`."""
+        return self.tree().compact_once()
+
+    def compact_full(self) -> bool:
+        """Merge all files into one run, written anew in this timeline. Raises as `Tree.compact_full`."""
+        return self.tree().compact_full()
+
+    def forget(self, file_ids: set[str]) -> None:
+        """Drop handles and cached blocks of files that no version names any more."""
+        for file_id in file_ids:
+            self._files.forget(file_id)
+
+    # ---- reads
+
+    def read(self, lsn: int | None, function: Callable[[View], R]) -> R:
+        """Call a function with the state as of an LSN (None: the newest ingested); again when files were replaced.
+
+        Raises:
+            InvalidRequest: ``below_cutoff``, with ``cutoff=``.
+            NotFound: a file of the newest state is gone.
+        """
+        for tries_left in reversed(range(_READ_TRIES_MAX)):
+            view = self.view(lsn)
+            tree = self.tree()
+            generation = tree.generation
+            try:
+                return function(view)
+            except NotFound:
+                if not tries_left or (tree.generation == generation and view.file_set == tree.file_set):
+                    raise
+        raise AssertionError
+
+    def view(self, lsn: int | None) -> View:
+        """The state as of an LSN that is ingested. Raises as `read`."""
+        tree = self.tree()
+        if lsn is None:
+            return tree.view()
+        if lsn < self._cutoff:
+            raise _below_cutoff(self.log_key, lsn, self._cutoff)
+        try:
+            return tree.view(sequence=lsn)
+        except InvalidRequest as error:
+            if error.kind != "sequence_out_of_range":
+                raise
+            if lsn > tree.last_sequence:
+                raise Unavailable(
+                    f"{self.log_key} has no LSN {lsn} here yet: it is at {tree.last_sequence}.",
+                    kind="lsn_not_reached",
+                    lsn=tree.last_sequence,
+                ) from error
+            raise _below_cutoff(self.log_key, lsn, int(error.facts["oldest"])) from error
+
+    def scan(self, view: View, start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
+        """Rows of ``[start, end)`` as of a view; goes on in the same state when files are replaced meanwhile.
+
+        At least one batch; the metadata of its schema has the LSN.
+        """
+        lsn = view.sequence if view.sequence is not None else self.last_lsn
+        schema = PAIR_SCHEMA.with_metadata({"lsn": str(lsn)})
+        self._scans[lsn] += 1
+        try:
+            is_empty, tries_left = True, _READ_TRIES_MAX
+            while True:
+                try:
+                    for batch in view.scan_arrow(start, end):
+                        if batch.num_rows:
+                            is_empty, tries_left = False, _READ_TRIES_MAX
+                            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+                            start = batch.column(0)[-1].as_py() + b"\0"
+                    break
+                except NotFound:
+                    tries_left -= 1
+                    if not tries_left or self.tree().file_set == view.file_set:
+                        raise
+                    view = self.view(lsn)
+            if is_empty:
+                yield pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=schema)
+        finally:
+            self._scans[lsn] -= 1
+            if self._scans[lsn] <= 0:
+                del self._scans[lsn]
+
+
+def _columns(rows: pa.RecordBatch) -> tuple[list[bytes], list[bytes | None]]:
+    """Keys and values of log rows; None for a deletion."""
+    keys = keys_of(rows.column(0))
+    values: list[bytes | None] = list(keys_of(rows.column(3)))
+    kinds = np.frombuffer(rows.column(2).buffers()[1], np.uint8, rows.num_rows, rows.column(2).offset)
+    for position in np.flatnonzero(kinds == Kind.DELETE).tolist():
+        values[position] = None
+    return list(keys), values
+
+
+def _below_cutoff(name: str, lsn: int, cutoff: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"{name} was to be read at LSN {lsn}, and states from LSN {cutoff} on are kept: read at a newer one, or raise "
+        "retain_rows or retain_ms.",
+        kind="below_cutoff",
+        cutoff=cutoff,
+    )
+
+
+def is_pruned(error: LakebedError) -> bool:
+    """Whether the log says that another attachment has committed more than we have ingested."""
+    return isinstance(error, Conflict) and error.kind == "log_pruned"
