@@ -20,8 +20,6 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from msgspec.structs import replace
-
 from lakebed.errors import (
     Conflict,
     Corruption,
@@ -51,7 +49,7 @@ from lakebed.objects.port import ObjectStore
 _LOG: Final = logger("fleet")
 
 _COMMITS: Final = default_registry.counter(
-    "lakebed_fleet_commits_total", help_text="Answers to requests to commit.", label_names=("verdict",)
+    "lakebed_fleet_node_commits_total", help_text="Answers to requests to commit.", label_names=("verdict",)
 )
 _ROWS: Final = default_registry.counter(
     "lakebed_fleet_ingested_rows_total", help_text="Rows read from the log.", label_names=()
@@ -214,9 +212,12 @@ class AttachedTenant:
             self._give_up()
             self.state = TenantState.DETACHED
             self._context.budget.forget(self.tenant)
-        elif self._base is None or settled is None or location.generation > settled.generation:
-            self._load(location)
-        elif mode is AttachmentMode.READER and location.base > self._base.txn:
+        elif (
+            self._base is None
+            or settled is None
+            or location.generation > settled.generation
+            or (mode is AttachmentMode.READER and location.base > self._base.txn)
+        ):
             self._load(location)
         elif mode is AttachmentMode.STALE:
             self._give_up()
@@ -288,7 +289,9 @@ class AttachedTenant:
         """Make what reads see: the timelines of the base, and of a resumed transaction its files."""
         indices = self.indices
         self._paths |= all_paths(self.tenant, indices.values())
-        if len(self._paths) > _PATHS_KEPT + 2 * sum(len(ids) for one in indices.values() for ids in one.origins.values()):
+        if len(self._paths) > _PATHS_KEPT + 2 * sum(
+            len(ids) for one in indices.values() for ids in one.origins.values()
+        ):
             self._paths = all_paths(self.tenant, indices.values())
         timelines = dict(self._timelines)
         for id, index in indices.items():
@@ -447,7 +450,7 @@ class AttachedTenant:
         self._give_up()
         self.state = TenantState.BROKEN
         self._asked = False
-        _LOG.warning("rejected", tenant=self.tenant, txn=transaction.txn, reason=reason)
+        _LOG.info("rejected", tenant=self.tenant, txn=transaction.txn, reason=reason)
         raise not_attached(self.tenant)
 
     def _all_flushed(self) -> bool:
@@ -641,10 +644,13 @@ class AttachedTenant:
             case "commit":
                 return transaction is not None and self._commit_is_due(transaction, now_ms)
             case "ingest":
-                return any(
-                    one.lag_rows > 0 and one.problem is None and not one.is_read_only
-                    for one in self._timelines.values()
-                ) and not self.is_paused
+                return (
+                    any(
+                        one.lag_rows > 0 and one.problem is None and not one.is_read_only
+                        for one in self._timelines.values()
+                    )
+                    and not self.is_paused
+                )
         if transaction is None or transaction.request is not None:
             return False
         if step == "flush":
@@ -737,12 +743,13 @@ class AttachedTenant:
         self.problem = error
         if isinstance(error, NotFound) and step in ("flush", "compact", "commit"):
             self._asked = True
-        _LOG.warning("step failed", tenant=self.tenant, step=step, kind=error.kind, message=str(error))
+        _LOG.info("step failed", tenant=self.tenant, step=step, kind=error.kind, message=str(error))
 
 
 def record_of(location: Location) -> LocalTenant:
     """What the local state is to have of a new attachment."""
-    assert location.txn is not None and location.mode is not None
+    assert location.txn is not None
+    assert location.mode is not None
     return LocalTenant(
         tenant=location.tenant,
         generation=location.generation,

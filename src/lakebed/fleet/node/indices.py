@@ -63,7 +63,7 @@ def with_files(index: TimelineIndex, files: FileSet, *, txn: int, cutoff: int) -
 def branched(
     parent: TimelineIndex, *, id: str, name: str, lsn: int, created_ms: int, expires_ms: int | None, is_read_only: bool
 ) -> TimelineIndex:
-    """A branch of a timeline at an LSN in ``[parent.cutoff, parent.lsn]``. It has a log of its own, which begins there."""
+    """A branch of a timeline at an LSN in ``[parent.cutoff, parent.lsn]``, where its own log begins."""
     files = parent.files.through(lsn)
     ids = {file.id for file in files.files()}
     origins = {origin: kept for origin, had in parent.origins.items() if (kept := tuple(id for id in had if id in ids))}

@@ -45,7 +45,7 @@ _ID: Final = "id"
 _LOCK: Final = "lock"
 
 
-class LocalTenant(Stored):
+class LocalTenant(Stored, frozen=True):
     """What is remembered of one tenant: the transaction in which files were written, or why it is broken."""
 
     tenant: str

@@ -29,8 +29,8 @@ from lakebed.errors import (
     Unavailable,
 )
 from lakebed.fleet.layout import check_name
-from lakebed.fleet.log.port import Log, log_ends_before
-from lakebed.fleet.model import AttachmentMode, NodeRecord, TimelineIndex
+from lakebed.fleet.log.port import Log
+from lakebed.fleet.model import NodeRecord, TimelineIndex
 from lakebed.fleet.node.attached import (
     AttachedTenant,
     TenantState,
@@ -39,15 +39,15 @@ from lakebed.fleet.node.attached import (
     stale_generation,
 )
 from lakebed.fleet.node.context import NodeContext
-from lakebed.fleet.node.local import LocalState, LocalTenant
+from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.fleet.node.slots import MemtableBudget, Slots
 from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.ports import (
     ControlPort,
     Found,
-    Held,
     Heartbeat,
+    Held,
     Location,
     NodeReport,
     Resumed,
@@ -160,7 +160,7 @@ class Node:
             self.register()
         except (Unavailable, OutcomeUnknown) as error:
             context.control_is_away = True
-            _LOG.warning("control plane away", node=self.name, message=str(error))
+            _LOG.info("control plane away", node=self.name, message=str(error))
 
     def register(self) -> None:
         """Make the node known; after a start of the process, also what it has, and take over what it is to have."""
@@ -193,7 +193,7 @@ class Node:
         try:
             self.put_location(location)
         except Conflict as error:
-            _LOG.warning("location refused", tenant=location.tenant, message=str(error))
+            _LOG.info("location refused", tenant=location.tenant, message=str(error))
 
     def heartbeat_once(self) -> None:
         """Say that the node is alive, and take over what the answer says. Never raises when there is no answer."""
@@ -355,9 +355,8 @@ class Node:
         news = self._context.log.wait_many(positions, timeout_s=timeout_s)
         for key, last in news.items():
             attached, timeline = watched[key]
-            if last < timeline.last_lsn:
-                timeline.problem = log_ends_before(key, lsn=timeline.last_lsn, last=last)
-                attached.problem = timeline.problem
+            if last < timeline.last_lsn:  # a log that looks shorter is asked for its records, which tells
+                attached.run("ingest")
                 continue
             timeline.log_last = max(last, timeline.log_last)
             with self._lock:
@@ -515,9 +514,7 @@ class Node:
         except (NotFound, Corruption) as error:
             raise self._file_gone(attached, error) from error
 
-    def _read(
-        self, tenant: str, timeline: str, lsn: int | None, at_least: int, function: Callable[[View], R]
-    ) -> R:
+    def _read(self, tenant: str, timeline: str, lsn: int | None, at_least: int, function: Callable[[View], R]) -> R:
         attached, found = self._reached(tenant, timeline, lsn, at_least)
         try:
             return found.read(lsn, function)
@@ -532,8 +529,8 @@ class Node:
             attached.ask()
             self._wake(attached)
         return Unavailable(
-            f"A file of {attached.tenant} is gone: another node has committed a newer state. Ask the control plane where "
-            "the tenant is.",
+            f"A file of {attached.tenant} is gone: another node has committed a newer state. Ask the control plane "
+            "where the tenant is.",
             kind="file_gone",
         )
 
@@ -588,8 +585,8 @@ class Node:
 
 def _not_reached(tenant: str, timeline: Timeline, needed: int) -> Unavailable:
     return Unavailable(
-        f"LSN {needed} of {timeline.log_key} is not ingested here: the newest is {timeline.last_lsn}. Try again, or ask "
-        "the control plane where the tenant is.",
+        f"LSN {needed} of {timeline.log_key} is not ingested here: the newest is {timeline.last_lsn}. Try again, or "
+        "ask the control plane where the tenant is.",
         kind="lsn_not_reached",
         tenant=tenant,
         lsn=timeline.last_lsn,

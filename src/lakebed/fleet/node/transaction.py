@@ -4,8 +4,9 @@ Owns: the working set, which is in memory and in the local state and costs no re
 deadlist.
 
 Invariants:
-- Every path that was minted is, at the commit, in the manifest or on the deadlist (R7). Nothing that was named is deleted
-  here: a put whose reply was lost may land after a delete, and nothing lists the prefix of a committed transaction.
+- Every path that was minted is, at the commit, in the manifest or on the deadlist (R7). Nothing that was named is
+  deleted here: a put whose reply was lost may land after a delete, and the prefix of a committed transaction is never
+  listed.
 - An object of another transaction goes on the deadlist when no timeline names it any more.
 - From `freeze` on nothing is minted or published until the request is answered: what is asked again is the same. So no
   object is written in a transaction after its manifest.
@@ -236,7 +237,7 @@ class OpenTransaction:
 
     def _count_layers(self) -> None:
         folder = txn_folder(self.tenant, self.txn) + "/"
-        sizes = {}
+        sizes: dict[str, int] = {}
         for index in self._timelines.values():
             paths = paths_of(self.tenant, index)
             sizes |= {paths[file.id]: file.size_bytes for file in index.files.files()}

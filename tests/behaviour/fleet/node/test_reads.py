@@ -1,0 +1,99 @@
+"""Reads of a node at every LSN, against a dictionary, whatever was flushed, compacted, committed or moved."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from worlds.fleet_node import TENANT, Fleet
+
+from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.fleet.model import MAIN, Policy
+
+
+def test_rows_are_read_after_each_step() -> None:
+    """From memory, from layers, after a compaction, after a commit, and on another node."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=30)
+    fleet.check(a)
+    assert a.flush_once(TENANT)
+    fleet.check(a)
+    for _ in range(4):
+        fleet.append(rows=20)
+        a.ingest_once(TENANT)
+        a.flush_once(TENANT)
+    assert a.compact_once(TENANT)
+    fleet.check(a)
+    fleet.append(rows=5)
+    assert a.ingest_once(TENANT)
+    assert a.commit_once(TENANT)
+    fleet.check(a)
+    b = fleet.node("b")
+    fleet.check(b)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_steps(seed: int) -> None:
+    """Ingest, flush, compact, commit, branch, pin, delete, restart and failover in any order: every read is right."""
+    fleet = Fleet(seed=seed)
+    rng = random.Random(seed)
+    name = "a"
+    node = fleet.node(name)
+    timelines = [MAIN]
+    pins: list[str] = []
+    for step in range(60):
+        timeline = rng.choice(timelines)
+        match rng.randrange(10):
+            case 0 | 1 | 2:
+                fleet.append(timeline, rows=rng.randrange(1, 20))
+            case 3:
+                node.ingest_once(TENANT)
+            case 4:
+                node.flush_once(TENANT)
+            case 5:
+                node.compact_once(TENANT)
+            case 6:
+                node.commit_once(TENANT)
+            case 7 if len(timelines) + len(pins) < 6:
+                infos = {one.name: one for one in node.timelines(TENANT)}
+                committed = infos[timeline].committed_lsn
+                lsn = rng.randrange(infos[timeline].cutoff, committed + 1)
+                kind = rng.choice(("branch", "pin"))
+                fleet.change(node, kind, f"{kind}-{step}", parent=timeline, lsn=lsn)
+                fleet.oracle.branch(timeline, lsn, f"{kind}-{step}")
+                (timelines if kind == "branch" else pins).append(f"{kind}-{step}")
+            case 8 if len(timelines) > 1 and timeline != MAIN:
+                fleet.change(node, "delete", timeline)
+                timelines.remove(timeline)
+            case 9:
+                fleet.crash(name)
+                name = rng.choice((name, "a", "b"))
+                node = fleet.node(name, attach=name not in fleet.locals or rng.random() < 0.5)
+                if not any(one.tenant == TENANT for one in node.locations()):
+                    node.put_location(fleet.control.attach(name))
+        if step % 10 == 9:
+            for one in (*timelines, *pins):
+                fleet.check(node, one, every=7)
+    for one in (*timelines, *pins):
+        fleet.check(node, one)
+    node.checkpoint(TENANT)
+    fleet.check_references()
+    for one in (*timelines, *pins):
+        fleet.check(node, one, every=5)
+
+
+def test_a_read_waits_for_its_lsn() -> None:
+    """An LSN ahead is waited for, then refused; one below the cutoff is refused with the oldest."""
+    fleet = Fleet(policy=Policy(retain_rows=5))
+    a = fleet.node("a")
+    last = fleet.append(rows=20)
+    assert a.get(TENANT, MAIN, b"key-0001", at_least=last).lsn == last
+    with pytest.raises(Unavailable) as ahead:
+        a.get(TENANT, MAIN, b"key-0001", at_least=last + 1)
+    assert ahead.value.kind == "lsn_not_reached"
+    a.flush_once(TENANT)
+    with pytest.raises(InvalidRequest) as below:
+        a.get(TENANT, MAIN, b"key-0001", lsn=last - 6)
+    assert (below.value.kind, below.value.facts["cutoff"]) == ("below_cutoff", last - 5)
+    fleet.check(a)
