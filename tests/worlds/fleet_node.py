@@ -13,6 +13,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
+from lakebed.clock import SystemClock
 from lakebed.errors import NotFound
 from lakebed.fleet.layout import deadlist_of, log_key
 from lakebed.fleet.log.key_value_log import KeyValueLog
@@ -39,7 +40,6 @@ from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.clock import SystemClock
 
 TENANT = "acme"
 _NUMBERS = count()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from worlds.fleet_node import TENANT, Fleet
 
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.fleet.model import MAIN, Policy
+from worlds.fleet_node import TENANT, Fleet
 
 
 def test_rows_are_read_after_each_step() -> None:
