@@ -29,6 +29,7 @@ from lakebed.fleet.ports import (
     AckRequest,
     CommitReply,
     CommitRequest,
+    ControlPort,
     Heartbeat,
     HeartbeatReply,
     Location,
@@ -88,7 +89,7 @@ class Opened:
 
 
 @dataclass
-class GrantControl:
+class GrantControl(ControlPort):
     """`ControlPort`: grants when the transaction is open and its base is the last committed one."""
 
     policy: Policy = field(default_factory=Policy)
@@ -141,6 +142,7 @@ class GrantControl:
         return txn
 
     def location(self, txn: int) -> Location:
+        """What the node of a transaction is told."""
         one = self.transactions[txn]
         return Location(
             TENANT,

@@ -16,17 +16,14 @@ Does not know: other tenants, HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 from lakebed.errors import (
     Conflict,
-    Corruption,
     InternalError,
     LakebedError,
     NotFound,
-    OutcomeUnknown,
     Unavailable,
 )
 from lakebed.fleet.layout import log_key
@@ -34,17 +31,14 @@ from lakebed.fleet.manifest import decode_manifest, decode_referenced
 from lakebed.fleet.model import AttachmentMode, Manifest, ManifestRef, TimelineIndex, first_manifest
 from lakebed.fleet.node.changes import changed, check_change, found_timeline, is_done, without_expired
 from lakebed.fleet.node.context import NodeContext
-from lakebed.fleet.node.indices import all_paths
 from lakebed.fleet.node.local import LocalTenant
-from lakebed.fleet.node.publisher import GrantedPublisher
-from lakebed.fleet.node.retries import Retries
+from lakebed.fleet.node.retirement import Retirement
 from lakebed.fleet.node.timeline import Timeline, is_pruned
+from lakebed.fleet.node.timeline_set import TimelineSet
 from lakebed.fleet.node.transaction import OpenTransaction
-from lakebed.fleet.ports import AckRequest, Held, Location, TimelineChange
+from lakebed.fleet.ports import Held, Location, TimelineChange
 from lakebed.log import logger
-from lakebed.lsm.files import FileStore
 from lakebed.metrics import default_registry
-from lakebed.objects.port import ObjectStore
 
 _LOG: Final = logger("fleet")
 
@@ -54,11 +48,6 @@ _COMMITS: Final = default_registry.counter(
 _ROWS: Final = default_registry.counter(
     "lakebed_fleet_ingested_rows_total", help_text="Rows read from the log.", label_names=()
 )
-
-_STEP_NAMES: Final = ("settle", "retire", "commit", "flush", "ingest", "compact")
-
-_PATHS_KEPT: Final = 1_024
-"""Paths of files that are not named any more, for reads that began before; more are dropped at a commit."""
 
 
 class TenantState(StrEnum):
@@ -87,7 +76,11 @@ class AttachedTenant:
         """Detached, and acknowledged."""
         self.problem: LakebedError | None = None
         """The last error of a step; None after it has succeeded."""
-        self.transaction: OpenTransaction | None = None
+        self.retirement = Retirement(context, location.tenant)
+        self.is_asked = False
+        """A commit was asked for, or is needed to learn a rejection."""
+        self.dirty_since_ms: int | None = None
+        """When the oldest row, or change of files, came that is not committed."""
         self._context = context
         self._turn = context.environment.runtime.lock()
         self._telling = context.environment.runtime.lock()
@@ -96,20 +89,7 @@ class AttachedTenant:
         self._resumed = resumed
         self._base: Manifest | None = None
         self._base_ref: ManifestRef | None = None
-        self._timelines: dict[str, Timeline] = {}
-        self._names: tuple[Manifest | None, dict[str, str]] = (None, {})
-        """A base, and the ids of its timelines by name."""
-        self._paths: dict[str, str] = {}
-        self._retiring: list[OpenTransaction] = []
-        """Transactions in which nothing is written any more, and which are not acknowledged."""
-        self._unbegun: list[tuple[int, int]] = []
-        """Ids and generations of transactions that were replaced before anything was written in them."""
-        self._asked = False
-        """A commit was asked for, or is needed to learn a rejection."""
-        self._dirty_since_ms: int | None = None
-        """When the oldest row, or change of files, came that is not committed."""
-        options = context.options
-        self._retries = Retries(first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
+        self._set = TimelineSet(context, location.tenant)
 
     # ---- what is there
 
@@ -125,17 +105,34 @@ class AttachedTenant:
         return self._base
 
     @property
+    def transaction(self) -> OpenTransaction | None:
+        """The open one; None: nothing may be written."""
+        return self._set.transaction
+
+    @property
     def timelines(self) -> dict[str, Timeline]:
         """By id."""
-        return self._timelines
+        return self._set.timelines
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the attachment is what the newest location says."""
+        return self._settled is self._wanted
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the log is known to have rows that can be ingested."""
+        return any(one.lag_rows and one.problem is None and not one.is_read_only for one in self.timelines.values())
+
+    @property
+    def manifest_bytes(self) -> int:
+        """Size of the base's manifest."""
+        return 0 if self._base_ref is None else self._base_ref.size_bytes
 
     def find(self, name: str) -> Timeline:
         """A committed timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
-        base, names = self.base, self._names
-        if names[0] is not base:
-            names = self._names = base, {one.name: one.id for one in base.timelines}
-        timelines = self._timelines
-        found = timelines.get(names[1].get(name, name))
+        base = self.base
+        found = self._set.find(name, base)
         if found is None:
             found_timeline({one.id: one for one in base.timelines}, name)
             raise not_attached(self.tenant)
@@ -151,12 +148,12 @@ class AttachedTenant:
     def uncommitted_bytes(self) -> int:
         """Layers of the open transaction, and rows in memory."""
         layers = 0 if self.transaction is None else self.transaction.layer_bytes
-        return layers + sum(timeline.unflushed_bytes for timeline in self._timelines.values())
+        return layers + sum(timeline.unflushed_bytes for timeline in self.timelines.values())
 
     @property
     def lag_rows(self) -> int:
         """Rows in the log that are not ingested, as far as is known."""
-        return sum(timeline.lag_rows for timeline in self._timelines.values())
+        return sum(timeline.lag_rows for timeline in self.timelines.values())
 
     def held(self) -> Held:
         """As the control plane compares it with its ledger."""
@@ -184,9 +181,8 @@ class AttachedTenant:
                 return
             if wanted is not self._settled and wanted.txn is not None and wanted.txn != location.txn:
                 # It was never begun here: nothing was written in it.
-                self._unbegun.append((wanted.txn, wanted.generation))
+                self.retirement.never_begun(wanted.txn, wanted.generation)
             self._wanted = location
-            self._retries.succeeded("settle")
 
     def _is_late(self, location: Location) -> bool:
         """Whether a location of our generation was read from the ledger before what is known here."""
@@ -224,21 +220,21 @@ class AttachedTenant:
             self.state = TenantState.STALE if self.state is not TenantState.BROKEN else self.state
         elif location.txn is not None and transaction is not None and location.txn > transaction.txn:
             # The reply to our request is on its way, or was lost: asking again gives the same answer.
-            self._asked = True
+            self.is_asked = True
         self._settled = location
 
     def _give_up(self) -> None:
         """Write nothing any more in the open transaction."""
         if self.transaction is not None:
-            self._retiring.append(self.transaction)
-            self.transaction = None
+            self.retirement.give_up(self.transaction)
+            self._set.transaction = None
 
     def _load(self, location: Location) -> None:
         """Begin from the location's base, with the rows in memory that are above it."""
         context = self._context
         with context.loading.one():
             base = self._read_base(location)
-        resumed, self._resumed = self._resumed, None
+        resumed = self._resumed
         is_resumed = resumed is not None and (resumed.generation, resumed.txn) == (location.generation, location.txn)
         transaction = None
         if location.txn is not None:
@@ -257,14 +253,13 @@ class AttachedTenant:
             if is_resumed:
                 count = transaction.delete_unknown()
                 _LOG.info("resumed", tenant=self.tenant, txn=record.txn, unknown=count)
+        self._resumed = None
         self._give_up()
-        self._base, self._base_ref, self.transaction = base, location.manifest, transaction
-        self._dirty_since_ms = context.now_ms() if transaction is not None and transaction.is_changed else None
-        self._asked = transaction is not None and transaction.request is not None
-        context.budget.forget(self.tenant)
-        self._paths = {}
-        old, self._timelines = self._timelines, {}
-        self._adopt_timelines(old)
+        self._base, self._base_ref = base, location.manifest
+        self._set.transaction = transaction
+        self.dirty_since_ms = context.now_ms() if transaction is not None and transaction.is_changed else None
+        self.is_asked = transaction is not None and transaction.request is not None
+        self._set.show(self.indices, anew=True)
         self.state = {
             AttachmentMode.STALE: TenantState.STALE,
             AttachmentMode.READER: TenantState.READER,
@@ -285,104 +280,15 @@ class AttachedTenant:
             ) from error
         return decode_referenced(body, reference)
 
-    def _adopt_timelines(self, old: dict[str, Timeline]) -> None:
-        """Make what reads see: the timelines of the base, and of a resumed transaction its files."""
-        indices = self.indices
-        self._paths |= all_paths(self.tenant, indices.values())
-        if len(self._paths) > _PATHS_KEPT + 2 * sum(
-            len(ids) for one in indices.values() for ids in one.origins.values()
-        ):
-            self._paths = all_paths(self.tenant, indices.values())
-        timelines = dict(self._timelines)
-        for id, index in indices.items():
-            if id not in timelines:
-                timelines[id] = self._new_timeline(index)
-                if id in old:
-                    timelines[id].adopt(old[id])
-                    self._note_rows(timelines[id])
-        for id in timelines.keys() - indices.keys():
-            self._context.budget.note(self.tenant, id, 0)
-            del timelines[id]
-        self._timelines = timelines
-
-    def _new_timeline(self, index: TimelineIndex) -> Timeline:
-        context = self._context
-        publisher = GrantedPublisher(self, index.id, tenant=self.tenant, environment=context.environment)
-        files = FileStore(
-            context.storage,
-            path_of=publisher.path_of,
-            locate=self._locate,
-            cache=context.cache,
-            options=context.file_options,
-            environment=context.environment,
-        )
-        return Timeline(
-            index, tenant=self.tenant, files=files, publisher=publisher, log=context.log, options=context.options
-        )
-
-    def note_path(self, file_id: str, path: str) -> None:
-        """A new file is at this path."""
-        self._paths[file_id] = path
-
-    def _locate(self, file_id: str) -> tuple[ObjectStore, str]:
-        path = self._paths.get(file_id)
-        if path is None:
-            raise NotFound(f"The file {file_id} of {self.tenant} is not named any more.", kind="object_not_found")
-        return self._context.storage, path
-
-    # ---- the end of a transaction without a grant
-
     def retire_once(self) -> bool:
-        """Acknowledge what was given up; whether all is.
-
-        A request that may have been granted is asked again first. Raises `Unavailable`, `OutcomeUnknown`.
-        """
+        """Acknowledge what was given up; whether all is. Raises `Unavailable`, `OutcomeUnknown`."""
         with self._turn:
-            while self._retiring:
-                if not self._retire(self._retiring[0]):
-                    return False
-                del self._retiring[0]
-            while self._unbegun:
-                self._acknowledge(*self._unbegun[0])
-                del self._unbegun[0]
+            if not self.retirement.run():
+                return False
             if self.state is TenantState.DETACHED:
-                self._remember_broken(self._wanted.generation, is_acknowledged=True)
+                self.retirement.remember(self._wanted.generation, is_acknowledged=True)
                 self.is_gone = True
             return True
-
-    def _retire(self, transaction: OpenTransaction) -> bool:
-        context, record = self._context, transaction.record
-        txn, generation = record.txn, record.generation
-        if transaction.request is not None and transaction.is_sent and not transaction.is_rejected:
-            reply = context.control.commit([transaction.request])[0]
-            if reply.verdict == "wait":
-                return False
-            if reply.verdict == "granted":
-                if reply.txn is None:
-                    return True
-                txn, generation = reply.txn, reply.generation or generation
-        self._acknowledge(txn, generation)
-        if self.state is TenantState.BROKEN and self.transaction is None:
-            self._remember_broken(record.generation, is_acknowledged=True)
-        return True
-
-    def _acknowledge(self, txn: int, generation: int) -> None:
-        request = AckRequest(tenant=self.tenant, txn=txn, node=self._context.name, generation=generation)
-        answer = self._context.control.ack([request])[0]
-        _LOG.info("acknowledged", tenant=self.tenant, txn=txn, state=answer.state, reason=answer.reason)
-
-    def _remember_broken(self, generation: int, *, is_acknowledged: bool) -> None:
-        """Write down that nothing is written for a generation any more, also not after a restart."""
-        record = LocalTenant(
-            tenant=self.tenant,
-            generation=generation,
-            mode=AttachmentMode.STALE,
-            txn=0,
-            base=0,
-            is_broken=True,
-            is_acknowledged=is_acknowledged,
-        )
-        self._context.local.store(record)
 
     # ---- commits
 
@@ -405,8 +311,8 @@ class AttachedTenant:
             if transaction.request is None:
                 self._expire_pins(transaction)
                 self._flush(transaction, rotate=flush)
-                if not transaction.is_changed and not self._asked:
-                    self._dirty_since_ms = None
+                if not transaction.is_changed and not self.is_asked:
+                    self.dirty_since_ms = None
                     return False
             return self._ask(transaction)
 
@@ -418,7 +324,6 @@ class AttachedTenant:
         reply = context.control.commit([request])[0]
         _COMMITS.add(1, reply.verdict)
         if reply.verdict == "wait":
-            self._retries.postpone("commit", context.now_ms())
             return False
         if reply.verdict != "granted":
             self._break(transaction, reply.reason)
@@ -433,28 +338,24 @@ class AttachedTenant:
         return True
 
     def _granted(self, following: OpenTransaction) -> None:
-        before = {file.id for one in self.base.timelines for file in one.files.files()}
-        self.transaction, self._base, self._base_ref = following, following.base, following.committed
-        named = {file.id for one in following.base.timelines for file in one.files.files()}
-        self._adopt_timelines({})
-        for timeline in self._timelines.values():
-            timeline.forget(before - named)
-        self._asked = False
-        self._dirty_since_ms = None if self._all_flushed() else self._context.now_ms()
-        _LOG.info("committed", tenant=self.tenant, txn=following.base.txn)
+        before, after = self.base, following.base
+        self._set.transaction, self._base, self._base_ref = following, after, following.committed
+        self._set.show(following.timelines, anew=False)
+        self._set.forget_files(before, after)
+        self.is_asked = False
+        is_flushed = all(timeline.is_flushed for timeline in self.timelines.values())
+        self.dirty_since_ms = None if is_flushed else self._context.now_ms()
+        _LOG.info("committed", tenant=self.tenant, txn=after.txn)
 
     def _break(self, transaction: OpenTransaction, reason: str) -> None:
         """A request was rejected: remember it, then stop."""
         transaction.is_rejected = True
-        self._remember_broken(transaction.record.generation, is_acknowledged=False)
+        self.retirement.remember(transaction.record.generation, is_acknowledged=False)
         self._give_up()
         self.state = TenantState.BROKEN
-        self._asked = False
+        self.is_asked = False
         _LOG.info("rejected", tenant=self.tenant, txn=transaction.txn, reason=reason)
         raise not_attached(self.tenant)
-
-    def _all_flushed(self) -> bool:
-        return all(timeline.is_flushed for timeline in self._timelines.values())
 
     def _expire_pins(self, transaction: OpenTransaction) -> None:
         now = transaction.timelines
@@ -468,7 +369,7 @@ class AttachedTenant:
         """Flush what was rotated, and with `rotate` all rows; whether a file was written."""
         flushed = False
         policy = self._wanted.policy
-        for timeline in list(self._timelines.values()):
+        for timeline in list(self.timelines.values()):
             if timeline.id not in transaction.timelines or timeline.is_flushed:
                 continue
             if rotate or timeline.needs_flush:
@@ -500,7 +401,7 @@ class AttachedTenant:
     def flush_timeline(self, timeline: str) -> bool:
         """As `flush_once`, all rows of one timeline by its id."""
         with self._turn:
-            transaction, found = self._may_write(), self._timelines.get(timeline)
+            transaction, found = self._may_write(), self.timelines.get(timeline)
             if transaction is None or found is None or timeline not in transaction.timelines or found.is_read_only:
                 return False
             found.advance_cutoff(self._wanted.policy)
@@ -513,7 +414,7 @@ class AttachedTenant:
         """Run one planned compaction of any timeline; whether there was one. Raises as `flush_once`."""
         with self._turn:
             transaction = self._may_write()
-            for timeline in list(self._timelines.values()) if transaction is not None else ():
+            for timeline in list(self.timelines.values()) if transaction is not None else ():
                 assert transaction is not None
                 if timeline.needs_compaction and not timeline.is_read_only and timeline.id in transaction.timelines:
                     timeline.advance_cutoff(self._wanted.policy)
@@ -531,7 +432,7 @@ class AttachedTenant:
             transaction = self._may_write()
             if transaction is None:
                 return False
-            timeline = self._timelines[found_timeline(transaction.timelines, name).id]
+            timeline = self.timelines[found_timeline(transaction.timelines, name).id]
             if not timeline.is_read_only:
                 timeline.advance_cutoff(self._wanted.policy)
             if timeline.compact_full():
@@ -546,7 +447,7 @@ class AttachedTenant:
         Raises as `Timeline.ingest_once`. Cost: 1 request to the log a timeline that is behind.
         """
         found = False
-        for timeline in list(self._timelines.values()):
+        for timeline in list(self.timelines.values()):
             found |= self.ingest_timeline(timeline) > 0
         return found
 
@@ -559,7 +460,7 @@ class AttachedTenant:
         except LakebedError as error:
             if is_pruned(error) or (error.kind == "timeline_not_found" and timeline.last_lsn):
                 # Another attachment has committed more, or dropped the timeline: the rejection says so (R20).
-                self._asked = True
+                self.is_asked = True
             raise
         if count:
             _ROWS.add(count)
@@ -579,11 +480,15 @@ class AttachedTenant:
         )
 
     def _note_dirty(self) -> None:
-        if self._dirty_since_ms is None:
-            self._dirty_since_ms = self._context.now_ms()
+        if self.dirty_since_ms is None:
+            self.dirty_since_ms = self._context.now_ms()
 
     def _note_rows(self, timeline: Timeline) -> None:
-        self._context.budget.note(self.tenant, timeline.id, timeline.unflushed_bytes)
+        self._set.note_rows(timeline.id, timeline)
+
+    def ask(self) -> None:
+        """Let a commit be due now: a file is gone, or a caller waits."""
+        self.is_asked = True
 
     # ---- changes of the set of timelines
 
@@ -620,130 +525,8 @@ class AttachedTenant:
 
     def _detach_files(self, index: TimelineIndex) -> None:
         """Write all files of a branch anew, so that it names none of its ancestors'."""
-        timeline = self._timelines[index.id]
+        timeline = self.timelines[index.id]
         timeline.compact_full()
-
-    # ---- which step is due
-
-    def due(self, now_ms: int) -> str | None:
-        """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request."""
-        for step in _STEP_NAMES:
-            if self._retries.may_try(step, now_ms) and self._is_due(step, now_ms):
-                return step
-        return None
-
-    def _is_due(self, step: str, now_ms: int) -> bool:
-        transaction = self.transaction
-        match step:
-            case "settle":
-                return self._settled is not self._wanted
-            case "retire":
-                return bool(self._retiring or self._unbegun) or (
-                    self.state is TenantState.DETACHED and not self.is_gone
-                )
-            case "commit":
-                return transaction is not None and self._commit_is_due(transaction, now_ms)
-            case "ingest":
-                return (
-                    any(
-                        one.lag_rows > 0 and one.problem is None and not one.is_read_only
-                        for one in self._timelines.values()
-                    )
-                    and not self.is_paused
-                )
-        if transaction is None or transaction.request is not None:
-            return False
-        if step == "flush":
-            return any(one.needs_flush for one in self._timelines.values())
-        return any(one.needs_compaction and not one.is_read_only for one in self._timelines.values())
-
-    def _commit_is_due(self, transaction: OpenTransaction, now_ms: int) -> bool:
-        context, policy = self._context, self._wanted.policy
-        if not context.is_reported:
-            return False
-        if transaction.request is not None:
-            return True
-        if context.control_is_away:
-            return False
-        return self._is_asked_or_old(transaction, now_ms) or self.uncommitted_bytes >= min(
-            max(policy.commit_bytes, 4 * self._manifest_bytes), policy.uncommitted_bytes_max
-        )
-
-    def _is_asked_or_old(self, transaction: OpenTransaction, now_ms: int) -> bool:
-        """Whether a commit is due however little there is to commit."""
-        if self._asked or any(
-            one.expires_ms is not None and one.expires_ms <= now_ms for one in transaction.timelines.values()
-        ):
-            return True
-        since_ms = self._dirty_since_ms
-        return since_ms is not None and now_ms - since_ms >= self._wanted.policy.commit_age_ms
-
-    @property
-    def _manifest_bytes(self) -> int:
-        return 0 if self._base_ref is None else self._base_ref.size_bytes
-
-    def _commit_due(self) -> bool:
-        """Commit; when only bytes ask for it, not before the layers are four times the manifest (R14)."""
-        transaction = self.transaction
-        if (
-            transaction is not None
-            and transaction.request is None
-            and not self._is_asked_or_old(transaction, self._context.now_ms())
-            and self.flush_once()
-            and transaction.layer_bytes < 4 * self._manifest_bytes
-        ):
-            return True
-        return self.commit_once()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no step will be due before something happens to the tenant."""
-        transaction = self.transaction
-        return (
-            self._settled is self._wanted
-            and not self._retiring
-            and not self._unbegun
-            and self._dirty_since_ms is None
-            and not self._asked
-            and self.lag_rows == 0
-            and (transaction is None or transaction.request is None)
-            and (transaction is None or all(one.expires_ms is None for one in transaction.timelines.values()))
-        )
-
-    def ask(self) -> None:
-        """Let the next commit be due now: a file is gone, or a caller waits."""
-        self._asked = True
-
-    def run(self, step: str) -> bool:
-        """Run one step that `due` returned; whether it did something. Errors are kept in `problem`, and waited for."""
-        steps: dict[str, Callable[[], object]] = {
-            "settle": self.settle,
-            "retire": self.retire_once,
-            "commit": self._commit_due,
-            "flush": lambda: self.flush_once(rotate=False),
-            "ingest": self._catch_up,
-            "compact": self.compact_once,
-        }
-        try:
-            done = steps[step]()
-        except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption) as error:
-            self._failed(step, error)
-            return False
-        self._retries.succeeded(step) if done is not False else self._retries.postpone(step, self._context.now_ms())
-        self.problem = None
-        return done is not False
-
-    def _catch_up(self) -> bool:
-        with self._context.catching_up.one():
-            return self.ingest_once()
-
-    def _failed(self, step: str, error: LakebedError) -> None:
-        now_ms = self._context.now_ms()
-        self._retries.failed(step, now_ms)
-        self.problem = error
-        if isinstance(error, NotFound) and step in ("flush", "compact", "commit"):
-            self._asked = True
-        _LOG.info("step failed", tenant=self.tenant, step=step, kind=error.kind, message=str(error))
 
 
 def record_of(location: Location) -> LocalTenant:

@@ -5,7 +5,7 @@ transactions with the paths that were minted in them, and the marks of broken at
 
 Invariants:
 - A process reads and changes the state only while it holds the lock, which the system releases when the process ends:
-  so whoever holds it knows that no older process of this state writes any more.
+  so the holder knows that no older process of this state writes any more.
 - A change is durable when its call returns; a crash leaves the old record or the new one.
 - A path is recorded before anything is put there (`LocalTenant.minted`).
 - A record that cannot be read is as if it were not there: then the node does not go on, and waits for an attach.

@@ -1,7 +1,7 @@
 """A node: tenants that the control plane has attached to it, over one memtable budget and one cache of blocks.
 
-Owns: `Node`, which implements `lakebed.fleet.ports.NodePort`, and the choice of the step that is run next. Steps are
-run by whoever calls `work_once`: a pool of workers, or a simulation. No thread belongs to a tenant, and a tenant that
+Owns: `Node`, which implements `lakebed.fleet.ports.NodePort`, and the choice of the step that is run next. A pool of
+workers, or a simulation, calls `work_once`. No thread belongs to a tenant, and a tenant that
 nothing happens to costs nothing.
 
 Invariants: a location whose generation the node has given up is refused, also after a restart; nothing is committed
@@ -21,10 +21,7 @@ import pyarrow as pa
 from lakebed.errors import (
     Closed,
     Conflict,
-    Corruption,
-    InvalidRequest,
     LakebedError,
-    NotFound,
     OutcomeUnknown,
     Unavailable,
 )
@@ -41,6 +38,8 @@ from lakebed.fleet.node.attached import (
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.options import NodeOptions
+from lakebed.fleet.node.reads import Reads
+from lakebed.fleet.node.schedule import Schedule
 from lakebed.fleet.node.slots import MemtableBudget, Slots
 from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.ports import (
@@ -49,6 +48,7 @@ from lakebed.fleet.ports import (
     Heartbeat,
     Held,
     Location,
+    NodePort,
     NodeReport,
     Resumed,
     TenantLoad,
@@ -56,11 +56,8 @@ from lakebed.fleet.ports import (
     TimelineInfo,
 )
 from lakebed.ids import new_uuid
-from lakebed.key_value.port import checked_bounds
 from lakebed.log import logger
 from lakebed.lsm.cache import BlockCache
-from lakebed.lsm.model import check_key
-from lakebed.lsm.view import View
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 
@@ -71,14 +68,8 @@ _LOG: Final = logger("fleet")
 _LOADS_MAX: Final = 500
 """Most tenants in one heartbeat."""
 
-_KEY_COUNT_MAX: Final = 100_000
-"""Most keys of one `get_many`."""
 
-_LOOK_S: Final = 0.02
-"""Wait between two looks at a tenant whose ingestion pauses."""
-
-
-class Node:
+class Node(NodePort):
     """A node. Thread-safe.
 
     Args:
@@ -118,7 +109,9 @@ class Node:
             catching_up=Slots(options.catch_up_count_max, runtime=runtime),
         )
         self._lock = runtime.lock()
+        self._reads = Reads(self._context, wake=self._wake)
         self._tenants: dict[str, AttachedTenant] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._given_up: dict[str, int] = {}
         """Generations of tenants that were detached, or broken by an earlier process: they are over."""
         self._incarnation = new_uuid(environment.rng)
@@ -129,8 +122,8 @@ class Node:
         """Tenants for which a step may be due."""
         self._busy: set[str] = set()
         """Tenants for which a worker runs a step."""
-        self._queue: deque[tuple[str, str]] = deque()
-        self._scanned_ms = self._watched_ms = 0
+        self._queue: deque[str] = deque()
+        self._watched_ms = 0
         self._reported: frozenset[str] = frozenset()
         """Tenants whose loads the control plane wants."""
         self.watches_in_background = False
@@ -252,18 +245,18 @@ class Node:
                     return
                 if location.generation <= over:
                     raise stale_generation(location.tenant, location.generation, over)
-                attached = self._tenants[location.tenant] = AttachedTenant(self._context, location)
+                self._add(AttachedTenant(self._context, location))
             else:
                 attached.put_location(location)
-            self._active[location.tenant] = None
+                self._active[location.tenant] = None
 
     def locations(self) -> list[Held]:
         return [one.held() for one in list(self._tenants.values()) if not one.is_gone]
 
     def _add(self, attached: AttachedTenant) -> None:
-        with self._lock:
-            self._tenants[attached.tenant] = attached
-            self._active[attached.tenant] = None
+        self._tenants[attached.tenant] = attached
+        self._schedules[attached.tenant] = Schedule(self._context, attached)
+        self._active[attached.tenant] = None
 
     # ---- steps
 
@@ -274,41 +267,44 @@ class Node:
         found = self._next_step()
         if found is None:
             return self._relieve() or self._watch_if_due()
-        attached, step = found
+        schedule, step = found
+        attached = schedule.attached
         try:
-            return attached.run(step)
+            return schedule.run(step)
         finally:
             with self._lock:
                 self._busy.discard(attached.tenant)
                 if attached.is_gone and self._tenants.get(attached.tenant) is attached:
-                    del self._tenants[attached.tenant]
+                    del self._tenants[attached.tenant], self._schedules[attached.tenant]
                     self._given_up[attached.tenant] = attached.location.generation
                     self._active.pop(attached.tenant, None)
 
-    def _next_step(self) -> tuple[AttachedTenant, str] | None:
+    def _next_step(self) -> tuple[Schedule, str] | None:
         now_ms = self._context.now_ms()
         with self._lock:
             if not self._queue:
                 self._fill_queue(now_ms)
             while self._queue:
-                tenant, step = self._queue.popleft()
-                attached = self._tenants.get(tenant)
-                if attached is not None and tenant not in self._busy and attached.due(now_ms) is not None:
-                    self._busy.add(tenant)
-                    return attached, attached.due(now_ms) or step
+                tenant = self._queue.popleft()
+                schedule = self._schedules.get(tenant)
+                if schedule is not None and tenant not in self._busy:
+                    step = schedule.due(now_ms)
+                    if step is not None:
+                        self._busy.add(tenant)
+                        return schedule, step
         return None
 
     def _fill_queue(self, now_ms: int) -> None:
         """Look at every tenant for which a step may be due; those that are idle are not looked at again."""
         for tenant in list(self._active):
-            attached = self._tenants.get(tenant)
-            if attached is None:
+            schedule = self._schedules.get(tenant)
+            if schedule is None:
                 del self._active[tenant]
+            elif tenant in self._busy:
                 continue
-            step = attached.due(now_ms)
-            if step is not None:
-                self._queue.append((tenant, step))
-            elif attached.is_idle and tenant not in self._busy:
+            elif schedule.due(now_ms) is not None:
+                self._queue.append(tenant)
+            elif schedule.is_idle:
                 del self._active[tenant]
 
     def _relieve(self) -> bool:
@@ -356,7 +352,7 @@ class Node:
         for key, last in news.items():
             attached, timeline = watched[key]
             if last < timeline.last_lsn:  # a log that looks shorter is asked for its records, which tells
-                attached.run("ingest")
+                self._schedules[attached.tenant].run("ingest")
                 continue
             timeline.log_last = max(last, timeline.log_last)
             with self._lock:
@@ -477,20 +473,12 @@ class Node:
     # ---- reads
 
     def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
-        check_key(key)
-        return self._read(tenant, timeline, lsn, at_least, lambda view: Found(view.get(key), view.sequence or 0))
+        return self._reads.get(self._attached(tenant), timeline, key, lsn=lsn, at_least=at_least)
 
     def get_many(
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
     ) -> list[bytes | None]:
-        if len(keys) > _KEY_COUNT_MAX:
-            raise InvalidRequest(
-                f"{len(keys):,} keys were asked for, and {_KEY_COUNT_MAX:,} are possible: ask in several calls.",
-                kind="too_many_keys",
-            )
-        for key in keys:
-            check_key(key)
-        return self._read(tenant, timeline, lsn, at_least, lambda view: view.get_many(keys))
+        return self._reads.get_many(self._attached(tenant), timeline, keys, lsn=lsn, at_least=at_least)
 
     def scan(
         self,
@@ -502,69 +490,7 @@ class Node:
         lsn: int | None = None,
         at_least: int = 0,
     ) -> Iterator[pa.RecordBatch]:
-        checked_bounds(start, end)
-        attached, found = self._reached(tenant, timeline, lsn, at_least)
-        return self._batches(attached, found, found.view(lsn), start, end)
-
-    def _batches(
-        self, attached: AttachedTenant, timeline: Timeline, view: View, start: bytes | None, end: bytes | None
-    ) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from timeline.scan(view, start, end)
-        except (NotFound, Corruption) as error:
-            raise self._file_gone(attached, error) from error
-
-    def _read(self, tenant: str, timeline: str, lsn: int | None, at_least: int, function: Callable[[View], R]) -> R:
-        attached, found = self._reached(tenant, timeline, lsn, at_least)
-        try:
-            return found.read(lsn, function)
-        except (NotFound, Corruption) as error:
-            raise self._file_gone(attached, error) from error
-
-    def _file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
-        """A missing file is normal in a transaction that will be rejected: ask, to learn it (R20)."""
-        if isinstance(error, Corruption) and error.kind != "file_missing":
-            return error
-        if attached.transaction is not None:
-            attached.ask()
-            self._wake(attached)
-        return Unavailable(
-            f"A file of {attached.tenant} is gone: another node has committed a newer state. Ask the control plane "
-            "where the tenant is.",
-            kind="file_gone",
-        )
-
-    def _reached(self, tenant: str, name: str, lsn: int | None, at_least: int) -> tuple[AttachedTenant, Timeline]:
-        """The timeline, once it has ingested what is asked for. Raises `Unavailable` (``lsn_not_reached``)."""
-        if (lsn is not None and lsn < 0) or at_least < 0:
-            raise InvalidRequest("An LSN is a whole number from 0.", kind="invalid_lsn")
-        attached = self._attached(tenant)
-        needed = max(at_least, lsn or 0)
-        timeline = attached.find(name)
-        if timeline.last_lsn < needed:
-            self._wait_for(attached, name, needed)
-            timeline = attached.find(name)
-        return attached, timeline
-
-    def _wait_for(self, attached: AttachedTenant, name: str, needed: int) -> None:
-        clock, log = self._context.environment.clock, self._context.log
-        ends_s = clock.monotonic_s() + self._context.options.read_wait_ms / 1000
-        self._wake(attached)
-        while (timeline := attached.find(name)).last_lsn < needed:
-            if timeline.problem is not None:
-                raise timeline.problem
-            left_s = ends_s - clock.monotonic_s()
-            try:
-                if not timeline.is_read_only and attached.ingest_timeline(timeline):
-                    continue
-                if timeline.is_read_only or left_s <= 0:
-                    raise _not_reached(attached.tenant, timeline, needed)
-                if attached.is_paused:
-                    clock.sleep(min(left_s, _LOOK_S))
-                else:
-                    log.wait(timeline.log_key, timeline.last_lsn, timeout_s=min(left_s, 1.0))
-            except (Conflict, NotFound) as error:  # pruned, or dropped: another node has committed more
-                raise _not_reached(attached.tenant, timeline, needed) from error
+        return self._reads.scan(self._attached(tenant), timeline, start, end, lsn=lsn, at_least=at_least)
 
     def _attached(self, tenant: str) -> AttachedTenant:
         """A tenant that can be read. Raises `Unavailable` (``not_attached``)."""
@@ -581,16 +507,6 @@ class Node:
     def _check_open(self) -> None:
         if self._is_closed:
             raise Closed(f"The node {self.name} was closed.")
-
-
-def _not_reached(tenant: str, timeline: Timeline, needed: int) -> Unavailable:
-    return Unavailable(
-        f"LSN {needed} of {timeline.log_key} is not ingested here: the newest is {timeline.last_lsn}. Try again, or "
-        "ask the control plane where the tenant is.",
-        kind="lsn_not_reached",
-        tenant=tenant,
-        lsn=timeline.last_lsn,
-    )
 
 
 def _info(attached: AttachedTenant, index: TimelineIndex) -> TimelineInfo:

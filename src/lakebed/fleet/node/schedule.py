@@ -1,0 +1,155 @@
+"""Which step of a tenant is due, and what follows from its errors.
+
+Owns: the order of steps, the rules for commits (R14), and the waits after failures. Invariants: a tenant to which
+nothing happens has no step due; a step that fails is tried again, and nothing is lost by that.
+
+Does not know: what a step does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lakebed.errors import Conflict, Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet.node.attached import AttachedTenant, TenantState
+from lakebed.fleet.node.context import NodeContext
+from lakebed.fleet.node.retries import Retries
+from lakebed.fleet.node.transaction import OpenTransaction
+from lakebed.log import logger
+
+_LOG: Final = logger("fleet")
+
+_STEPS: Final = ("settle", "retire", "commit", "flush", "ingest", "compact")
+"""The most urgent first."""
+
+
+class Schedule:
+    """The steps of one tenant. One worker at a time calls `run`."""
+
+    def __init__(self, context: NodeContext, attached: AttachedTenant) -> None:
+        self.attached = attached
+        self._context = context
+        self._told = attached.location
+        options = context.options
+        self._retries = Retries(first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
+
+    def due(self, now_ms: int) -> str | None:
+        """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request."""
+        if self.attached.location is not self._told:
+            self._told = self.attached.location
+            self._retries.succeeded("settle")
+        for step in _STEPS:
+            if self._retries.may_try(step, now_ms) and self._is_due(step, now_ms):
+                return step
+        return None
+
+    def _is_due(self, step: str, now_ms: int) -> bool:
+        attached = self.attached
+        match step:
+            case "settle":
+                return not attached.is_settled
+            case "retire":
+                return not attached.retirement.is_empty or (
+                    attached.state is TenantState.DETACHED and not attached.is_gone
+                )
+            case "ingest":
+                return attached.is_behind and not attached.is_paused
+        transaction = attached.transaction
+        if transaction is None:
+            return False
+        if step == "commit":
+            return self._commit_is_due(transaction, now_ms)
+        timelines = attached.timelines.values()
+        if transaction.request is not None:
+            return False
+        if step == "flush":
+            return any(one.needs_flush for one in timelines)
+        return any(one.needs_compaction and not one.is_read_only for one in timelines)
+
+    def _commit_is_due(self, transaction: OpenTransaction, now_ms: int) -> bool:
+        context, attached = self._context, self.attached
+        policy = attached.location.policy
+        if not context.is_reported:
+            return False
+        if transaction.request is not None:
+            return True
+        if context.control_is_away:
+            return False
+        return self._is_asked_or_old(transaction, now_ms) or attached.uncommitted_bytes >= min(
+            max(policy.commit_bytes, 4 * attached.manifest_bytes), policy.uncommitted_bytes_max
+        )
+
+    def _is_asked_or_old(self, transaction: OpenTransaction, now_ms: int) -> bool:
+        """Whether a commit is due however little there is to commit."""
+        attached = self.attached
+        if attached.is_asked or any(
+            one.expires_ms is not None and one.expires_ms <= now_ms for one in transaction.timelines.values()
+        ):
+            return True
+        since_ms = attached.dirty_since_ms
+        return since_ms is not None and now_ms - since_ms >= attached.location.policy.commit_age_ms
+
+    def _commit(self) -> bool:
+        """Commit; when only bytes ask for it, not before the layers are four times the manifest (R14)."""
+        attached = self.attached
+        transaction = attached.transaction
+        if (
+            transaction is not None
+            and transaction.request is None
+            and not self._is_asked_or_old(transaction, self._context.now_ms())
+            and attached.flush_once()
+            and transaction.layer_bytes < 4 * attached.manifest_bytes
+        ):
+            return True
+        return attached.commit_once()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step will be due before something happens to the tenant."""
+        attached = self.attached
+        transaction = attached.transaction
+        return (
+            attached.is_settled
+            and attached.retirement.is_empty
+            and attached.dirty_since_ms is None
+            and not attached.is_asked
+            and attached.lag_rows == 0
+            and (transaction is None or transaction.request is None)
+            and (transaction is None or all(one.expires_ms is None for one in transaction.timelines.values()))
+        )
+
+    def run(self, step: str) -> bool:
+        """Run a step that `due` returned; whether it did something. An error is kept, and the step is tried later."""
+        attached = self.attached
+        steps: dict[str, Callable[[], bool | None]] = {
+            "settle": attached.settle,
+            "retire": attached.retire_once,
+            "commit": self._commit,
+            "flush": lambda: attached.flush_once(rotate=False),
+            "ingest": self._catch_up,
+            "compact": attached.compact_once,
+        }
+        now_ms = self._context.now_ms()
+        try:
+            done = steps[step]() is not False
+        except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption) as error:
+            self._failed(step, error, now_ms)
+            return False
+        if done:
+            self._retries.succeeded(step)
+        else:
+            self._retries.postpone(step, now_ms)
+        attached.problem = None
+        return done
+
+    def _catch_up(self) -> bool:
+        with self._context.catching_up.one():
+            return self.attached.ingest_once()
+
+    def _failed(self, step: str, error: LakebedError, now_ms: int) -> None:
+        self._retries.failed(step, now_ms)
+        self.attached.problem = error
+        if isinstance(error, NotFound) and step in ("flush", "compact"):
+            self.attached.ask()  # a file is gone: in a transaction that will be rejected this is normal (R20)
+        _LOG.info("step failed", tenant=self.attached.tenant, step=step, kind=error.kind, error=str(error))

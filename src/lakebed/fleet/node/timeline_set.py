@@ -1,0 +1,111 @@
+"""The timelines of one tenant on a node, and where their files are.
+
+Owns: the `Timeline` objects, and the way from a file's id to its path. Invariants: the mapping of timelines is
+replaced, never changed, so readers need no lock; a path is known before its file is written or read.
+
+Does not know: transactions but as the publisher's owner, states, steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from lakebed.errors import NotFound
+from lakebed.fleet.model import Manifest, TimelineIndex
+from lakebed.fleet.node.context import NodeContext
+from lakebed.fleet.node.indices import all_paths
+from lakebed.fleet.node.publisher import GrantedPublisher
+from lakebed.fleet.node.timeline import Timeline
+from lakebed.fleet.node.transaction import OpenTransaction
+from lakebed.lsm.files import FileStore
+from lakebed.objects.port import ObjectStore
+
+_PATHS_KEPT: Final = 1_024
+"""Paths of files that are not named any more, for reads that began before; more are dropped at a commit."""
+
+
+class TimelineSet:
+    """The timelines of one tenant.
+
+    Attributes:
+        transaction: the open one; None: nothing may be written.
+        timelines: by id.
+    """
+
+    def __init__(self, context: NodeContext, tenant: str) -> None:
+        self.transaction: OpenTransaction | None = None
+        self.timelines: dict[str, Timeline] = {}
+        self._context = context
+        self._tenant = tenant
+        self._paths: dict[str, str] = {}
+        self._names: tuple[Manifest | None, dict[str, str]] = (None, {})
+        """A base, and the ids of its timelines by name."""
+
+    def find(self, name: str, base: Manifest) -> Timeline | None:
+        """A timeline of a state, by name or id. Cost: two lookups."""
+        names = self._names
+        if names[0] is not base:
+            names = self._names = base, {one.name: one.id for one in base.timelines}
+        return self.timelines.get(names[1].get(name, name))
+
+    def show(self, indices: Mapping[str, TimelineIndex], *, anew: bool) -> None:
+        """Have exactly these timelines.
+
+        Args:
+            anew: they are of another base than before: all are made again, with the rows in memory above their files.
+        """
+        self._paths |= all_paths(self._tenant, indices.values())
+        named_count = sum(len(ids) for one in indices.values() for ids in one.origins.values())
+        if len(self._paths) > _PATHS_KEPT + 2 * named_count:
+            self._paths = all_paths(self._tenant, indices.values())
+        old = self.timelines
+        new = {} if anew else {id: timeline for id, timeline in old.items() if id in indices}
+        for id, index in indices.items():
+            if id not in new:
+                new[id] = self._new(index)
+                if id in old:
+                    new[id].adopt(old[id])
+        for id in old.keys() | new.keys():
+            self.note_rows(id, new.get(id))
+        self.timelines = new
+
+    def _new(self, index: TimelineIndex) -> Timeline:
+        context = self._context
+        publisher = GrantedPublisher(self, index.id, tenant=self._tenant, environment=context.environment)
+        files = FileStore(
+            context.storage,
+            path_of=publisher.path_of,
+            locate=self._locate,
+            cache=context.cache,
+            options=context.file_options,
+            environment=context.environment,
+        )
+        return Timeline(
+            index, tenant=self._tenant, files=files, publisher=publisher, log=context.log, options=context.options
+        )
+
+    def note_path(self, file_id: str, path: str) -> None:
+        """A new file is at this path."""
+        self._paths[file_id] = path
+
+    def _locate(self, file_id: str) -> tuple[ObjectStore, str]:
+        path = self._paths.get(file_id)
+        if path is None:
+            raise NotFound(f"The file {file_id} of {self._tenant} is not named any more.", kind="object_not_found")
+        return self._context.storage, path
+
+    def note_rows(self, id: str, timeline: Timeline | None) -> None:
+        """Tell the memory budget how many rows a timeline has in memory."""
+        self._context.budget.note(self._tenant, id, 0 if timeline is None else timeline.unflushed_bytes)
+
+    def forget_files(self, before: Manifest, after: Manifest) -> None:
+        """Drop handles and cached blocks of files that no timeline names any more."""
+        gone = _ids(before.timelines) - _ids(after.timelines)
+        if gone:
+            for timeline in self.timelines.values():
+                timeline.forget(gone)
+
+
+def _ids(indices: Iterable[TimelineIndex]) -> set[str]:
+    return {file.id for one in indices for file in one.files.files()}
