@@ -1,0 +1,111 @@
+"""What the parts of a control plane share: ledger, nodes, settings, events.
+
+Owns: `Events`, which are kept in memory until the end of a round and then written at once. They are for operators;
+nothing rests on them, so one that cannot be written is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from lakebed.errors import LakebedError
+from lakebed.fleet.control.members import Member, Members
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.model import MAIN, NodeRecord
+from lakebed.fleet.ports import Event, NodePort
+from lakebed.log import logger
+from lakebed.metrics import default_registry
+from lakebed.runtime import Environment
+
+LOG: Final = logger("fleet.control")
+
+_EVENTS: Final = default_registry.counter(
+    "lakebed_fleet_events_total", help_text="Events by kind: failovers, relocations.", label_names=("kind",)
+)
+_WAITING_MAX: Final = 1_000
+_DIGITS: Final = 13
+
+
+class ManagedLog(Protocol):
+    """What the control plane needs of a log; `lakebed.fleet.log` has the whole."""
+
+    def create(self, timeline: str, *, after: int = 0) -> None:
+        """Begin a timeline; again is a no-op."""
+        ...
+
+    def prune(self, timeline: str, through: int) -> None:
+        """Delete the records up to an LSN. Raises `NotFound`: it was dropped."""
+        ...
+
+    def drop(self, timeline: str) -> None:
+        """Delete a timeline's records; again is a no-op."""
+        ...
+
+
+class Events:
+    """What operators want to know later."""
+
+    def __init__(self, ledger: Ledger, *, environment: Environment, kept_max: int) -> None:
+        self._ledger = ledger
+        self._environment = environment
+        self._kept_max = kept_max
+        self._waiting: list[tuple[str, Event]] = []
+        self._kept: int | None = None
+
+    def add(self, kind: str, message: str, *, tenant: str = "", node: str = "", took_ms: int = 0) -> None:
+        """Note an event."""
+        now_ms = self._environment.clock.now_ms()
+        _EVENTS.add(1, kind)
+        LOG.info(kind, message=message, tenant=tenant, node=node, took_ms=took_ms)
+        position = f"{now_ms:0{_DIGITS}}-{self._environment.rng.getrandbits(32):08x}"
+        if len(self._waiting) < _WAITING_MAX:
+            self._waiting.append((position, Event(now_ms, kind, message, tenant=tenant, node=node, took_ms=took_ms)))
+
+    def flush(self) -> None:
+        """Write what was noted, and forget the oldest. Cost: 1 write, if there is anything."""
+        events, self._waiting = self._waiting, []
+        if not events:
+            return
+        try:
+            if self._kept is None:
+                self._kept = len(self._ledger.events(limit=2 * self._kept_max))
+            excess = self._kept + len(events) - self._kept_max
+            old = [position for position, _ in self._ledger.events(limit=excess)] if excess > 0 else []
+            self._ledger.add_events(events, forget=old)
+            self._kept += len(events) - len(old)
+        except LakebedError as error:
+            LOG.info("events not written", error=error.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlContext:
+    """What every part of a control plane uses."""
+
+    ledger: Ledger
+    members: Members
+    nodes: Callable[[NodeRecord], NodePort]
+    options: ControlOptions
+    environment: Environment
+    events: Events
+    log: ManagedLog | None
+
+    def port(self, member: Member) -> NodePort:
+        """A node, to be called."""
+        return self.nodes(member.record)
+
+    def begin_log(self, tenant: str) -> None:
+        """Begin the log of a new tenant's first timeline; done again before each attach until it has committed."""
+        if self.log is not None:
+            self.log.create(log_key(tenant, MAIN))
+
+    def now_ms(self) -> int:
+        """Unix time in milliseconds, UTC."""
+        return self.environment.clock.now_ms()
+
+    def now_s(self) -> float:
+        """Seconds from an arbitrary start; monotonic."""
+        return self.environment.clock.monotonic_s()

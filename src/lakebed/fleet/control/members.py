@@ -1,0 +1,170 @@
+"""Nodes as the control plane knows them: who is alive, who gets the next tenant.
+
+Owns: heartbeats, and the verdict that a node is silent. Invariants: silence is counted in the control plane's own
+waking time, so one that has just started or stood still gives every node a fresh interval; when more than half of the
+nodes fall silent at once, it doubts itself first. A wrong verdict costs work, never data.
+
+Does not know: tenants, the ledger. Threads call it at once; every access of its maps is one step of the interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lakebed.clock import Clock
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.fleet.model import NodeRecord
+from lakebed.fleet.ports import Heartbeat, NodeStatus, TenantLoad
+
+_BYTES_OF_A_TENANT = 64 << 20
+"""So many bytes in memtables weigh as much as one tenant more."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One node."""
+
+    record: NodeRecord
+    heard_s: float
+    is_ready: bool = False
+    """Its process has asked what it has, or sent a heartbeat: it takes locations."""
+    is_synced: bool = False
+    """What it has was compared with the ledger."""
+    tenant_count: int = 0
+    promised: int = 0
+    """Tenants attached to it since its last heartbeat."""
+    unflushed_bytes: int = 0
+    loads: dict[str, TenantLoad] = field(default_factory=dict)
+    retry_s: float = 0.0
+    """It did not answer: no call before this time."""
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether tenants may stay on it."""
+        return not (self.record.is_silent or self.record.is_decommissioned)
+
+    @property
+    def weight(self) -> float:
+        """How much it has to do."""
+        return self.tenant_count + self.promised + self.unflushed_bytes / _BYTES_OF_A_TENANT
+
+
+class Members:
+    """All nodes.
+
+    Args:
+        clock: of the control plane.
+    """
+
+    def __init__(self, *, clock: Clock, options: ControlOptions) -> None:
+        self._clock = clock
+        self._options = options
+        self._members: dict[str, Member] = {}
+        self._looked_s = clock.monotonic_s()
+        self._doubts_since_s: float | None = None
+
+    def all(self) -> list[Member]:
+        """All nodes, by name."""
+        return [member for _, member in sorted(self._members.items())]
+
+    def get(self, node: str) -> Member | None:
+        """A node by name."""
+        return self._members.get(node)
+
+    def learn(self, record: NodeRecord) -> Member:
+        """Take over a node's record; a new incarnation, or one that was silent, begins anew."""
+        known = self._members.get(record.node)
+        if known is not None and known.record.incarnation == record.incarnation:
+            if known.record.is_silent and not record.is_silent:
+                known.heard_s, known.is_synced, known.retry_s = self._clock.monotonic_s(), False, 0.0
+            known.record = record
+            return known
+        new = self._members[record.node] = Member(record, self._clock.monotonic_s())
+        return new
+
+    def hear(self, heartbeat: Heartbeat) -> bool:
+        """A node is alive; whether it is known as it says it is."""
+        member = self._members.get(heartbeat.node)
+        if member is None or member.record.incarnation != heartbeat.incarnation or member.record.is_silent:
+            return False
+        member.heard_s = self._clock.monotonic_s()
+        member.is_ready = True
+        member.tenant_count, member.promised = heartbeat.tenant_count, 0
+        member.unflushed_bytes = heartbeat.unflushed_bytes
+        member.loads = {load.tenant: load for load in heartbeat.loads}
+        return True
+
+    def overdue(self) -> list[Member]:
+        """Nodes that have fallen silent; call it every `ControlOptions.tick_ms`. The caller marks them."""
+        now_s, silent_s = self._clock.monotonic_s(), self._options.silent_ms / 1000
+        slept, self._looked_s = now_s - self._looked_s > silent_s, now_s
+        alive = [one for one in self.all() if one.is_usable]
+        if slept:
+            for one in alive:
+                one.heard_s = now_s
+            self._doubts_since_s = None
+            return []
+        late = [one for one in alive if now_s - one.heard_s > silent_s]
+        if len(late) * 2 <= len(alive):
+            self._doubts_since_s = None
+            return late
+        if self._doubts_since_s is None:
+            self._doubts_since_s = now_s
+        return late if now_s - self._doubts_since_s >= self._options.doubt_ms / 1000 else []
+
+    @property
+    def doubts(self) -> bool:
+        """Whether the control plane suspects itself now."""
+        return self._doubts_since_s is not None
+
+    def is_usable(self, node: str) -> bool:
+        """Whether tenants may stay on a node. One that is not known is gone."""
+        member = self._members.get(node)
+        return member is not None and member.is_usable
+
+    def answers(self, node: str) -> Member | None:
+        """A node that can be called now."""
+        member = self._members.get(node)
+        if member is None or not member.is_ready or not member.is_usable:
+            return None
+        return member if member.retry_s <= self._clock.monotonic_s() else None
+
+    def failed(self, node: str) -> None:
+        """A call was not answered: pause."""
+        member = self._members.get(node)
+        if member is not None:
+            member.retry_s = self._clock.monotonic_s() + self._options.retry_ms / 1000
+
+    def choose(self, *, not_on: Iterable[str] = ()) -> Member | None:
+        """The node with the least to do; None: there is none."""
+        excluded = set(not_on)
+        found = [
+            one
+            for one in self.all()
+            if one.is_usable and one.is_ready and not one.record.is_draining and one.record.node not in excluded
+        ]
+        return min(found, key=lambda one: (one.weight, one.record.node), default=None)
+
+    def statuses(self) -> list[NodeStatus]:
+        """All nodes, as they are shown."""
+        now_s = self._clock.monotonic_s()
+        return [
+            NodeStatus(
+                one.record.node,
+                one.record.url,
+                _state(one),
+                tenant_count=one.tenant_count + one.promised,
+                silent_ms=max(0, round((now_s - one.heard_s) * 1000)),
+                unflushed_bytes=one.unflushed_bytes,
+            )
+            for one in self.all()
+        ]
+
+
+def _state(member: Member) -> str:
+    if member.record.is_decommissioned:
+        return "decommissioned"
+    if member.record.is_silent:
+        return "silent"
+    return "draining" if member.record.is_draining else "alive"

@@ -1,0 +1,560 @@
+"""`ControlPlane`: what nodes, clients and operators ask, and the rounds that look after nodes and tenants.
+
+Owns: how a call becomes a step of the ledger, and what is looked at after it. Invariants: no decision rests on what
+this process remembers but the verdict that a node is silent. So any number of control planes may run over one ledger,
+each may decide anything at any time, and one that is killed at any moment is continued by the next.
+
+Does not know: HTTP, or how a step follows from a record (`lakebed.fleet.machine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.fleet import layout, machine, records
+from lakebed.fleet.control.collector import Collector
+from lakebed.fleet.control.context import LOG, ControlContext, Events, ManagedLog
+from lakebed.fleet.control.members import Member, Members
+from lakebed.fleet.control.options import DEFAULT, ControlOptions
+from lakebed.fleet.control.pruning import Pruner
+from lakebed.fleet.control.reconciler import Reconciler
+from lakebed.fleet.control.relocations import Relocations, no_node
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.manifest import decode_referenced
+from lakebed.fleet.model import (
+    AttachmentMode,
+    CollectTask,
+    Manifest,
+    NodeRecord,
+    Policy,
+    TenantRecord,
+    first_manifest,
+)
+from lakebed.fleet.ports import (
+    AckReply,
+    AckRequest,
+    CommitReply,
+    CommitRequest,
+    Event,
+    FleetAddress,
+    Heartbeat,
+    HeartbeatReply,
+    Location,
+    NodePort,
+    NodeReport,
+    NodeStatus,
+    Resumed,
+    Route,
+    TimelineChange,
+    TimelineInfo,
+    TransactionList,
+)
+from lakebed.fleet.records import Step
+from lakebed.metrics import default_registry
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+BATCH_COUNT_MAX: Final = 1_000
+"""Most requests of one call."""
+FINISHED_COUNT_MAX: Final = 1_000
+"""Most finished transactions that are shown."""
+
+_COMMITS: Final = default_registry.counter(
+    "lakebed_fleet_commits_total", help_text="Requests to commit, by verdict.", label_names=("verdict",)
+)
+_SILENT: Final = default_registry.counter(
+    "lakebed_fleet_silent_nodes_total", help_text="Nodes that were found silent and whose tenants were failed over."
+)
+_NODES: Final = default_registry.gauge(
+    "lakebed_fleet_nodes", help_text="Nodes by state, at the last look.", label_names=("state",)
+)
+_STATES: Final = ("alive", "silent", "draining", "decommissioned")
+
+
+class ControlPlane:
+    """Implements `ControlPort` and `OperatorPort`. Thread-safe.
+
+    Args:
+        ledger: open; it stays open at `close`.
+        storage: the root of the fleet's objects.
+        log: is pruned; None: there is none.
+        nodes: a node to be called, by its record.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        storage: ObjectStore,
+        log: ManagedLog | None,
+        nodes: Callable[[NodeRecord], NodePort],
+        options: ControlOptions = DEFAULT,
+        environment: Environment | None = None,
+    ) -> None:
+        environment = environment or Environment()
+        self._ledger = ledger
+        self._storage = storage
+        self._options = options
+        self._members = Members(clock=environment.clock, options=options)
+        self._events = Events(ledger, environment=environment, kept_max=options.events_max)
+        self._context = ControlContext(ledger, self._members, nodes, options, environment, self._events, log)
+        self._reconciler = Reconciler(self._context)
+        self._relocations = Relocations(self._context, self._reconciler)
+        self._collector = Collector(self._context, storage=storage)
+        self._pruner = Pruner(self._context)
+        self._scan_s = environment.clock.monotonic_s()
+
+    def close(self) -> None:
+        """Wait for running calls of nodes. The ledger stays open."""
+        self._reconciler.close()
+        self._relocations.close()
+        self._collector.close()
+
+    # ---- rounds
+
+    def tick_once(self) -> None:
+        """One round of everything; call it every `ControlOptions.tick_ms`.
+
+        Raises `Fenced`, `Closed` of the ledger; what it does not answer now is tried again in a later round.
+        """
+        self.detect_once()
+        self.work_once()
+
+    def work_once(self) -> None:
+        """One round of everything but detection, which a process runs apart: calls of nodes take time."""
+        for step in (self.scan_once, self.reconcile_once, self.relocate_once, self.collect_once, self.prune_once):
+            try:
+                step()
+            except Unavailable as error:
+                LOG.info("round ended early", step=step.__name__, error=error.kind)
+        self._events.flush()
+
+    def detect_once(self) -> None:
+        """Mark nodes that have fallen silent, and make their tenants due. Cost: 1 write and a scan a silent node."""
+        for member in self._members.overdue():
+            node = member.record.node
+            try:
+                self._mark_silent(member.record)
+                count = self._reconciler.look_at_tenants_of(node)
+            except Unavailable as error:
+                LOG.info("silent node not marked", node=node, error=error.kind)
+                continue
+            _SILENT.add(1)
+            self._events.add("node_silent", f"{node} does not answer: its tenants are attached elsewhere.", node=node)
+            LOG.info("silent", node=node, tenants=count)
+        for state in _STATES:
+            _NODES.set(sum(1 for one in self._members.statuses() if one.state == state), state)
+
+    def _mark_silent(self, silent: NodeRecord) -> None:
+        def decide(now: NodeRecord | None) -> NodeRecord:
+            if now is None or now.incarnation != silent.incarnation:
+                return silent if now is None else now
+            return replace(now, is_silent=True)
+
+        self._members.learn(self._ledger.change_node(silent.node, decide))
+
+    def scan_once(self) -> None:
+        """Read the whole ledger, when that is due: at the start, and every `ControlOptions.scan_interval_ms`."""
+        now_s = self._context.now_s()
+        if now_s < self._scan_s:
+            return
+        self._scan_s = now_s + self._options.scan_interval_ms / 1000
+        for node in self._ledger.nodes():
+            self._members.learn(node).is_synced = False
+        for record in self._ledger.tenants():
+            self._look_at(record)
+        self._collector.add(self._ledger.tasks())
+        for member in self._members.all():
+            if member.record.is_draining and member.is_usable:
+                self._relocations.drain(member.record.node, self._tenants_on(member.record.node))
+
+    def _look_at(self, record: TenantRecord) -> None:
+        """What one tenant needs after a scan."""
+        nodes = records.nodes_of(record)
+        needs = record.preferred is None or not all(map(self._members.is_usable, nodes))
+        if record.is_deleted:
+            self._collector.remove_tenant(record.tenant)
+        if needs:
+            self._reconciler.look_at(record.tenant)
+        if record.relocation is not None:
+            self._relocations.watch(record.tenant)
+        self._pruner.look_at(record.tenant)
+
+    def _scan_soon(self) -> None:
+        self._scan_s = min(self._scan_s, self._context.now_s())
+
+    def reconcile_once(self) -> None:
+        """Attach tenants whose node is gone, and tell nodes what they have."""
+        self._reconciler.reconcile_once()
+
+    def relocate_once(self) -> None:
+        """Advance relocations and drains."""
+        self._relocations.relocate_once()
+
+    def collect_once(self) -> None:
+        """Delete what finished transactions left."""
+        self._collector.collect_once()
+
+    def prune_once(self) -> None:
+        """Prune the logs of tenants that have committed."""
+        self._pruner.prune_once()
+
+    # ---- ControlPort
+
+    def register(self, node: NodeRecord) -> None:
+        layout.check_name(node.node, what="node")
+        now_ms = self._context.now_ms()
+
+        def decide(now: NodeRecord | None) -> NodeRecord:
+            if now is not None and now.is_decommissioned:
+                raise Conflict(
+                    f"Node {node.node!r} was decommissioned: start the process under another name.",
+                    kind="node_decommissioned",
+                )
+            return replace(
+                node,
+                registered_ms=now_ms,
+                is_draining=now is not None and now.is_draining,
+                is_decommissioned=False,
+                decommissioned_ms=None,
+                is_silent=False,
+            )
+
+        known = self._members.get(node.node)
+        self._members.learn(self._ledger.change_node(node.node, decide))
+        if known is None or known.record.incarnation != node.incarnation:
+            self._reconciler.forget(node.node)
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        before = self._members.get(heartbeat.node)
+        was_ready = before is not None and before.is_ready
+        if not self._members.hear(heartbeat) and not self._learn_node(heartbeat):
+            return HeartbeatReply(is_known=False)
+        if not was_ready:
+            self._scan_soon()  # tenants may wait for a node
+        for load in heartbeat.loads:
+            if load.is_broken:
+                self._reconciler.is_broken(load.tenant, load.generation)
+        return HeartbeatReply(
+            is_known=True,
+            report=self._relocations.tenants_of(heartbeat.node),
+            pause=self._relocations.paused_of(heartbeat.node),
+        )
+
+    def _learn_node(self, heartbeat: Heartbeat) -> bool:
+        """Whether the node registered with another control plane."""
+        found = self._ledger.node(heartbeat.node)
+        if found is None or found.incarnation != heartbeat.incarnation or found.is_silent or found.is_decommissioned:
+            return False
+        self._members.learn(found)
+        return self._members.hear(heartbeat)
+
+    def attached(self, report: NodeReport) -> list[Location]:
+        node = self._ledger.node(report.node)
+        if node is None or node.incarnation != report.incarnation:
+            raise Conflict(
+                f"Node {report.node!r} is registered by another process: register first.", kind="not_registered"
+            )
+        resumed = {one.tenant: one for one in report.resumed}
+        wanted = [
+            record.tenant
+            for record in self._ledger.tenants()
+            if records.attachment_of(record, node.node) is not None
+            or any(one.node == node.node for one in record.transactions)
+        ]
+        tasks: list[CollectTask] = []
+        found: list[Location] = []
+        for at in range(0, len(wanted), self._options.batch_tenants):
+            part = wanted[at : at + self._options.batch_tenants]
+            outcomes = self._ledger.change_many(
+                [(tenant, self._restart(node, resumed.get(tenant), tasks)) for tenant in part]
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, NotFound):
+                    continue
+                if isinstance(outcome, LakebedError):
+                    raise outcome
+                if outcome is not None:
+                    found.append(outcome)
+                    self._reconciler.has(node.node, outcome)
+        self._collector.add(tasks)
+        member = self._members.learn(node)
+        member.is_ready = True
+        self._scan_soon()
+        return found
+
+    def _restart(
+        self, node: NodeRecord, resumed: Resumed | None, tasks: list[CollectTask]
+    ) -> Callable[[TenantRecord], Step[Location | None]]:
+        def decide(record: TenantRecord) -> Step[Location | None]:
+            step = machine.restart(record, node, resumed, now_ms=self._context.now_ms())
+            tasks.extend(step.tasks)
+            return step
+
+        return decide
+
+    def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
+        _check_count(requests)
+        for request in requests:
+            machine.check_request(request)
+        after: dict[int, Step[CommitReply]] = {}
+        outcomes = self._ledger.change_many(
+            [(one.tenant, self._commit(at, one, after)) for at, one in enumerate(requests)]
+        )
+        replies = []
+        for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+            if isinstance(outcome, NotFound):
+                outcome = CommitReply(machine.REJECTED, reason="there is no such tenant")
+            if isinstance(outcome, LakebedError):
+                raise outcome
+            _COMMITS.add(1, outcome.verdict)
+            if at in after:
+                self._committed(request, after[at])
+            replies.append(outcome)
+        return replies
+
+    def _commit(
+        self, at: int, request: CommitRequest, after: dict[int, Step[CommitReply]]
+    ) -> Callable[[TenantRecord], Step[CommitReply]]:
+        def decide(record: TenantRecord) -> Step[CommitReply]:
+            is_over = records.may_be_finished(record, request.txn)
+            finished = self._ledger.finished(request.tenant, request.txn) if is_over else None
+            step = machine.commit(record, request, finished=finished, now_ms=self._context.now_ms())
+            after[at] = step
+            return step
+
+        return decide
+
+    def _committed(self, request: CommitRequest, step: Step[CommitReply]) -> None:
+        """What follows an answer: collection and pruning after a grant, a detach after a rejection."""
+        tenant, record = request.tenant, step.record
+        if step.reply.verdict == machine.REJECTED:
+            own = records.attachment_of(record, request.node)
+            if own is None:
+                self._reconciler.detach(tenant, request.node)
+            elif own.generation == request.generation and own.may_commit:
+                self._reconciler.is_broken(tenant, own.generation)
+            else:
+                self._reconciler.look_at(tenant)
+            return
+        if step.reply.verdict != machine.GRANTED:
+            return
+        self._collector.add(step.tasks)
+        self._pruner.look_at(tenant)
+        if record.relocation is not None or any(one.mode is AttachmentMode.READER for one in record.attachments):
+            self._reconciler.look_at(tenant)
+
+    def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
+        _check_count(requests)
+        after: dict[int, Step[AckReply]] = {}
+        outcomes = self._ledger.change_many(
+            [(one.tenant, self._ack(at, one, after)) for at, one in enumerate(requests)]
+        )
+        replies = []
+        for at, (request, outcome) in enumerate(zip(requests, outcomes, strict=True)):
+            if isinstance(outcome, NotFound):
+                outcome = AckReply("", is_accepted=False, reason="there is no such tenant")
+            if isinstance(outcome, LakebedError):
+                raise outcome
+            if at in after:
+                self._acknowledged(request.tenant, after[at])
+            replies.append(outcome)
+        return replies
+
+    def _ack(
+        self, at: int, request: AckRequest, after: dict[int, Step[AckReply]]
+    ) -> Callable[[TenantRecord], Step[AckReply]]:
+        def decide(record: TenantRecord) -> Step[AckReply]:
+            is_over = records.may_be_finished(record, request.txn)
+            finished = self._ledger.finished(request.tenant, request.txn) if is_over else None
+            after[at] = machine.ack(record, request, finished=finished, now_ms=self._context.now_ms())
+            return after[at]
+
+        return decide
+
+    def _acknowledged(self, tenant: str, step: Step[AckReply]) -> None:
+        self._collector.add(step.tasks)
+        if step.record.is_deleted:
+            self._collector.remove_tenant(tenant)
+        elif step.record.preferred is None:
+            self._reconciler.look_at(tenant)
+
+    # ---- OperatorPort: tenants
+
+    def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
+        layout.check_name(tenant, what="tenant")
+        now_ms = self._context.now_ms()
+        new = machine.new_tenant(tenant, policy=policy or Policy(), floor=self._ledger.floor(tenant), now_ms=now_ms)
+        member = self._members.choose()
+        if member is None:
+            step = Step(new, new)
+        else:
+            attached = machine.attach(new, member.record, now_ms=now_ms)
+            step = Step(attached.record, attached.record)
+        record = self._ledger.create(step)
+        self._context.begin_log(tenant)
+        if member is None:
+            self._reconciler.look_at(tenant)
+        else:
+            member.promised += 1
+            self._reconciler.deliver(record)
+        return record
+
+    def delete_tenant(self, tenant: str) -> None:
+        before: dict[str, TenantRecord] = {}
+
+        def decide(record: TenantRecord) -> Step[None]:
+            before[tenant] = record
+            if record.is_deleted:
+                return Step(None, record)
+            return machine.delete(record, now_ms=self._context.now_ms())
+
+        self._ledger.change(tenant, decide)
+        for one in before[tenant].attachments:
+            self._reconciler.detach(tenant, one.node)
+        self._reconciler.look_at(tenant)
+        self._collector.remove_tenant(tenant)
+
+    def tenants(self) -> list[TenantRecord]:
+        return list(self._ledger.tenants())
+
+    def tenant(self, tenant: str) -> TenantRecord:
+        return self._ledger.tenant(tenant, fresh=True)
+
+    def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
+        record = self._ledger.change(tenant, lambda now: machine.set_policy(now, policy))
+        self._reconciler.tell_again(record)
+        return record
+
+    def route(self, tenant: str) -> Route:
+        record = self._ledger.tenant(tenant, fresh=True)
+        own = records.attachment_of(record, record.preferred)
+        if own is None or record.is_deleted:
+            return Route(tenant, None, None, 0, record.names)
+        member = self._members.get(own.node) or self._learned(own.node)
+        load = None if member is None else member.loads.get(tenant)
+        return Route(
+            tenant,
+            own.node,
+            None if member is None else member.record.url,
+            own.generation,
+            record.names,
+            lag_rows=load.lag_rows if load is not None and load.generation == own.generation else 0,
+        )
+
+    def _learned(self, node: str) -> Member | None:
+        record = self._ledger.node(node)
+        return None if record is None else self._members.learn(record)
+
+    def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        record = self._ledger.tenant(tenant, fresh=True)
+        member = None if record.preferred is None else self._members.answers(record.preferred)
+        if member is None:
+            raise Unavailable(
+                f"Tenant {tenant!r} is on no node that answers now: try again.", kind="not_attached", tenant=tenant
+            )
+        return self._context.port(member).change(tenant, change)
+
+    def manifest(self, tenant: str) -> Manifest:
+        record = self._ledger.tenant(tenant, fresh=True)
+        if record.manifest is None:
+            return first_manifest(tenant, created_ms=record.created_ms)
+        return decode_referenced(self._storage.get(record.manifest.path), record.manifest)
+
+    def transactions(self, tenant: str) -> TransactionList:
+        record = self._ledger.tenant(tenant, fresh=True)
+        finished = self._ledger.finished_all(tenant)[::-1]
+        tasks = self._ledger.tasks_of(tenant)
+        return TransactionList(
+            record.transactions, tuple(finished[:FINISHED_COUNT_MAX]), tuple(one.txn for one in tasks)
+        )
+
+    # ---- OperatorPort: nodes
+
+    def nodes(self) -> list[NodeStatus]:
+        for record in self._ledger.nodes():
+            if self._members.get(record.node) is None:
+                self._members.learn(record)
+        return self._members.statuses()
+
+    def migrate(self, tenant: str, node: str) -> None:
+        self._relocations.begin(tenant, node)
+
+    def attach_reader(self, tenant: str, node: str) -> None:
+        member = self._members.answers(node)
+        if member is None:
+            if self._members.get(node) is None:
+                raise no_node(node)
+            raise Unavailable(f"Node {node!r} does not answer now: choose another, or try again.", kind="node_unusable")
+        record = member.record
+        self._ledger.change(tenant, lambda now: machine.attach_reader(now, record, now_ms=self._context.now_ms()))
+        self._reconciler.deliver(self._ledger.tenant(tenant))
+
+    def drain(self, node: str, *, undo: bool = False) -> None:
+        self._change_node(node, lambda now: replace(now, is_draining=not undo))
+        if not undo:
+            self._relocations.drain(node, self._tenants_on(node))
+            return
+        back = [record.tenant for record in self._ledger.tenants() if record.home == node]
+        self._relocations.stop_drain(node, back)
+
+    def _tenants_on(self, node: str) -> list[str]:
+        return [record.tenant for record in self._ledger.tenants() if record.preferred == node]
+
+    def decommission(self, node: str) -> None:
+        now_ms = self._context.now_ms()
+
+        def decide(now: NodeRecord) -> NodeRecord:
+            if now.is_decommissioned:
+                return now
+            return replace(now, is_decommissioned=True, decommissioned_ms=now_ms)
+
+        self._change_node(node, decide)
+        count = self._reconciler.look_at_tenants_of(node)
+        message = f"{node} will not write again: its transactions are acknowledged for it."
+        self._events.add("node_decommissioned", message, node=node)
+        LOG.info("decommissioned", node=node, tenants=count)
+
+    def _change_node(self, node: str, change: Callable[[NodeRecord], NodeRecord]) -> None:
+        def decide(now: NodeRecord | None) -> NodeRecord:
+            if now is None:
+                raise no_node(node)
+            return change(now)
+
+        layout.check_name(node, what="node")
+        self._members.learn(self._ledger.change_node(node, decide))
+
+    def force_ack(self, tenant: str, txn: int) -> AckReply:
+        after: list[Step[AckReply]] = []
+
+        def decide(record: TenantRecord) -> Step[AckReply]:
+            is_over = records.may_be_finished(record, txn)
+            finished = self._ledger.finished(tenant, txn) if is_over else None
+            after.append(machine.force_ack(record, txn, finished=finished, now_ms=self._context.now_ms()))
+            return after[-1]
+
+        reply = self._ledger.change(tenant, decide)
+        self._acknowledged(tenant, after[-1])
+        if after[-1].finished:
+            self._events.add("forced", f"Transaction {txn} was acknowledged by hand.", tenant=tenant)
+        return reply
+
+    def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
+        return self._ledger.events(after=after, limit=limit)
+
+    def address(self) -> FleetAddress:
+        if self._options.address is None:
+            raise NotFound("This control plane was not told where storage and log are.", kind="no_address")
+        return self._options.address
+
+
+def _check_count(requests: Sequence[object]) -> None:
+    if len(requests) > BATCH_COUNT_MAX:
+        raise InvalidRequest(
+            f"The batch has {len(requests):,} requests, and {BATCH_COUNT_MAX:,} are possible: send several.",
+            kind="oversized_batch",
+        )

@@ -1,0 +1,367 @@
+"""The reconciler: what the ledger says a node has, and what it has, become the same.
+
+Owns: attaching tenants whose node is gone, and telling nodes what they have. Every step looks at the ledger first and
+changes nothing when there is nothing to do, so it may be repeated, and another process may continue it. Nothing that it
+remembers is needed: it is what is due soonest; a scan of the ledger finds all of it again.
+
+Does not know: why a tenant moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from lakebed.errors import Conflict, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet import machine, records
+from lakebed.fleet.control.context import LOG, ControlContext
+from lakebed.fleet.control.members import Member
+from lakebed.fleet.model import AttachmentMode, CollectTask, TenantRecord, Transaction
+from lakebed.fleet.ports import Held, Location
+from lakebed.fleet.records import Step
+from lakebed.metrics import default_registry
+
+R = TypeVar("R")
+
+_ATTACHES: Final = default_registry.counter(
+    "lakebed_fleet_attaches_total", help_text="Tenants attached to a node, by the control plane's own decision."
+)
+_DELIVERIES: Final = default_registry.counter(
+    "lakebed_fleet_deliveries_total", help_text="Locations sent to nodes, by outcome.", label_names=("outcome",)
+)
+
+
+@dataclass(slots=True)
+class Draft:
+    """Several steps of one record as one."""
+
+    record: TenantRecord
+    finished: list[Transaction] = field(default_factory=list)
+    tasks: list[CollectTask] = field(default_factory=list)
+
+    def take(self, step: Step[R]) -> R:
+        """Add a step; its reply."""
+        self.record = step.record
+        self.finished += step.finished
+        self.tasks += step.tasks
+        return step.reply
+
+    def step(self) -> Step[TenantRecord]:
+        """All of them."""
+        return Step(self.record, self.record, tuple(self.finished), tuple(self.tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one node is to be told of one tenant."""
+
+    node: str
+    location: Location
+
+
+class Reconciler:
+    """Repairs attachments, and delivers them.
+
+    Args:
+        context: of the control plane.
+    """
+
+    def __init__(self, context: ControlContext) -> None:
+        self._context = context
+        self._due: dict[str, float] = {}
+        self._detaches: dict[tuple[str, str], float] = {}
+        self._delivered: dict[tuple[str, str], tuple[int, str, int]] = {}
+        self._broken: dict[str, int] = {}
+        self._pool = context.environment.runtime.pool(context.options.attaches_max)
+
+    def close(self) -> None:
+        """Wait for running calls."""
+        self._pool.close()
+
+    # ---- what is due
+
+    def look_at(self, tenant: str, *, in_s: float = 0.0) -> None:
+        """Repair and deliver a tenant in the next round."""
+        at_s = self._context.now_s() + in_s
+        self._due[tenant] = min(at_s, self._due.get(tenant, at_s))
+
+    def detach(self, tenant: str, node: str) -> None:
+        """Tell a node that it does not have a tenant, unless the ledger says that it has."""
+        self._delivered.pop((tenant, node), None)
+        self._detaches[tenant, node] = self._context.now_s()
+
+    def forget(self, node: str) -> None:
+        """A node's process is a new one: nothing was delivered to it."""
+        for key in [key for key in list(self._delivered) if key[1] == node]:
+            self._delivered.pop(key, None)
+
+    def has(self, node: str, location: Location) -> None:
+        """A node has a location: its reply said so."""
+        self._delivered[location.tenant, node] = _mark(location)
+
+    def look_at_tenants_of(self, node: str) -> int:
+        """Make all tenants of a node due; how many. Cost: a scan of all tenants."""
+        count = 0
+        for record in self._context.ledger.tenants():
+            if records.attachment_of(record, node) is not None or any(one.node == node for one in record.transactions):
+                self.look_at(record.tenant)
+                count += 1
+        return count
+
+    # ---- one round
+
+    def reconcile_once(self) -> None:
+        """Compare nodes that were not compared yet, repair and deliver all that is due."""
+        self._compare()
+        while due := self._take_due():
+            self._deliver(self._repair(due))
+        self._deliver(self._detachments())
+
+    def _take_due(self) -> list[str]:
+        now_s = self._context.now_s()
+        due = [tenant for tenant, at_s in list(self._due.items()) if at_s <= now_s]
+        due = due[: self._context.options.batch_tenants]
+        for tenant in due:
+            self._due.pop(tenant, None)
+        return due
+
+    def _repair(self, tenants: list[str]) -> list[Delivery]:
+        """Attach what is nowhere; what nodes are to be told."""
+        ledger, chosen = self._context.ledger, dict[str, Member | None]()
+
+        def decide(record: TenantRecord) -> Step[TenantRecord]:
+            return self._mended(record, chosen)
+
+        before: dict[str, TenantRecord] = {}
+        changed: list[str] = []
+        for tenant in tenants:
+            try:
+                before[tenant] = record = ledger.tenant(tenant)
+                self._learn_nodes(record)
+            except NotFound:
+                continue
+            except (Unavailable, OutcomeUnknown):
+                self.look_at(tenant, in_s=self._retry_s)
+                continue
+            if decide(record).record is not record:
+                changed.append(tenant)
+        after = dict(before)
+        try:
+            outcomes = ledger.change_many([(tenant, decide) for tenant in changed])
+        except (Unavailable, OutcomeUnknown) as error:
+            LOG.info("tenants not attached", error=error.kind, tenants=len(changed))
+            for tenant in changed:
+                self.look_at(tenant, in_s=self._retry_s)
+                after.pop(tenant)
+            outcomes, changed = [], []
+        for tenant, outcome in zip(changed, outcomes, strict=True):
+            if isinstance(outcome, LakebedError):
+                self.look_at(tenant, in_s=self._retry_s)
+                after.pop(tenant)
+                continue
+            after[tenant] = outcome
+            self._count(before[tenant], outcome)
+        return [one for tenant, record in after.items() for one in self._deliveries(record, before[tenant])]
+
+    def _learn_nodes(self, record: TenantRecord) -> None:
+        """Nodes that registered with another control plane; and look again when a decommission has had its time."""
+        members, now_ms = self._context.members, self._context.now_ms()
+        for node in records.nodes_of(record):
+            member = members.get(node)
+            if member is None:
+                found = self._context.ledger.node(node)
+                member = None if found is None else members.learn(found)
+            if member is not None and member.record.is_decommissioned and not self._is_over(node, now_ms=now_ms):
+                since_ms = member.record.decommissioned_ms or 0
+                left_ms = since_ms + self._context.options.decommission_wait_ms - now_ms
+                self.look_at(record.tenant, in_s=max(left_ms, 1) / 1000)
+
+    def _count(self, before: TenantRecord, after: TenantRecord) -> None:
+        """Note what a repair attached."""
+        self._broken.pop(after.tenant, None)
+        new = records.attachment_of(after, after.preferred)
+        if new is None or new in before.attachments:
+            return
+        _ATTACHES.add(1)
+        member = self._context.members.get(new.node)
+        if member is not None:
+            member.promised += 1
+
+    @property
+    def _retry_s(self) -> float:
+        return self._context.options.retry_ms / 1000
+
+    def _mended(self, record: TenantRecord, chosen: dict[str, Member | None]) -> Step[TenantRecord]:
+        """What a record needs, by the nodes that are usable. Changes nothing when it needs nothing."""
+        context, now_ms, draft = self._context, self._context.now_ms(), Draft(record)
+        members = context.members
+        for node in records.nodes_of(record):
+            if self._is_over(node, now_ms=now_ms):
+                draft.take(machine.decommission(draft.record, node, now_ms=now_ms))
+        if record.is_deleted:
+            return draft.step()
+        running = draft.record.relocation
+        if running is not None:  # before the tenant is attached anew, for the other node may have it already
+            for node, other in ((running.target, running.source), (running.source, running.target)):
+                if not members.is_usable(node) and members.is_usable(other):
+                    draft.take(machine.detach(draft.record, node, now_ms=now_ms))
+                    break
+        for one in draft.record.attachments:
+            if one.mode in (AttachmentMode.READER, AttachmentMode.STALE) and not members.is_usable(one.node):
+                draft.take(machine.detach(draft.record, one.node, now_ms=now_ms))
+        own = records.attachment_of(draft.record, draft.record.preferred)
+        is_broken = own is not None and self._broken.get(record.tenant) == own.generation
+        if own is None or not own.may_commit or not members.is_usable(own.node) or is_broken:
+            if record.tenant not in chosen:
+                chosen[record.tenant] = self._chosen(own.node if own is not None and is_broken else None)
+            target = chosen[record.tenant]
+            if target is not None:
+                draft.take(machine.attach(draft.record, target.record, now_ms=now_ms))
+        return draft.step()
+
+    def _chosen(self, wanted: str | None) -> Member | None:
+        """Where a tenant goes: to the node that has it in memory if that is well, else to the least loaded."""
+        members = self._context.members
+        member = None if wanted is None else members.answers(wanted)
+        if member is not None and not member.record.is_draining:
+            return member
+        return members.choose()
+
+    def _is_over(self, node: str, *, now_ms: int) -> bool:
+        """Whether a node will never write again."""
+        member = self._context.members.get(node)
+        if member is None or not member.record.is_decommissioned:
+            return False
+        since_ms = member.record.decommissioned_ms or 0
+        return now_ms >= since_ms + self._context.options.decommission_wait_ms
+
+    def _deliveries(self, record: TenantRecord, before: TenantRecord) -> list[Delivery]:
+        """What nodes are to be told of a tenant that they were not told yet."""
+        found = []
+        for attachment in record.attachments:
+            location = records.location_of(record, attachment)
+            if self._delivered.get((record.tenant, attachment.node)) != _mark(location):
+                found.append(Delivery(attachment.node, location))
+        for attachment in before.attachments:
+            if records.attachment_of(record, attachment.node) is None:
+                self.detach(record.tenant, attachment.node)
+        return found
+
+    def _detachments(self) -> list[Delivery]:
+        """Nodes that are to forget a tenant, by the ledger as it is."""
+        now_s, found = self._context.now_s(), []
+        for (tenant, node), at_s in list(self._detaches.items()):
+            if at_s > now_s:
+                continue
+            self._detaches.pop((tenant, node), None)
+            member = self._context.members.get(node)
+            if member is None or not member.is_usable:
+                continue  # it is compared when it answers again
+            generation = None
+            try:
+                record = self._context.ledger.tenant(tenant, fresh=True)
+                if records.attachment_of(record, node) is not None:
+                    continue
+                generation = record.next_generation - 1
+            except NotFound:
+                floor = self._context.ledger.floor(tenant)
+                generation = 0 if floor is None else floor.next_generation - 1
+            found.append(Delivery(node, Location(tenant, generation, None)))
+        return found
+
+    # ---- nodes
+
+    def deliver(self, record: TenantRecord) -> None:
+        """Tell the nodes of a tenant now; what cannot be told is due again."""
+        self._deliver(self._deliveries(record, record))
+
+    def tell_again(self, record: TenantRecord) -> None:
+        """Tell the nodes of a tenant anew what they have: its settings are others."""
+        for attachment in record.attachments:
+            self._delivered.pop((record.tenant, attachment.node), None)
+        self.deliver(record)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        for _ in self._pool.map(self._send, deliveries):
+            pass
+
+    def _send(self, one: Delivery) -> None:
+        tenant, members = one.location.tenant, self._context.members
+        member = members.answers(one.node)
+        if member is None:
+            if members.is_usable(one.node):
+                self._again(one)
+            return
+        try:
+            if one.location.manifest is None and one.location.txn is not None:
+                self._context.begin_log(tenant)
+            self._context.port(member).put_location(one.location)
+        except Conflict as error:  # the node has a newer generation than we knew
+            _DELIVERIES.add(1, error.kind)
+            self._context.ledger.tenant(tenant, fresh=True)
+            self._again(one)
+        except LakebedError as error:
+            _DELIVERIES.add(1, error.kind)
+            members.failed(one.node)
+            self._again(one)
+        else:
+            _DELIVERIES.add(1, "done")
+            if one.location.mode is None:
+                self._delivered.pop((tenant, one.node), None)
+            else:
+                self._delivered[tenant, one.node] = _mark(one.location)
+
+    def _again(self, one: Delivery) -> None:
+        if one.location.mode is None:
+            self._detaches[one.location.tenant, one.node] = self._context.now_s() + self._retry_s
+        else:
+            self.look_at(one.location.tenant, in_s=self._retry_s)
+
+    def _compare(self) -> None:
+        """Ask nodes what they have, and make due what differs from the ledger."""
+        held: dict[str, dict[str, Held]] = {}
+        for member in self._context.members.all():
+            node = member.record.node
+            if member.is_synced or self._context.members.answers(node) is None:
+                continue
+            try:
+                held[node] = {one.tenant: one for one in self._context.port(member).locations()}
+                member.is_synced = True
+            except LakebedError:
+                self._context.members.failed(node)
+        if not held:
+            return
+        for record in self._context.ledger.tenants():
+            for attachment in record.attachments:
+                if attachment.node in held:
+                    self._compare_one(record, attachment.node, held[attachment.node].pop(record.tenant, None))
+        for node, rest in held.items():
+            for tenant in rest:
+                self.detach(tenant, node)
+
+    def _compare_one(self, record: TenantRecord, node: str, held: Held | None) -> None:
+        attachment = records.attachment_of(record, node)
+        assert attachment is not None
+        location = records.location_of(record, attachment)
+        base = location.base if attachment.mode is AttachmentMode.READER else 0
+        is_same = held is not None and (held.generation, held.mode) == (attachment.generation, attachment.mode)
+        if is_same and held is not None and held.is_broken and attachment.may_commit:
+            self._broken[record.tenant] = attachment.generation
+        if is_same and held is not None and (not base or held.base == base):
+            self._delivered[record.tenant, node] = _mark(location)
+        else:
+            self._delivered.pop((record.tenant, node), None)
+        self.look_at(record.tenant)
+
+    def is_broken(self, tenant: str, generation: int) -> None:
+        """A node says that an attachment cannot commit any more: it is replaced."""
+        if self._broken.get(tenant) != generation:
+            self._broken[tenant] = generation
+            self.look_at(tenant)
+
+
+def _mark(location: Location) -> tuple[int, str, int]:
+    """What a node has to have been told."""
+    mode = location.mode
+    assert mode is not None
+    return location.generation, mode.value, location.base if mode is AttachmentMode.READER else 0

@@ -1,0 +1,390 @@
+"""`Ledger`: tenants, nodes, finished transactions, collector's tasks and events, as records over the key-value port.
+
+Owns: how a step of `lakebed.fleet.machine` becomes one compare-and-set of a tenant's record, with what finished in the
+same write; batches over independent tenants, which share one write; bounded retries. A step is decided from the value
+that this process knows last, and the write checks it: a change costs no read. An answer that changes nothing is decided
+again from the store before it is given. `OutcomeUnknown` is settled by reading: the port resolves the write before it
+answers, so a record that is the one written was written, and any other is decided anew.
+
+Does not know: which step follows which, or who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar, cast
+
+import msgspec
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet import layout
+from lakebed.fleet.model import CollectTask, Floor, NodeRecord, TenantRecord, Transaction
+from lakebed.fleet.ports import Event
+from lakebed.fleet.records import Step
+from lakebed.key_value.port import KeyValue
+
+R = TypeVar("R")
+S = TypeVar("S", bound=msgspec.Struct)
+
+TRIES_MAX: Final = 12
+"""Rounds of a change that meets others."""
+_KNOWN_COUNT_MAX: Final = 20_000
+"""Records whose last value is kept, as bytes: about 1 KiB each."""
+
+_ENCODE: Final = msgspec.json.Encoder().encode
+_TENANT: Final = msgspec.json.Decoder(TenantRecord)
+_NODE: Final = msgspec.json.Decoder(NodeRecord)
+_DONE: Final = msgspec.json.Decoder(Transaction)
+_TASK: Final = msgspec.json.Decoder(CollectTask)
+_FLOOR: Final = msgspec.json.Decoder(Floor)
+_EVENT: Final = msgspec.json.Decoder(Event)
+
+Decide = Callable[[TenantRecord], Step[R]]
+"""Decides a step from a record, or raises why there is none. It may be asked several times."""
+
+
+@dataclass(slots=True)
+class _Change(Generic[R]):
+    """One tenant's part of a batch."""
+
+    tenant: str
+    decide: Decide[R]
+    raw: bytes | None = None
+    before: TenantRecord | None = None
+    body: bytes = b""
+    """The record to write."""
+    is_fresh: bool = False
+    step: Step[R] | None = None
+    outcome: R | LakebedError | None = None
+    is_over: bool = False
+
+    def end(self, outcome: R | LakebedError) -> None:
+        self.outcome, self.is_over = outcome, True
+
+
+@dataclass(slots=True)
+class _Write:
+    """The one write of several steps."""
+
+    puts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    expected: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    def add(self, before: bytes | None, step: Step[Any]) -> bytes:
+        """Add a step; the bytes of its record."""
+        key, tenant, body = layout.tenant_key(step.record.tenant), step.record.tenant, _ENCODE(step.record)
+        self.expected[key] = before
+        self.puts.append((key, body))
+        self.puts += ((layout.done_key(tenant, one.id), _ENCODE(one)) for one in step.finished)
+        self.puts += ((layout.collect_key(tenant, one.txn), _ENCODE(one)) for one in step.tasks)
+        return body
+
+
+class Ledger:
+    """The records of a fleet. Thread-safe; any number of processes may use the same key-value store.
+
+    Args:
+        key_value: open; closed by `close`.
+    """
+
+    def __init__(self, key_value: KeyValue) -> None:
+        self.key_value = key_value
+        self._known: dict[str, bytes] = {}
+
+    def close(self) -> None:
+        """Close the key-value store."""
+        self.key_value.close()
+
+    # ---- tenants
+
+    def tenant(self, tenant: str, *, fresh: bool = False) -> TenantRecord:
+        """A tenant's record as this process knows it; with `fresh` as it is.
+
+        Raises `NotFound` (``tenant_not_found``). Cost: nothing once it is known; fresh: as `KeyValue.get`.
+        """
+        raw = None if fresh else self._known.get(tenant)
+        if raw is None:
+            raw = self.key_value.get(layout.tenant_key(tenant))
+            self._learn(tenant, raw)
+        if raw is None:
+            raise no_tenant(tenant)
+        return _read(_TENANT, raw, tenant)
+
+    def tenants(self) -> Iterator[TenantRecord]:
+        """All tenants, by name, as of one moment. Cost: a scan; about 15 us a tenant."""
+        for key, raw in self._scanned(layout.TENANTS):
+            record = _read(_TENANT, raw, key.decode())
+            self._learn(record.tenant, raw)
+            yield record
+
+    def create(self, step: Step[R]) -> R:
+        """Write the record of a new tenant.
+
+        Raises `AlreadyExists` (``tenant_exists``).
+        """
+        tenant = step.record.tenant
+        write = _Write()
+        write.add(None, step)
+        try:
+            self.key_value.write(write.puts, expected=write.expected)
+        except Conflict as error:
+            raise _exists(tenant) from error
+        except OutcomeUnknown:
+            found = self.key_value.get(layout.tenant_key(tenant))
+            if found != write.puts[0][1]:
+                if found is not None:
+                    raise _exists(tenant) from None
+                raise
+        self._learn(tenant, write.puts[0][1])
+        return step.reply
+
+    def change(self, tenant: str, decide: Decide[R]) -> R:
+        """Change one tenant's record by a step. Raises as `decide`, and as `change_many` returns."""
+        outcome = self.change_many([(tenant, decide)])[0]
+        if isinstance(outcome, LakebedError):
+            raise outcome
+        return outcome
+
+    def change_many(self, changes: Sequence[tuple[str, Decide[R]]]) -> list[R | LakebedError]:
+        """Change the records of independent tenants, in one write where nothing comes between.
+
+        Args:
+            changes: a tenant may repeat: its changes follow each other, in as many writes.
+
+        Returns:
+            The replies, in order; for a change that was refused its error: `NotFound` (``tenant_not_found``), what
+            its `decide` raised, or `Unavailable` (``contention``).
+
+        Raises:
+            Unavailable, OutcomeUnknown, Fenced: of the store. What was not answered may have happened: ask again.
+        Cost: 1 write for all; no read of records that are known and did change here last.
+        """
+        parts = [_Change(tenant, decide) for tenant, decide in changes]
+        pending = parts
+        for _ in range(TRIES_MAX):
+            pending = [one for one in pending if not one.is_over]
+            if not pending:
+                break
+            self._try(_first_of_each(pending))
+        for one in pending:
+            if not one.is_over:
+                one.end(Unavailable(f"Tenant {one.tenant!r} changes all the time: try again.", kind="contention"))
+        return [cast(R | LakebedError, one.outcome) for one in parts]
+
+    def _try(self, parts: Sequence[_Change[R]]) -> None:
+        """One round: decide all, write what changes. What is not over after it is tried again."""
+        self._load(parts)
+        write = _Write()
+        written: list[_Change[R]] = []
+        unsure: list[_Change[R]] = []
+        for one in parts:
+            self._decide(one)
+            if one.is_over:
+                continue
+            assert one.step is not None
+            if one.step.record is not one.before and one.step.record != one.before:
+                one.body = write.add(one.raw, one.step)
+                written.append(one)
+            elif one.is_fresh:
+                one.end(one.step.reply)
+            else:
+                unsure.append(one)
+        if written:
+            self._apply(write, written)
+        for one in unsure:  # decided from what may be old: look before answering
+            self._known.pop(one.tenant, None)
+
+    def _load(self, parts: Sequence[_Change[R]]) -> None:
+        unknown = []
+        for one in parts:
+            one.raw, one.is_fresh = self._known.get(one.tenant), False
+            if one.raw is None:
+                unknown.append(one)
+        if len(unknown) == 1:
+            values = [self.key_value.get(layout.tenant_key(unknown[0].tenant))]
+        elif unknown:
+            with self.key_value.snapshot() as now:
+                values = now.get_many([layout.tenant_key(one.tenant) for one in unknown])
+        else:
+            return
+        for one, raw in zip(unknown, values, strict=True):
+            one.raw, one.is_fresh = raw, True
+            self._learn(one.tenant, raw)
+
+    def _decide(self, one: _Change[R]) -> None:
+        if one.raw is None:
+            one.end(no_tenant(one.tenant))
+            return
+        try:
+            one.before = _read(_TENANT, one.raw, one.tenant)
+            one.step = one.decide(one.before)
+        except (Unavailable, OutcomeUnknown):
+            raise
+        except LakebedError as error:
+            if one.is_fresh:
+                one.end(error)
+                return
+            self._known.pop(one.tenant, None)
+            self._load([one])
+            self._decide(one)
+
+    def _apply(self, write: _Write, written: Sequence[_Change[R]]) -> None:
+        try:
+            self.key_value.write(write.puts, expected=write.expected)
+        except Conflict:
+            for one in written:
+                self._known.pop(one.tenant, None)
+            return
+        except OutcomeUnknown:
+            self._settle(written)
+            return
+        except LakebedError:
+            for one in written:
+                self._known.pop(one.tenant, None)
+            raise
+        for one in written:
+            assert one.step is not None
+            self._learn(one.tenant, one.body)
+            one.end(one.step.reply)
+
+    def _settle(self, written: Sequence[_Change[R]]) -> None:
+        """After a lost reply: what is there now is what was written, or is decided anew."""
+        for one in written:
+            self._known.pop(one.tenant, None)
+        with self.key_value.snapshot() as now:
+            values = now.get_many([layout.tenant_key(one.tenant) for one in written])
+        for one, raw in zip(written, values, strict=True):
+            assert one.step is not None
+            self._learn(one.tenant, raw)
+            if raw == one.body:
+                one.end(one.step.reply)
+
+    def remove(self, record: TenantRecord, floor: Floor) -> None:
+        """Remove the record of a deleted tenant, with its finished transactions. Raises `Conflict`."""
+        prefix = layout.DONE + f"{record.tenant}/".encode()
+        with self.key_value.snapshot() as now:
+            done = [key for key, _ in now.scan(prefix, layout.prefix_end(prefix))]
+        key = layout.tenant_key(record.tenant)
+        self._known.pop(record.tenant, None)
+        self.key_value.write(
+            [(layout.gone_key(record.tenant), _ENCODE(floor))], [key, *done], expected={key: _ENCODE(record)}
+        )
+
+    def floor(self, tenant: str) -> Floor | None:
+        """Where a new tenant of the name begins; None: there never was one."""
+        raw = self.key_value.get(layout.gone_key(tenant))
+        return None if raw is None else _read(_FLOOR, raw, tenant)
+
+    # ---- finished transactions, tasks
+
+    def finished(self, tenant: str, txn: int) -> Transaction | None:
+        """A finished transaction. Cost: as `KeyValue.get`."""
+        raw = self.key_value.get(layout.done_key(tenant, txn))
+        return None if raw is None else _read(_DONE, raw, tenant)
+
+    def finished_all(self, tenant: str) -> list[Transaction]:
+        """The finished transactions of a tenant, oldest first."""
+        prefix = layout.DONE + f"{tenant}/".encode()
+        return [_read(_DONE, raw, tenant) for _, raw in self._scanned(prefix)]
+
+    def tasks(self) -> Iterator[CollectTask]:
+        """The collector's tasks, by tenant and transaction."""
+        return (_read(_TASK, raw, key.decode()) for key, raw in self._scanned(layout.COLLECT))
+
+    def tasks_of(self, tenant: str) -> list[CollectTask]:
+        """The collector's tasks of a tenant, by transaction."""
+        prefix = layout.COLLECT + f"{tenant}/".encode()
+        return [_read(_TASK, raw, tenant) for _, raw in self._scanned(prefix)]
+
+    def replace_task(self, task: CollectTask, new: CollectTask | None, *, finished: Transaction | None = None) -> None:
+        """Change or remove a task, with its transaction; a no-op when another has done it meanwhile."""
+        key = layout.collect_key(task.tenant, task.txn)
+        puts = [] if new is None else [(key, _ENCODE(new))]
+        if finished is not None:
+            puts.append((layout.done_key(task.tenant, finished.id), _ENCODE(finished)))
+        with suppress(Conflict):
+            self.key_value.write(puts, [key] if new is None else [], expected={key: _ENCODE(task)})
+
+    # ---- nodes
+
+    def node(self, node: str) -> NodeRecord | None:
+        """A node's record. Cost: as `KeyValue.get`."""
+        raw = self.key_value.get(layout.node_key(node))
+        return None if raw is None else _read(_NODE, raw, node)
+
+    def nodes(self) -> list[NodeRecord]:
+        """All nodes, by name."""
+        return [_read(_NODE, raw, key.decode()) for key, raw in self._scanned(layout.NODES)]
+
+    def change_node(self, node: str, decide: Callable[[NodeRecord | None], NodeRecord]) -> NodeRecord:
+        """Change a node's record, which may not exist yet. Raises as `decide`, and `Unavailable` (``contention``)."""
+        key = layout.node_key(node)
+        for _ in range(TRIES_MAX):
+            raw = self.key_value.get(key)
+            new = decide(None if raw is None else _read(_NODE, raw, node))
+            body = _ENCODE(new)
+            if body == raw:
+                return new
+            try:
+                self.key_value.set_if(key, body, expected=raw)
+            except (Conflict, OutcomeUnknown):
+                continue
+            return new
+        raise Unavailable(f"The record of node {node!r} changes all the time: try again.", kind="contention")
+
+    # ---- events
+
+    def add_events(self, events: Iterable[tuple[str, Event]], *, forget: Iterable[str] = ()) -> None:
+        """Keep events by their positions, and forget old ones."""
+        puts = [(layout.event_key(position), _ENCODE(event)) for position, event in events]
+        self.key_value.write(puts, [layout.event_key(position) for position in forget])
+
+    def events(self, *, after: str = "", limit: int) -> list[tuple[str, Event]]:
+        """Events behind a position, oldest first."""
+        start = layout.event_key(after) + b"\0" if after else layout.EVENTS
+        found: list[tuple[str, Event]] = []
+        for key, raw in self._scanned(layout.EVENTS, start=start):
+            if len(found) == limit:
+                break
+            found.append((key.removeprefix(layout.EVENTS).decode(), _read(_EVENT, raw, key.decode())))
+        return found
+
+    # ---- inside
+
+    def _scanned(self, prefix: bytes, *, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        with self.key_value.snapshot() as now:
+            yield from now.scan(start or prefix, layout.prefix_end(prefix))
+
+    def _learn(self, tenant: str, raw: bytes | None) -> None:
+        if raw is None:
+            self._known.pop(tenant, None)
+            return
+        if len(self._known) >= _KNOWN_COUNT_MAX:
+            self._known.clear()
+        self._known[tenant] = raw
+
+
+def no_tenant(tenant: str) -> NotFound:
+    """The error of an unknown tenant."""
+    return NotFound(
+        f"There is no tenant {tenant!r}: create it, or list the tenants.", kind="tenant_not_found", tenant=tenant
+    )
+
+
+def _exists(tenant: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"There is a tenant {tenant!r} already: choose another name, or use it.", kind="tenant_exists", tenant=tenant
+    )
+
+
+def _first_of_each(parts: Sequence[_Change[R]]) -> list[_Change[R]]:
+    """Of each tenant the first change: one write has one step a tenant."""
+    return list({one.tenant: one for one in reversed(parts)}.values())[::-1]
+
+
+def _read(decoder: msgspec.json.Decoder[S], raw: bytes, what: str) -> S:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Corruption(f"The ledger's record of {what} cannot be read: {error}.", kind="ledger_record") from error

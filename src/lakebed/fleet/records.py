@@ -1,0 +1,223 @@
+"""Tenants' records: the table of a transaction's states, looks at a record, and the parts that steps are made of. Pure.
+
+Owns: `MOVES`, the only changes of a transaction's state, and `Step`, the outcome of an event. Which event makes which
+step is `lakebed.fleet.machine`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+from msgspec.structs import replace
+
+from lakebed.errors import Conflict
+from lakebed.fleet.model import (
+    Attachment,
+    AttachmentMode,
+    CollectTask,
+    Hold,
+    TenantRecord,
+    Transaction,
+    TransactionState,
+)
+from lakebed.fleet.ports import Location
+
+R = TypeVar("R")
+
+HOLD_MS: Final = 60_000
+"""How long what died stays for those who still read an older state: readers, and the source of a relocation."""
+
+
+class Move(StrEnum):
+    """What can happen to one transaction."""
+
+    GRANT = "grant"
+    DOOM = "doom"
+    """Another was granted, or its tenant was attached elsewhere, or it asked and may not commit."""
+    ACK = "ack"
+    """Its node has stopped writing; of an open one a clean detach."""
+    FORCE = "force"
+    """A person acknowledges for its node."""
+    DECOMMISSION = "decommission"
+    """Its node will never write again."""
+    COLLECT = "collect"
+    """Everything under its prefix was deleted."""
+
+
+OPEN: Final = TransactionState.OPEN
+COMMITTED: Final = TransactionState.COMMITTED
+PENDING: Final = TransactionState.REJECT_PENDING
+ACKNOWLEDGED: Final = TransactionState.REJECT_ACKNOWLEDGED
+COLLECTED: Final = TransactionState.GARBAGE_COLLECTED
+
+MOVES: Final[dict[tuple[TransactionState, Move], TransactionState]] = {
+    (OPEN, Move.GRANT): COMMITTED,
+    (OPEN, Move.DOOM): PENDING,
+    (OPEN, Move.ACK): ACKNOWLEDGED,
+    (OPEN, Move.DECOMMISSION): ACKNOWLEDGED,
+    (PENDING, Move.ACK): ACKNOWLEDGED,
+    (PENDING, Move.FORCE): ACKNOWLEDGED,
+    (PENDING, Move.DECOMMISSION): ACKNOWLEDGED,
+    (ACKNOWLEDGED, Move.COLLECT): COLLECTED,
+}
+"""The only changes of a transaction's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[R]):
+    """The outcome of an event."""
+
+    reply: R
+    record: TenantRecord
+    finished: tuple[Transaction, ...] = ()
+    """Left the record: for ``done/``."""
+    tasks: tuple[CollectTask, ...] = ()
+    """For ``collect/``."""
+
+
+def moved(transaction: Transaction, move: Move, *, now_ms: int) -> Transaction:
+    """The transaction after a move. Raises `Conflict` (``illegal_move``)."""
+    state = MOVES.get((transaction.state, move))
+    if state is None:
+        raise Conflict(
+            f"Transaction {transaction.id} is {transaction.state.value}: it cannot {move.value}.",
+            kind="illegal_move",
+            state=transaction.state.value,
+        )
+    is_finished = state not in (OPEN, PENDING)
+    return replace(transaction, state=state, ended_ms=now_ms if is_finished else transaction.ended_ms)
+
+
+# ---- looking
+
+
+def attachment_of(record: TenantRecord, node: str | None) -> Attachment | None:
+    """A node's attachment."""
+    return next((one for one in record.attachments if one.node == node), None)
+
+
+def open_of(record: TenantRecord, attachment: Attachment) -> Transaction | None:
+    """The open transaction of an attachment."""
+    for one in record.transactions:
+        if (one.node, one.generation, one.state) == (attachment.node, attachment.generation, OPEN):
+            return one
+    return None
+
+
+def unfinished(record: TenantRecord, txn: int) -> Transaction | None:
+    """A transaction that is open or rejected and not acknowledged."""
+    return next((one for one in record.transactions if one.id == txn), None)
+
+
+def nodes_of(record: TenantRecord) -> set[str]:
+    """Nodes that have the tenant, or a transaction of it that is not finished."""
+    return {one.node for one in record.attachments} | {one.node for one in record.transactions}
+
+
+def may_be_finished(record: TenantRecord, txn: int) -> bool:
+    """Whether a transaction is one that ``done/`` may have."""
+    return 0 < txn < record.next_txn and unfinished(record, txn) is None
+
+
+def location_of(record: TenantRecord, attachment: Attachment) -> Location:
+    """What the node of an attachment is to have."""
+    transaction = open_of(record, attachment) if attachment.may_commit else None
+    return Location(
+        record.tenant,
+        attachment.generation,
+        attachment.mode,
+        txn=None if transaction is None else transaction.id,
+        base=record.committed,
+        manifest=record.manifest,
+        policy=record.policy,
+        created_ms=record.created_ms,
+    )
+
+
+def has_moved(record: TenantRecord) -> bool:
+    """Whether the target of the running relocation has committed: clients go there."""
+    return record.relocation is not None and record.preferred == record.relocation.target
+
+
+def is_held(record: TenantRecord, task: CollectTask, *, now_ms: int) -> bool:
+    """Whether someone may still read a state from before a committed transaction."""
+    return any(one.txn < task.txn and one.expires_ms > now_ms for one in record.holds)
+
+
+# ---- parts of steps
+
+
+def begun(record: TenantRecord, attachment: Attachment, *, local_id: str, now_ms: int) -> TenantRecord:
+    """Begin a transaction of an attachment, with the last committed one as its base."""
+    new = Transaction(
+        record.next_txn,
+        base=record.committed,
+        node=attachment.node,
+        generation=attachment.generation,
+        state=OPEN,
+        begun_ms=now_ms,
+        local_id=local_id,
+    )
+    return replace(record, next_txn=record.next_txn + 1, transactions=(*record.transactions, new))
+
+
+def target_attached(record: TenantRecord, node: str, *, local_id: str, now_ms: int) -> TenantRecord:
+    """Attach the target of a relocation, without dooming, and begin its transaction."""
+    own = Attachment(node, record.next_generation, AttachmentMode.MULTI)
+    after = replace(record, next_generation=record.next_generation + 1, attachments=(*record.attachments, own))
+    return begun(after, own, local_id=local_id, now_ms=now_ms)
+
+
+def without(record: TenantRecord, node: str) -> TenantRecord:
+    """Without a node's attachment. A relocation that it was part of ends, and its other node has the tenant alone."""
+    attachments = tuple(one for one in record.attachments if one.node != node)
+    preferred = None if record.preferred == node else record.preferred
+    running = record.relocation
+    if running is not None and node in (running.source, running.target):
+        other = running.target if node == running.source else running.source
+        attachments = tuple(
+            replace(one, mode=AttachmentMode.SINGLE) if one.node == other and one.may_commit else one
+            for one in attachments
+        )
+        preferred = next((one.node for one in attachments if one.node == other and one.may_commit), None)
+        running = None
+    return replace(record, attachments=attachments, preferred=preferred, relocation=running)
+
+
+def doomed(transactions: Iterable[Transaction], *, of: str | None = None, now_ms: int) -> tuple[Transaction, ...]:
+    """The transactions, of which the open ones (of a node) can never be granted."""
+    return tuple(
+        moved(one, Move.DOOM, now_ms=now_ms) if one.state is OPEN and of in (None, one.node) else one
+        for one in transactions
+    )
+
+
+def exchanged(transactions: tuple[Transaction, ...], new: Transaction) -> tuple[Transaction, ...]:
+    """The transactions with a new state of one."""
+    return tuple(new if one.id == new.id else one for one in transactions)
+
+
+def acknowledged(record: TenantRecord, over: tuple[Transaction, ...], move: Move, *, now_ms: int) -> Step[None]:
+    """Rejected transactions leave the record, each with a task."""
+    if not over:
+        return Step(None, record)
+    gone = {one.id for one in over}
+    return Step(
+        None,
+        replace(record, transactions=tuple(one for one in record.transactions if one.id not in gone)),
+        tuple(moved(one, move, now_ms=now_ms) for one in over),
+        tuple(CollectTask(record.tenant, one.id, ACKNOWLEDGED, since_ms=now_ms) for one in over),
+    )
+
+
+def running_holds(holds: tuple[Hold, ...], *, now_ms: int) -> tuple[Hold, ...]:
+    """Holds that have not ended."""
+    return tuple(one for one in holds if one.expires_ms > now_ms)
+
+
+def reader_hold(attachment: Attachment, txn: int, *, now_ms: int) -> Hold:
+    """The hold of a reader that may still read the state of a transaction."""
+    return Hold(f"reader:{attachment.node}:{attachment.generation}", txn, now_ms + HOLD_MS)

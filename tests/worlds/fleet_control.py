@@ -1,0 +1,268 @@
+"""A control plane with nodes that only remember what they were told, over memory: no engine, no HTTP, no waiting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, Unavailable
+from lakebed.fleet import layout
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.fleet.control.plane import ControlPlane
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.manifest import Deadlist, encode_deadlist, encode_manifest, refer
+from lakebed.fleet.model import Manifest, NodeRecord, Progress, TimelineIndex
+from lakebed.fleet.ports import (
+    AckRequest,
+    CommitReply,
+    CommitRequest,
+    Found,
+    Heartbeat,
+    HeartbeatReply,
+    Held,
+    Location,
+    NodeReport,
+    TenantLoad,
+    TimelineChange,
+    TimelineInfo,
+)
+from lakebed.key_value.memory import MemoryKeyValue
+from lakebed.key_value.port import KeyValue
+from lakebed.objects import open_store
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+
+TICK_S = 0.1
+
+
+class ToldNode:
+    """Implements `NodePort` as far as a control plane calls it. It commits when it is told to."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.incarnation = f"{name}-1"
+        self.local_id = f"{name}-disk"
+        self.held: dict[str, Location] = {}
+        self.calls: list[Location] = []
+        self.lags: dict[str, int] = {}
+        self.is_down = False
+        self.broken: set[str] = set()
+        self.attempt = 0
+
+    # ---- as the control plane calls it
+
+    def put_location(self, location: Location) -> None:
+        self._answer()
+        self.calls.append(location)
+        known = self.held.get(location.tenant)
+        if known is not None and location.generation < known.generation:
+            raise Conflict("older", kind="stale_generation")
+        if location.mode is None:
+            self.held.pop(location.tenant, None)
+        else:
+            self.held[location.tenant] = location
+
+    def locations(self) -> list[Held]:
+        self._answer()
+        return [
+            Held(
+                one.tenant,
+                one.generation,
+                one.mode,
+                base=one.base,
+                txn=one.txn,
+                is_broken=one.tenant in self.broken,
+            )
+            for one in self.held.values()
+            if one.mode is not None
+        ]
+
+    def lag(self, tenant: str) -> dict[str, int]:
+        self._answer()
+        if tenant not in self.held:
+            raise Unavailable("not here", kind="not_attached")
+        return {"main": self.lags.get(tenant, 0)}
+
+    def checkpoint(self, tenant: str) -> int:
+        self._answer()
+        reply = self.commit(tenant)
+        return 0 if reply.txn is None else reply.txn
+
+    def timelines(self, tenant: str) -> list[TimelineInfo]:
+        raise NotImplementedError
+
+    def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        self._answer()
+        return TimelineInfo(id=change.id, name=change.name, lsn=0, committed_lsn=0, cutoff=0)
+
+    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
+        raise NotImplementedError
+
+    def get_many(
+        self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
+    ) -> list[bytes | None]:
+        raise NotImplementedError
+
+    def scan(self, tenant: str, timeline: str, *bounds: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+    def compact(self, tenant: str, timeline: str) -> None:
+        raise NotImplementedError
+
+    def _answer(self) -> None:
+        if self.is_down:
+            raise Unavailable(f"{self.name} does not answer")
+
+    # ---- as a process
+
+    def record(self) -> NodeRecord:
+        return NodeRecord(self.name, f"memory://{self.name}", self.incarnation, self.local_id, registered_ms=0)
+
+    def start(self) -> None:
+        self.world.control.register(self.record())
+        found = self.world.control.attached(NodeReport(self.name, self.incarnation, self.local_id))
+        self.held = {one.tenant: one for one in found}
+        self.beat()
+
+    def restart(self, *, local_id: str | None = None) -> None:
+        """A new process; with the same local state unless another is given."""
+        number = int(self.incarnation.rpartition("-")[2]) + 1
+        self.incarnation, self.local_id = f"{self.name}-{number}", local_id or self.local_id
+        self.is_down = False
+        self.start()
+
+    def beat(self) -> HeartbeatReply:
+        loads = tuple(
+            TenantLoad(one.tenant, one.generation, self.lags.get(one.tenant, 0), is_broken=one.tenant in self.broken)
+            for one in self.held.values()
+        )
+        return self.world.control.heartbeat(
+            Heartbeat(self.name, self.incarnation, tenant_count=len(self.held), unflushed_bytes=0, loads=loads)
+        )
+
+    def request(self, tenant: str, *, lsn: int = 1, dead: Sequence[str] = ()) -> CommitRequest:
+        """Write what a commit has to have in the store; the request."""
+        location = self.held[tenant]
+        assert location.txn is not None
+        self.attempt += 1
+        path = layout.manifest_path(tenant, location.txn, self.attempt)
+        index = TimelineIndex(id="main", name="main", created_ms=0, lsn=lsn, cutoff=0)
+        body = encode_manifest(Manifest(tenant, location.txn, location.base, (index,)))
+        self.world.store.put(path, body)
+        if dead:
+            deadlist = encode_deadlist(Deadlist(tenant, location.txn, tuple(dead)))
+            self.world.store.put(layout.deadlist_path(tenant, location.txn, self.attempt), deadlist)
+        return CommitRequest(
+            tenant,
+            location.txn,
+            self.name,
+            location.generation,
+            refer(path, body),
+            timelines={"main": Progress(lsn, 0)},
+            names={"main": "main"},
+            has_deadlist=bool(dead),
+        )
+
+    def take(self, request: CommitRequest, reply: CommitReply) -> None:
+        """Go on after an answer."""
+        location = self.held[request.tenant]
+        if reply.verdict == "granted":
+            self.held[request.tenant] = Location(
+                request.tenant,
+                location.generation,
+                location.mode,
+                txn=reply.txn,
+                base=request.txn,
+                manifest=request.manifest,
+            )
+        elif reply.verdict == "rejected":
+            self.broken.add(request.tenant)
+
+    def commit(self, tenant: str, *, lsn: int = 1, dead: Sequence[str] = ()) -> CommitReply:
+        """Commit, and go on."""
+        request = self.request(tenant, lsn=lsn, dead=dead)
+        reply = self.world.control.commit([request])[0]
+        self.take(request, reply)
+        return reply
+
+    def ack(self, tenant: str, txn: int, generation: int) -> str:
+        reply = self.world.control.ack([AckRequest(tenant, txn, self.name, generation)])[0]
+        return reply.state if reply.is_accepted else reply.reason
+
+
+class NotedLog:
+    """Remembers how a control plane manages the log."""
+
+    def __init__(self) -> None:
+        self.pruned: dict[str, int] = {}
+        self.created: set[str] = set()
+        self.dropped: set[str] = set()
+
+    def create(self, timeline: str, *, after: int = 0) -> None:
+        self.created.add(timeline)
+
+    def prune(self, timeline: str, through: int) -> None:
+        self.pruned[timeline] = through
+
+    def drop(self, timeline: str) -> None:
+        self.dropped.add(timeline)
+
+
+@dataclass
+class World:
+    """A control plane and its nodes; time moves by `wait`."""
+
+    key_value: KeyValue = field(default_factory=MemoryKeyValue)
+    store: ObjectStore = field(default_factory=lambda: open_store(f"memory://control-{random.getrandbits(64)}"))
+    options: ControlOptions = field(default_factory=ControlOptions)
+    clock: ManualClock = field(default_factory=ManualClock)
+    nodes: dict[str, ToldNode] = field(default_factory=dict)
+    log: NotedLog = field(default_factory=NotedLog)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """A new control plane, which knows nothing but the ledger."""
+        self.ledger = Ledger(self.key_value)
+        self.control = ControlPlane(
+            self.ledger,
+            storage=self.store,
+            log=self.log,
+            nodes=lambda record: self.nodes[record.node],
+            options=self.options,
+            environment=Environment(clock=self.clock, rng=random.Random(1)),
+        )
+
+    def add(self, *names: str) -> list[ToldNode]:
+        """Nodes that have started."""
+        for name in names:
+            self.nodes[name] = ToldNode(self, name)
+            self.nodes[name].start()
+        return [self.nodes[name] for name in names]
+
+    def wait(self, seconds: float, *, silent: Sequence[str] = ()) -> None:
+        """Let time pass: nodes send heartbeats unless they are silent or down, the control plane looks after all."""
+        for turn in range(round(seconds / TICK_S)):
+            self.clock.advance(TICK_S)
+            if turn % 5 == 0:
+                for node in self.nodes.values():
+                    if node.name not in silent and not node.is_down:
+                        if not node.beat().is_known:
+                            self.control.register(node.record())
+            self.control.tick_once()
+
+    def tick(self) -> None:
+        self.control.tick_once()
+
+    def node_of(self, tenant: str) -> ToldNode:
+        """The node that clients are sent to."""
+        name = self.control.route(tenant).node
+        assert name is not None
+        return self.nodes[name]
