@@ -28,13 +28,9 @@ from lakebed.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from lakebed.http.asking import CLASS_HEADER, KIND_HEADER
 from lakebed.http.ranges import content_range
 from lakebed.http.replies import json
-
-KIND_HEADER: Final = "x-lakebed-error"
-"""The kind of an error, for programs."""
-CLASS_HEADER: Final = "x-lakebed-error-class"
-"""Its class in `lakebed.errors`, so that lakebed's client raises the same."""
 
 _BY_KIND: Final[dict[str, int]] = {
     "unauthorized": 401,

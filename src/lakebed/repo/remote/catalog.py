@@ -11,9 +11,10 @@ from itertools import islice
 from typing import NoReturn, TypeVar, cast
 
 from lakebed.errors import NotFound
+from lakebed.http.asking import encoded
 from lakebed.repo.catalog import NAMES_COMPARED_MAX, Catalog
 from lakebed.repo.names import check_branch_name, check_repository_name, missing_repository
-from lakebed.repo.remote.client import Client, encoded
+from lakebed.repo.remote.client import Client
 from lakebed.repo.remote.keys import RemoteAccessKeys
 from lakebed.repo.remote.transport import HttpTransport, ask, only_local, pages
 from lakebed.repo.transport import Transport

@@ -10,17 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import Any, Final, NoReturn, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import msgspec
 import urllib3
 from typing_extensions import Buffer
 from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 
-from lakebed import errors
-from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
+from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
+from lakebed.http.asking import check_endpoint, error_of, read_reply
 
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
@@ -28,8 +27,6 @@ SECRET_VARIABLE: Final = "LAKEBED_SECRET_ACCESS_KEY"
 """The environment variable with its secret."""
 
 API: Final = "/api/v1"
-_KIND_HEADER: Final = "x-lakebed-error"
-_CLASS_HEADER: Final = "x-lakebed-error-class"
 _CONNECT_S: Final = 10.0
 READ_S: Final = 120.0
 """How long a server may be silent by default."""
@@ -37,15 +34,8 @@ _CONNECTIONS_MAX: Final = 64
 _RETRY_READS: Final = urllib3.Retry(
     3, backoff_factor=0.1, status=0, redirect=0, allowed_methods=None, raise_on_status=False
 )
-_UNCLEAR: Final = {502, 504}
-"""What a proxy answers when the server behind it did not: a write may have happened."""
 
 T = TypeVar("T")
-
-
-def encoded(segment: str) -> str:
-    """One segment of a URL's path."""
-    return quote(segment, safe="")
 
 
 class Client:
@@ -60,7 +50,7 @@ class Client:
     """
 
     def __init__(self, endpoint: str, *, access_key: str | None = None, secret: str | None = None) -> None:
-        self.endpoint = _checked(endpoint)
+        self.endpoint = check_endpoint(endpoint)
         access_key = access_key or os.environ.get(ACCESS_KEY_VARIABLE)
         secret = secret or os.environ.get(SECRET_VARIABLE)
         if not access_key or not secret:
@@ -140,7 +130,7 @@ class Client:
         if not preload:
             with self.reading(reply):
                 reply.read(cache_content=True)
-        raise self._error(reply, again=again)
+        raise error_of(reply, endpoint=self.endpoint, again=again)
 
     @contextmanager
     def reading(self, reply: urllib3.BaseHTTPResponse) -> Iterator[None]:
@@ -172,33 +162,8 @@ class Client:
             kind="outcome_unknown",
         ) from error
 
-    def _error(self, reply: urllib3.BaseHTTPResponse, *, again: bool) -> LakebedError:
-        kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
-        try:
-            found = msgspec.json.decode(reply.data, type=_ErrorBody)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            found = _ErrorBody(f"The server at {self.endpoint} answered with status {reply.status}.")
-        made = getattr(errors, name) if name in errors.__all__ else None
-        if made is None and kind is not None:
-            made = InternalError  # a server of another version
-        if made is None and reply.status in _UNCLEAR and not again:
-            made = OutcomeUnknown
-        if made is None:
-            found = _ErrorBody(
-                f"The reply of {self.endpoint} is not a lakebed server's, but perhaps a proxy's: status {reply.status}."
-            )
-            made = Unavailable if reply.status >= 500 else InvalidRequest
-        error: LakebedError = made(found.message, kind=kind)
-        error.facts.update(found.facts)
-        return error
-
 
 _JSON: Final = {"Content-Type": "application/json"}
-
-
-class _ErrorBody(msgspec.Struct):
-    message: str
-    facts: dict[str, Any] = {}
 
 
 class _Body:
@@ -216,39 +181,8 @@ class _Body:
             raise
 
 
-def read_reply(body: bytes, kind: Any) -> Any:
-    """A reply's JSON. Raises `UnsupportedFormat` for anything else."""
-    try:
-        return _decoder(kind).decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnsupportedFormat(
-            f"The reply is unreadable ({error}): it is not a lakebed server's, or it is one of another version."
-        ) from error
-
-
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
 def _reopened(endpoint: str, access_key: str, secret: str) -> Client:
     return Client(endpoint, access_key=access_key, secret=secret)
-
-
-def _checked(endpoint: str) -> str:
-    try:
-        parts = urlsplit(endpoint)
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:
-        parts, has_port = urlsplit(""), False
-    if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
-        raise InvalidRequest(f"{endpoint!r} is not a server's URL: write http://host:port.", kind="invalid_url")
-    if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise InvalidRequest(
-            "A server's URL has no credentials and no query: write http://host:port, and give the access key apart.",
-            kind="invalid_url",
-        )
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def _text(value: Any) -> str:

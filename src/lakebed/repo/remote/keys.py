@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from lakebed.repo.remote.client import Client, encoded
+from lakebed.http.asking import encoded
+from lakebed.repo.remote.client import Client
 
 _KEYS: Final = "/auth/keys"
 _PAGE_COUNT: Final = 1_000

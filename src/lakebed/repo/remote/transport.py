@@ -19,6 +19,7 @@ import urllib3
 from typing_extensions import Buffer
 
 from lakebed.errors import InternalError, InvalidRequest, NotFound
+from lakebed.http.asking import encoded, read_reply
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
 from lakebed.objects.streaming import take_first
 from lakebed.repo import data
@@ -26,7 +27,7 @@ from lakebed.repo.branch_store import BranchStore
 from lakebed.repo.columns import ARROW_STREAM, columns_of, stream_of
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
-from lakebed.repo.remote.client import READ_S, Client, encoded, read_reply
+from lakebed.repo.remote.client import READ_S, Client
 from lakebed.repo.remote.objects import HttpObjects
 from lakebed.repo.transport import Body, Transport
 from lakebed.repo.verbs.differences import Status
