@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import pyarrow as pa
+from typing import cast
 
 from lakebed.errors import Conflict, Unavailable
 from lakebed.fleet import layout
+from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
 from lakebed.fleet.ledger import Ledger
@@ -20,11 +19,11 @@ from lakebed.fleet.ports import (
     AckRequest,
     CommitReply,
     CommitRequest,
-    Found,
     Heartbeat,
     HeartbeatReply,
     Held,
     Location,
+    NodePort,
     NodeReport,
     TenantLoad,
     TimelineChange,
@@ -41,7 +40,7 @@ TICK_S = 0.1
 
 
 class ToldNode:
-    """Implements `NodePort` as far as a control plane calls it. It commits when it is told to."""
+    """A node as far as a control plane calls it. It commits when it is told to."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -58,6 +57,7 @@ class ToldNode:
     # ---- as the control plane calls it
 
     def put_location(self, location: Location) -> None:
+        """Have it."""
         self._answer()
         self.calls.append(location)
         known = self.held.get(location.tenant)
@@ -69,6 +69,7 @@ class ToldNode:
             self.held[location.tenant] = location
 
     def locations(self) -> list[Held]:
+        """What it has."""
         self._answer()
         return [
             Held(
@@ -84,36 +85,22 @@ class ToldNode:
         ]
 
     def lag(self, tenant: str) -> dict[str, int]:
+        """As the test says."""
         self._answer()
         if tenant not in self.held:
             raise Unavailable("not here", kind="not_attached")
         return {"main": self.lags.get(tenant, 0)}
 
     def checkpoint(self, tenant: str) -> int:
+        """Commit."""
         self._answer()
         reply = self.commit(tenant)
         return 0 if reply.txn is None else reply.txn
 
-    def timelines(self, tenant: str) -> list[TimelineInfo]:
-        raise NotImplementedError
-
     def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        """Answer as if it was made."""
         self._answer()
         return TimelineInfo(id=change.id, name=change.name, lsn=0, committed_lsn=0, cutoff=0)
-
-    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
-        raise NotImplementedError
-
-    def get_many(
-        self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
-    ) -> list[bytes | None]:
-        raise NotImplementedError
-
-    def scan(self, tenant: str, timeline: str, *bounds: Any, **options: Any) -> Iterator[pa.RecordBatch]:
-        raise NotImplementedError
-
-    def compact(self, tenant: str, timeline: str) -> None:
-        raise NotImplementedError
 
     def _answer(self) -> None:
         if self.is_down:
@@ -122,9 +109,11 @@ class ToldNode:
     # ---- as a process
 
     def record(self) -> NodeRecord:
+        """What it registers as."""
         return NodeRecord(self.name, f"memory://{self.name}", self.incarnation, self.local_id, registered_ms=0)
 
     def start(self) -> None:
+        """Register, ask what it has, send a heartbeat."""
         self.world.control.register(self.record())
         found = self.world.control.attached(NodeReport(self.name, self.incarnation, self.local_id))
         self.held = {one.tenant: one for one in found}
@@ -138,6 +127,7 @@ class ToldNode:
         self.start()
 
     def beat(self) -> HeartbeatReply:
+        """Send a heartbeat."""
         loads = tuple(
             TenantLoad(one.tenant, one.generation, self.lags.get(one.tenant, 0), is_broken=one.tenant in self.broken)
             for one in self.held.values()
@@ -192,11 +182,12 @@ class ToldNode:
         return reply
 
     def ack(self, tenant: str, txn: int, generation: int) -> str:
+        """Acknowledge; the state, or why not."""
         reply = self.world.control.ack([AckRequest(tenant, txn, self.name, generation)])[0]
         return reply.state if reply.is_accepted else reply.reason
 
 
-class NotedLog:
+class NotedLog(ManagedLog):
     """Remembers how a control plane manages the log."""
 
     def __init__(self) -> None:
@@ -235,7 +226,7 @@ class World:
             self.ledger,
             storage=self.store,
             log=self.log,
-            nodes=lambda record: self.nodes[record.node],
+            nodes=lambda record: cast(NodePort, self.nodes[record.node]),
             options=self.options,
             environment=Environment(clock=self.clock, rng=random.Random(1)),
         )
@@ -253,12 +244,12 @@ class World:
             self.clock.advance(TICK_S)
             if turn % 5 == 0:
                 for node in self.nodes.values():
-                    if node.name not in silent and not node.is_down:
-                        if not node.beat().is_known:
-                            self.control.register(node.record())
+                    if node.name not in silent and not node.is_down and not node.beat().is_known:
+                        self.control.register(node.record())
             self.control.tick_once()
 
     def tick(self) -> None:
+        """One round, without time."""
         self.control.tick_once()
 
     def node_of(self, tenant: str) -> ToldNode:

@@ -39,6 +39,7 @@ from lakebed.fleet.ports import (
     AckRequest,
     CommitReply,
     CommitRequest,
+    ControlPort,
     Event,
     FleetAddress,
     Heartbeat,
@@ -47,6 +48,7 @@ from lakebed.fleet.ports import (
     NodePort,
     NodeReport,
     NodeStatus,
+    OperatorPort,
     Resumed,
     Route,
     TimelineChange,
@@ -75,8 +77,8 @@ _NODES: Final = default_registry.gauge(
 _STATES: Final = ("alive", "silent", "draining", "decommissioned")
 
 
-class ControlPlane:
-    """Implements `ControlPort` and `OperatorPort`. Thread-safe.
+class ControlPlane(ControlPort, OperatorPort):
+    """The control plane. Thread-safe.
 
     Args:
         ledger: open; it stays open at `close`.
