@@ -1,25 +1,20 @@
 """Commands of ``lakebed kv`` on single keys and ranges: get, put, delete, scan, stats.
 
-Invariants: reading commands write nothing to the database; keys and values are text on the command line, or hexadecimal
-or base64 with ``--encoding``; other bytes are shown with escapes, which are exact in ``--format tsv`` only.
-JSON has no escape for such bytes: it is refused without another encoding. ``get --raw`` writes bytes as they are.
+Invariants: reading commands write nothing to the database; how bytes are written and printed is in `byte_texts`.
+``get --raw`` writes bytes as they are.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from enum import StrEnum
 from itertools import islice
 from typing import Annotated, Any, Final
 
-import msgspec
-
 from lakebed.cli import arguments, output
 from lakebed.cli.arguments import AfterDestroy, Limit, TakeOver
+from lakebed.cli.byte_texts import Coding, Encoding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.kv_context import SHORT_LIVED, DatabaseCommand
@@ -37,28 +32,6 @@ _LEVEL_0_COUNT_MAX: Final = 12
 """From this many files of level 0 on, a command that writes merges them itself. A compactor merges four, and above 24
 writers are slowed down (`DatabaseOptions`)."""
 
-_SHOWN_BYTES_MAX: Final = 40
-"""Bytes of a key or value that an error shows."""
-
-
-class Encoding(StrEnum):
-    """How bytes are written on the command line."""
-
-    utf8 = "utf8"
-    hex = "hex"
-    base64 = "base64"
-
-
-class Format(StrEnum):
-    """How a scan prints rows."""
-
-    text = "text"
-    tsv = "tsv"
-    jsonl = "jsonl"
-
-
-Key = Annotated[str, argument("KEY", help="The key.")]
-Coding = Annotated[Encoding, option("--encoding", help="How keys and values are written here: utf8, hex or base64.")]
 Checkpoint = Annotated[
     str | None,
     option("--checkpoint", help="Read this checkpoint, or the version of this number. Default: the latest version."),
@@ -77,18 +50,18 @@ class Get(DatabaseCommand, name="get"):
         if self.raw and self.json:
             raise InvalidRequest("Give --raw or --json, not both.", kind="two_formats")
         if self.json:
-            _check_json(_bytes(self.key, self.encoding), self.encoding)
+            check_json(bytes_of(self.key, self.encoding), self.encoding)
         with _reader(self.database(), self.checkpoint) as reader:
-            value = reader.get(_bytes(self.key, self.encoding))
+            value = reader.get(bytes_of(self.key, self.encoding))
         if value is None:
-            raise NotFound(f"There is no key {_quoted(self.key)}.", kind="key_not_found", key=self.key)
+            raise NotFound(f"There is no key {quoted(self.key)}.", kind="key_not_found", key=self.key)
         if self.raw:
             sys.stdout.flush()
             sys.stdout.buffer.write(value)
             return
         if self.json:
-            _check_json(value, self.encoding)
-        shown = _text(value, self.encoding)
+            check_json(value, self.encoding)
+        shown = text_of(value, self.encoding)
         if self.json:
             output.document({"key": self.key, "value": shown})
         else:
@@ -106,13 +79,13 @@ class Put(DatabaseCommand, name="put"):
     after_destroy: AfterDestroy = False
 
     def run(self) -> None:
-        body = sys.stdin.buffer.read() if self.value == "-" else _bytes(self.value, self.encoding)
+        body = sys.stdin.buffer.read() if self.value == "-" else bytes_of(self.value, self.encoding)
         ttl = None if self.ttl is None else arguments.duration(self.ttl)
         # Before the database is opened, which changes it.
-        named = check_key(_bytes(self.key, self.encoding))
+        named = check_key(bytes_of(self.key, self.encoding))
         check_value(body)
         if self.json:
-            _check_json(named, self.encoding)
+            check_json(named, self.encoding)
         if ttl is not None:
             lifetime_ms(ttl)
         admin = self.database()
@@ -120,7 +93,7 @@ class Put(DatabaseCommand, name="put"):
             opened.put(named, body, ttl=ttl)
             level_0_count = opened.stats().l0_count
         _compact_if_alone(admin, level_0_count)
-        self.result({"key": self.key, "bytes": len(body)}, f"Wrote {_quoted(self.key)} ({output.size(len(body))}).")
+        self.result({"key": self.key, "bytes": len(body)}, f"Wrote {quoted(self.key)} ({output.size(len(body))}).")
 
 
 class Delete(Deletion, DatabaseCommand, name="delete"):
@@ -131,22 +104,22 @@ class Delete(Deletion, DatabaseCommand, name="delete"):
     take_over: TakeOver = False
 
     def run(self) -> None:
-        found = check_key(_bytes(self.key, self.encoding))
+        found = check_key(bytes_of(self.key, self.encoding))
         if self.json:
-            _check_json(found, self.encoding)
+            check_json(found, self.encoding)
         admin = self.database()
         if self.dry_run:
             with _reader(self.database(), None) as reader:
                 there = reader.get(found) is not None
-            text = f"Would delete {_quoted(self.key)}." if there else f"There is no key {_quoted(self.key)}."
+            text = f"Would delete {quoted(self.key)}." if there else f"There is no key {quoted(self.key)}."
             self.result({"key": self.key, "dry_run": True, "there": there}, text)
             return
-        self.ask(f"Delete the key {_quoted(self.key)} of {admin.location.url}?")
+        self.ask(f"Delete the key {quoted(self.key)} of {admin.location.url}?")
         with admin.open(options=SHORT_LIVED, take_over=self.take_over, create=False) as opened:
             opened.delete(found)
             level_0_count = opened.stats().l0_count
         _compact_if_alone(admin, level_0_count)
-        self.result({"key": self.key, "dry_run": False}, f"Deleted {_quoted(self.key)}.")
+        self.result({"key": self.key, "dry_run": False}, f"Deleted {quoted(self.key)}.")
 
 
 class Scan(DatabaseCommand, name="scan"):
@@ -175,7 +148,7 @@ class Scan(DatabaseCommand, name="scan"):
             else:
                 rows = islice(self._scanned(reader), self.limit)
                 if not self.count:
-                    _print_rows(rows, format=self.format, encoding=self.encoding, json=self.json)
+                    print_rows(rows, format=self.format, encoding=self.encoding, json=self.json)
                     return
                 number = sum(1 for _ in rows)
         self.result({"count": number}, f"{number:,}")
@@ -183,28 +156,13 @@ class Scan(DatabaseCommand, name="scan"):
     def _range(self) -> dict[str, bytes | None]:
         """The prefix, or the start and end, as bytes."""
         texts = {"prefix": self.prefix} if self.prefix is not None else {"start": self.start, "end": self.end}
-        return {name: None if text is None else _bytes(text, self.encoding) for name, text in texts.items()}
+        return {name: None if text is None else bytes_of(text, self.encoding) for name, text in texts.items()}
 
     def _scanned(self, reader: DatabaseReader) -> Iterator[tuple[bytes, bytes]]:
         keys = self._range()
         if self.prefix is not None:
             return reader.scan_prefix(keys["prefix"] or b"", reverse=self.reverse)
         return reader.scan(keys["start"], keys["end"], reverse=self.reverse)
-
-
-def _print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding: Encoding, json: bool) -> None:
-    facts = ({"key": _json_text(key, encoding), "value": _json_text(value, encoding)} for key, value in rows)
-    if json:
-        output.document(list(facts))
-    elif format is Format.jsonl:
-        for row in facts:
-            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
-    elif format is Format.tsv:
-        for key, value in rows:
-            sys.stdout.write(f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n")
-    else:
-        cells = ((_escaped(key, encoding, _CELL), _escaped(value, encoding, _CELL)) for key, value in rows)
-        output.grid(("key", "value"), cells, sentences=("value",), empty="No keys.")
 
 
 class Stats(DatabaseCommand, name="stats"):
@@ -265,70 +223,3 @@ def _compact_if_alone(admin: DatabaseAdmin, level_0_count: int) -> None:
     if level_0_count >= _LEVEL_0_COUNT_MAX:
         with suppress(LakebedError):  # the key is written; the next command tries again
             admin.compact()
-
-
-def _bytes(text: str, encoding: Encoding) -> bytes:
-    try:
-        if encoding is Encoding.hex:
-            return bytes.fromhex(text)
-        if encoding is Encoding.base64:
-            return base64.b64decode(text, validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise InvalidRequest(
-            f"{_quoted(text)} is not written as {encoding.value}: write it so, or choose another --encoding.",
-            kind="invalid_encoding",
-        ) from error
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _text(body: bytes, encoding: Encoding) -> str:
-    if encoding is Encoding.hex:
-        return body.hex()
-    if encoding is Encoding.base64:
-        return base64.b64encode(body).decode()
-    return body.decode("utf-8", "backslashreplace")
-
-
-def _check_json(body: bytes, encoding: Encoding) -> None:
-    """Raise for bytes that JSON cannot hold: an escape would read as the text that spells it."""
-    if encoding is not Encoding.utf8:
-        return
-    try:
-        body.decode()
-    except UnicodeDecodeError as error:
-        shown = body if len(body) <= _SHOWN_BYTES_MAX else body[:_SHOWN_BYTES_MAX] + b"..."
-        raise InvalidRequest(
-            f"JSON was asked for, and '{_escaped(shown, encoding, _FIELD)}' is not UTF-8: add --encoding hex or "
-            "--encoding base64.",
-            kind="not_utf8",
-        ) from error
-
-
-def _json_text(body: bytes, encoding: Encoding) -> str:
-    _check_json(body, encoding)
-    return _text(body, encoding)
-
-
-def _quoted(argument: str) -> str:
-    return f"'{output.printable(argument)}'"
-
-
-# Control characters would move a terminal's cursor, or end a line of a file. Bytes that are not UTF-8 are decoded to
-# the code points from 0xDC80 on, which no valid text has.
-_CELL: dict[int, str] = {
-    **{code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)},
-    **{code: f"\\u{code:04x}" for code in range(0x80, 0xA0)},
-    **{0xDC00 + code: f"\\x{code:02x}" for code in range(0x80, 0x100)},
-    ord("\t"): "\\t",
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-}
-
-
-_FIELD: dict[int, str] = {**_CELL, ord("\\"): "\\\\"}
-
-
-def _escaped(body: bytes, encoding: Encoding, escapes: dict[int, str]) -> str:
-    if encoding is not Encoding.utf8:
-        return _text(body, encoding)
-    return body.decode("utf-8", "surrogateescape").translate(escapes)

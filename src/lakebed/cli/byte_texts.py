@@ -1,0 +1,129 @@
+"""Bytes on the command line: how keys and values are written and printed.
+
+Invariants: keys and values are text, or hexadecimal or base64 with ``--encoding``; other bytes are shown with escapes,
+which are exact in ``--format tsv`` only. JSON has no escape for such bytes: it is refused without another encoding.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from lakebed.cli import output
+from lakebed.cli.grammar import argument, option
+from lakebed.errors import InvalidRequest
+
+_SHOWN_BYTES_MAX: Final = 40
+"""Bytes of a key or value that an error shows."""
+
+
+class Encoding(StrEnum):
+    """How bytes are written on the command line."""
+
+    utf8 = "utf8"
+    hex = "hex"
+    base64 = "base64"
+
+
+class Format(StrEnum):
+    """How a scan prints rows."""
+
+    text = "text"
+    tsv = "tsv"
+    jsonl = "jsonl"
+
+
+Key = Annotated[str, argument("KEY", help="The key.")]
+Coding = Annotated[Encoding, option("--encoding", help="How keys and values are written here: utf8, hex or base64.")]
+
+
+def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding: Encoding, json: bool) -> None:
+    """Print keys and values as they arrive."""
+    facts = ({"key": _json_text(key, encoding), "value": _json_text(value, encoding)} for key, value in rows)
+    if json:
+        output.document(list(facts))
+    elif format is Format.jsonl:
+        for row in facts:
+            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+    elif format is Format.tsv:
+        for key, value in rows:
+            sys.stdout.write(f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n")
+    else:
+        cells = ((_escaped(key, encoding, _CELL), _escaped(value, encoding, _CELL)) for key, value in rows)
+        output.grid(("key", "value"), cells, sentences=("value",), empty="No keys.")
+
+
+def bytes_of(text: str, encoding: Encoding) -> bytes:
+    """The bytes that a text spells. Raises `InvalidRequest`."""
+    try:
+        if encoding is Encoding.hex:
+            return bytes.fromhex(text)
+        if encoding is Encoding.base64:
+            return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise InvalidRequest(
+            f"{quoted(text)} is not written as {encoding.value}: write it so, or choose another --encoding.",
+            kind="invalid_encoding",
+        ) from error
+    return text.encode("utf-8", "surrogateescape")
+
+
+def text_of(body: bytes, encoding: Encoding) -> str:
+    """How bytes are spelled."""
+    if encoding is Encoding.hex:
+        return body.hex()
+    if encoding is Encoding.base64:
+        return base64.b64encode(body).decode()
+    return body.decode("utf-8", "backslashreplace")
+
+
+def check_json(body: bytes, encoding: Encoding) -> None:
+    """Raise for bytes that JSON cannot hold: an escape would read as the text that spells it."""
+    if encoding is not Encoding.utf8:
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        shown = body if len(body) <= _SHOWN_BYTES_MAX else body[:_SHOWN_BYTES_MAX] + b"..."
+        raise InvalidRequest(
+            f"JSON was asked for, and '{_escaped(shown, encoding, _FIELD)}' is not UTF-8: add --encoding hex or "
+            "--encoding base64.",
+            kind="not_utf8",
+        ) from error
+
+
+def _json_text(body: bytes, encoding: Encoding) -> str:
+    check_json(body, encoding)
+    return text_of(body, encoding)
+
+
+def quoted(argument: str) -> str:
+    """An argument, in quotes, as it can be printed."""
+    return f"'{output.printable(argument)}'"
+
+
+# Control characters would move a terminal's cursor, or end a line of a file. Bytes that are not UTF-8 are decoded to
+# the code points from 0xDC80 on, which no valid text has.
+_CELL: dict[int, str] = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)},
+    **{code: f"\\u{code:04x}" for code in range(0x80, 0xA0)},
+    **{0xDC00 + code: f"\\x{code:02x}" for code in range(0x80, 0x100)},
+    ord("\t"): "\\t",
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+}
+
+
+_FIELD: dict[int, str] = {**_CELL, ord("\\"): "\\\\"}
+
+
+def _escaped(body: bytes, encoding: Encoding, escapes: dict[int, str]) -> str:
+    if encoding is not Encoding.utf8:
+        return text_of(body, encoding)
+    return body.decode("utf-8", "surrogateescape").translate(escapes)

@@ -1,0 +1,99 @@
+"""Where a storage's fleet answers: the object ``_fleet/control.json``, which a running control plane writes.
+
+Format (version 1, JSON, DO NOT CHANGE)::
+
+    {"format": 1, "url": "http://127.0.0.1:8200", "log": "http://127.0.0.1:8300", "ledger": "kv", "written_ms": ...}
+
+Invariants: it has no secret. It is a hint: the control plane that started last wrote it, and may be gone. A client that
+gets no answer there says how to start one.
+
+Does not know: HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.fleet.layout import FLEET_FOLDER
+from lakebed.objects.port import ObjectStore
+
+ADDRESS_PATH: Final = f"{FLEET_FOLDER}/control.json"
+CONTROL_VARIABLE: Final = "LAKEBED_FLEET_CONTROL"
+"""The environment variable with the URL of a control plane; it wins over the object."""
+
+_FORMAT: Final = 1
+
+
+class StoredAddress(msgspec.Struct, frozen=True):
+    """What the object has. Unknown fields are ignored."""
+
+    format: int
+    url: str
+    log: str
+    ledger: str
+    written_ms: int = 0
+
+
+def write_address(store: ObjectStore, *, url: str, log: str, ledger: str, now_ms: int) -> None:
+    """Say where a control plane answers. Cost: 1 PUT."""
+    store.put(ADDRESS_PATH, msgspec.json.encode(StoredAddress(_FORMAT, url, log, ledger, now_ms)))
+
+
+def read_address(store: ObjectStore) -> StoredAddress | None:
+    """Where the last control plane answered; None: the storage never had one.
+
+    Raises:
+        Corruption: the object is not an address.
+        UnsupportedFormat: a newer lakebed wrote it.
+
+    Cost: 1 GET.
+    """
+    try:
+        body = bytes(store.get(ADDRESS_PATH))
+    except NotFound:
+        return None
+    try:
+        found = msgspec.json.decode(body, type=StoredAddress)
+    except msgspec.DecodeError as broken:
+        raise Corruption(
+            f"{store.root_url}/{ADDRESS_PATH} is not the address of a control plane ({broken}): delete it, and start "
+            "the fleet again.",
+            path=ADDRESS_PATH,
+        ) from broken
+    if found.format != _FORMAT:
+        raise UnsupportedFormat(
+            f"{store.root_url}/{ADDRESS_PATH} has format {found.format}, which this lakebed does not know: upgrade "
+            "lakebed.",
+            path=ADDRESS_PATH,
+            format=found.format,
+        )
+    return found
+
+
+def control_url(store: ObjectStore, url: str | None = None) -> str:
+    """The URL of the storage's control plane: `url`, the environment's, or the one that is written down.
+
+    Raises:
+        NotFound: ``fleet_not_found``: the storage never had a fleet.
+    """
+    chosen = url or os.environ.get(CONTROL_VARIABLE, "").strip()
+    if chosen:
+        return chosen.rstrip("/")
+    found = read_address(store)
+    if found is None:
+        raise NotFound(
+            f"No fleet has served {store.root_url} yet: start one with lakebed fleet up {shown(store)}, or name its "
+            f"control plane in {CONTROL_VARIABLE}.",
+            kind="fleet_not_found",
+            url=store.root_url,
+        )
+    return found.url
+
+
+def shown(store: ObjectStore) -> str:
+    """A store's URL as a person writes it: a folder as its path."""
+    return store.root_url.removeprefix("file://")

@@ -1,0 +1,255 @@
+"""`Tenant`: a small database on a fleet, for those who use it: timelines, versions, pins, restore.
+
+Owns: the handle that `lake.tenant(name)` returns. It is a `lakebed.reclaim.versioned.Versioned` store: a version is a
+committed transaction that changed the timeline ``main`` (`lakebed.fleet.state`). Reading and writing rows is in
+`lakebed.fleet.timeline`.
+
+Does not know: HTTP; where control plane and log are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet.layout import check_name
+from lakebed.fleet.log.port import Log
+from lakebed.fleet.model import MAIN, Policy, TenantRecord
+from lakebed.fleet.ports import NodePort, OperatorPort, TimelineChange, TimelineInfo
+from lakebed.fleet.reclaim import plan_collection
+from lakebed.fleet.routing import DEFAULTS, ClientOptions, Router
+from lakebed.fleet.state import Position, TenantState
+from lakebed.fleet.timeline import Timeline, TimelineView, change_timeline, check_timeline
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Explanation, Listing, Pin, ReclaimPlan, Version
+from lakebed.runtime import Environment
+
+T = TypeVar("T")
+
+_READS_MAX: Final = 20
+"""Of record and manifest, until both are of one transaction."""
+
+
+class Tenant:
+    """A tenant of a fleet. Thread-safe.
+
+    Args:
+        name: the tenant's.
+        control: the fleet's control plane.
+        nodes: the port of the node at a URL.
+        log: where writes go.
+        storage: the fleet's, for `plan_reclaim`.
+
+    Attributes:
+        name: the tenant's name.
+        main: its timeline ``main``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        control: OperatorPort,
+        nodes: Callable[[str], NodePort],
+        log: Log,
+        environment: Environment,
+        storage: ObjectStore | None = None,
+        options: ClientOptions = DEFAULTS,
+    ) -> None:
+        self.name = check_name(name, what="tenant")
+        self._log = log
+        self._storage = storage
+        self._environment = environment
+        self._router = Router(name, control=control, nodes=nodes, options=options, environment=environment)
+        self.main = Timeline(self._router, log, MAIN)
+
+    def __repr__(self) -> str:
+        return f"Tenant({self.name!r})"
+
+    # ---- the tenant itself
+
+    def create(self, *, policy: Policy | None = None, if_not_exists: bool = False) -> TenantRecord:
+        """Create the tenant and attach it to a node.
+
+        Args:
+            policy: its settings; None: the defaults.
+            if_not_exists: return the record of an existing one.
+
+        Raises:
+            AlreadyExists: ``tenant_exists``.
+            Unavailable: ``tenant_unavailable``.
+        """
+        attempts = self._router.attempts(f"create the tenant {self.name}")
+        while True:
+            try:
+                return self._router.control.create_tenant(self.name, policy)
+            except AlreadyExists:
+                if attempts.is_unknown or if_not_exists:
+                    return self.record()
+                raise
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)
+
+    def drop(self) -> None:
+        """Delete the tenant with everything it has. Raises `NotFound` (``tenant_not_found``)."""
+        attempts = self._router.attempts(f"drop the tenant {self.name}")
+        while True:
+            try:
+                return self._router.control.delete_tenant(self.name)
+            except NotFound:
+                if attempts.is_unknown:
+                    return None
+                raise
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)
+
+    def record(self) -> TenantRecord:
+        """What the control plane knows of the tenant. Raises `NotFound`."""
+        return self._from_control(lambda control: control.tenant(self.name))
+
+    def set_policy(self, policy: Policy) -> TenantRecord:
+        """Replace the tenant's settings. Raises `NotFound`."""
+        return self._from_control(lambda control: control.set_policy(self.name, policy))
+
+    # ---- timelines
+
+    def timeline(self, name: str = MAIN) -> Timeline:
+        """A timeline by its name. Raises `NotFound` (``timeline_not_found``). Cost: at most 1 request."""
+        self._router.timeline_id(name)
+        return Timeline(self._router, self._log, name)
+
+    def timelines(self) -> list[TimelineInfo]:
+        """All timelines, by name. Cost: 1 request."""
+        found = self._router.ask(f"read the tenant {self.name}", lambda node: node.timelines(self.name))
+        return Listing(sorted(found, key=lambda one: one.name))
+
+    def create_timeline(self, name: str) -> Timeline:
+        """Create an empty timeline. Raises `AlreadyExists` (``timeline_exists``). Cost: 1 commit."""
+        id = f"{self._environment.rng.getrandbits(64):016x}"
+        change_timeline(self._router, TimelineChange(kind="create", name=check_timeline(name), id=id))
+        return self.timeline(name)
+
+    # ---- versions
+
+    def versions(self) -> Iterator[Version]:
+        """Versions of ``main`` that can be read, oldest first. Cost: 3 requests."""
+        return iter(self.state().versions())
+
+    def at(self, version: str) -> TimelineView:
+        """A version to read.
+
+        Args:
+            version: its number, ``<timeline>@<LSN>``, or the name of a pin or branch.
+
+        Raises:
+            NotFound: ``version_not_found``.
+            InvalidRequest: ``below_cutoff``.
+        """
+        found = self.state().find(str(version))
+        return TimelineView(self._router, found.timeline, lsn=found.lsn)
+
+    def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
+        """Keep a version of ``main`` readable under a name; None: the newest, with what ``self.main`` wrote.
+
+        Raises:
+            AlreadyExists: ``timeline_exists``: pins, branches and timelines share their names.
+            NotFound: ``version_not_found``.
+            InvalidRequest: a name that reads as a version; ``below_cutoff``.
+
+        Cost: 1 commit, no layer.
+        """
+        check_timeline(name)
+        timeline, lsn = self._source(version)
+        timeline.pin(name, lsn=lsn, lifetime_ms=lifetime_ms)
+        return self._made(name)
+
+    def pins(self) -> list[Pin]:
+        """Pins, branches and further timelines, by name; then the holds of read-only attachments. Cost: 3 requests."""
+        return Listing(self.state().pins())
+
+    def unpin(self, name: str) -> None:
+        """Remove a pin. Raises `NotFound` (``pin_not_found``), also for a branch, which `Timeline.drop` deletes."""
+        found = self.state().pin(name)
+        if found is None or found.kind != "pin":
+            there = f"{name} is a {found.kind}" if found is not None else f"There is no {name}"
+            raise NotFound(f"The tenant {self.name} has no pin {name}. {there}.", kind="pin_not_found", pin=name)
+        change_timeline(self._router, TimelineChange(kind="delete", name=name))
+        self._router.route(fresh=True)
+
+    def fork(self, name: str, *, version: str | None = None) -> Timeline:
+        """Branch ``main`` at a version. As `pin`, but the branch is written to. Cost: 1 commit, no layer."""
+        check_timeline(name)
+        timeline, lsn = self._source(version)
+        return timeline.branch(name, lsn=lsn)
+
+    def restore(self, version: str) -> Version:
+        """Make an older version the newest one.
+
+        ``main`` becomes a branch at that version. What ``main`` was before stays readable as a timeline
+        ``main-until-<transaction>``.
+
+        Raises:
+            NotFound: ``version_not_found``.
+
+        Cost: 1 commit, no layer.
+        """
+        state = self.state()
+        found = state.find(str(version))
+        source = Timeline(self._router, self._log, found.timeline)
+        kept_as = f"{MAIN}-until-{state.record.next_txn}"
+        source.change("restore", name=MAIN, parent=found.timeline, lsn=found.lsn, kept_as=kept_as)
+        return self.state().versions()[-1]
+
+    def plan_reclaim(self) -> ReclaimPlan:
+        """Plan what the control plane's collector deletes next. Delete nothing.
+
+        Cost: 1 request, 1 GET a committed transaction that waits for it, 1 LIST a rejected one.
+        """
+        if self._storage is None:
+            raise InvalidRequest(
+                f"The plan for the tenant {self.name} is read from its storage: open it with lake.tenant(...).",
+                kind="no_storage",
+            )
+        return plan_collection(self._storage, self.state())
+
+    def why(self, path: str) -> Explanation:
+        """Why an object of the tenant is there. `path` is relative to its folder. Cost: 3 requests."""
+        return self.state().explain(path)
+
+    # ---- inside
+
+    def state(self) -> TenantState:
+        """Record, manifest and transactions, as the control plane has them. Raises `NotFound`. Cost: 3 requests."""
+        return self._from_control(self._read_state)
+
+    def _read_state(self, control: OperatorPort) -> TenantState:
+        for _ in range(_READS_MAX):
+            record = control.tenant(self.name)
+            manifest = control.manifest(self.name)
+            if manifest.txn == record.committed:  # else a commit came between
+                return TenantState(record, manifest, control.transactions(self.name))
+        raise Unavailable(
+            f"The tenant {self.name} commits faster than its state can be read: try again.", kind="tenant_is_busy"
+        )
+
+    def _source(self, version: str | None) -> tuple[Timeline, int | None]:
+        """The timeline to branch, and the LSN."""
+        if version is None:
+            return self.main, None
+        found: Position = self.state().find(str(version))
+        return Timeline(self._router, self._log, found.timeline), found.lsn
+
+    def _made(self, name: str) -> Pin:
+        found = self.state().pin(name)
+        if found is None:
+            raise NotFound(f"The pin {name} was removed by another client meanwhile.", kind="pin_not_found", pin=name)
+        return found
+
+    def _from_control(self, call: Callable[[OperatorPort], T]) -> T:
+        attempts = self._router.attempts(f"ask for the tenant {self.name}")
+        while True:
+            try:
+                return call(self._router.control)
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)

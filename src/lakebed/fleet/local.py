@@ -1,0 +1,254 @@
+"""A whole fleet as processes of this machine: log, control plane, nodes. `lakebed fleet up` runs it.
+
+Owns: `LocalFleet`, which starts the processes, restarts one that died, and ends them all. Each is a ``lakebed fleet``
+command of its own; what it prints goes to a file. Invariants: a process is ended by its id and never by its name; a
+restarted part has the port it had before, so that the others find it; nodes end first, and the log last, because nodes
+commit when they end.
+
+Does not know: what the parts do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.runtime import Environment
+
+READY_S: Final = 60.0
+"""How long a process may take until it answers."""
+
+_END_S: Final = 20.0
+_POLL_S: Final = 0.05
+_TAIL_LINES: Final = 5
+_NODE_RESTART_S: Final = 10.0
+"""A node that died is started again after this time: its tenants are served elsewhere before."""
+_RESTART_S: Final = 0.5
+_RESTART_S_MAX: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """What a local fleet is made of."""
+
+    storage: str
+    """URL or folder."""
+    folder: Path
+    """Of logs, and of the nodes' local states."""
+    node_count: int = 3
+    ledger: str | None = None
+    """None: a database in the storage; ``postgresql://...``."""
+    log: str | None = None
+    """None: an embedded log, as a process of its own; ``nats://...``, ``postgresql://...``."""
+    port: int = 0
+    """Of the control plane; 0: a free one."""
+    options: tuple[str, ...] = ()
+    """Further words for every process, such as ``--storage-option aws_region=...``."""
+
+
+@dataclass(slots=True)
+class Part:
+    """One process of the fleet."""
+
+    name: str
+    words: tuple[str, ...]
+    """Of its command, behind ``lakebed fleet``."""
+    log_file: Path
+    restart_s: float = _RESTART_S
+    process: subprocess.Popen[bytes] | None = None
+    url: str = ""
+    start_count: int = 0
+    due_s: float | None = None
+    """When it is started again."""
+    log_from: int = 0
+    """Where in the file what its present process printed begins."""
+
+    @property
+    def pid(self) -> int:
+        """Of its process; 0 before the first one."""
+        return 0 if self.process is None else self.process.pid
+
+
+class _Ready(msgspec.Struct):
+    """What a process prints when it answers."""
+
+    url: str
+
+
+@dataclass(slots=True)
+class LocalFleet:
+    """The processes of a fleet on this machine. Use it in a ``with``, or stop it. Not thread-safe.
+
+    Attributes:
+        parts: in the order in which they are started.
+    """
+
+    settings: FleetSettings
+    environment: Environment = field(default_factory=Environment)
+    parts: list[Part] = field(default_factory=list)
+
+    def __enter__(self) -> LocalFleet:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def control_url(self) -> str:
+        """Where the control plane answers."""
+        return self.part("control").url
+
+    def part(self, name: str) -> Part:
+        """A part by its name: ``log``, ``control``, ``node-1``. Raises `InvalidRequest`."""
+        for one in self.parts:
+            if one.name == name:
+                return one
+        names = ", ".join(one.name for one in self.parts)
+        raise InvalidRequest(f"The fleet has no part {name}: it has {names}.", kind="part_not_found", name=name)
+
+    def start(self) -> None:
+        """Start every process, and wait until each answers.
+
+        Raises:
+            Unavailable: ``fleet_not_started``: a process ended or did not answer; with the last lines it printed.
+        """
+        asked = self.settings
+        self.settings.folder.mkdir(parents=True, exist_ok=True)
+        log = asked.log
+        if log is None:
+            log = self._add("log", ("log", asked.storage)).url
+        words = ("control", asked.storage, "--log", log, *(("--ledger", asked.ledger) if asked.ledger else ()))
+        control = self._add("control", words, port=asked.port).url
+        for number in range(1, asked.node_count + 1):
+            self.add_node(f"node-{number}", control=control)
+
+    def add_node(self, name: str, *, control: str | None = None) -> Part:
+        """Start one more node."""
+        words = ("node", "--control", control or self.control_url, "--local", str(self.settings.folder / name))
+        return self._add(name, (*words, "--name", name), restart_s=_NODE_RESTART_S)
+
+    def _add(self, name: str, words: Sequence[str], *, port: int = 0, restart_s: float = _RESTART_S) -> Part:
+        part = Part(name, tuple(words), self.settings.folder / f"{name}.log", restart_s)
+        self.parts.append(part)
+        self._launch(part, port=port)
+        self._await(part)
+        return part
+
+    def _launch(self, part: Part, *, port: int) -> None:
+        command = [sys.executable, "-m", "lakebed.cli", "fleet", *part.words, "--port", str(port), "--json"]
+        with part.log_file.open("ab") as output:
+            part.log_from = output.tell()
+            # A group of its own: CTRL-C at the terminal reaches this process, which then ends the others in order.
+            part.process = subprocess.Popen(
+                [*command, *self.settings.options],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        part.start_count += 1
+        part.due_s = None
+
+    def _await(self, part: Part) -> None:
+        clock = self.environment.clock
+        end_s = clock.monotonic_s() + READY_S
+        while not self._is_ready(part):
+            if part.process is not None and part.process.poll() is not None:
+                raise self._not_started(part, f"ended with {part.process.returncode}")
+            if clock.monotonic_s() > end_s:
+                raise self._not_started(part, f"did not answer within {READY_S:g} s")
+            clock.sleep(_POLL_S)
+
+    def _is_ready(self, part: Part) -> bool:
+        """Whether the part's process has printed where it answers; remembers it."""
+        text = self._printed(part)
+        start = text.find("{")
+        end = text.find("\n}", start)
+        if start < 0 or end < 0:
+            return False
+        try:
+            part.url = msgspec.json.decode(text[start : end + 2], type=_Ready).url
+        except msgspec.DecodeError:
+            return False
+        return True
+
+    def _printed(self, part: Part) -> str:
+        with part.log_file.open("rb") as output:
+            output.seek(part.log_from)
+            return output.read().decode(errors="replace")
+
+    def _not_started(self, part: Part, what: str) -> Unavailable:
+        lines = [line for line in self._printed(part).splitlines() if line.strip()][-_TAIL_LINES:]
+        return Unavailable(
+            f"The {part.name} of the fleet {what}. It printed: {' '.join(lines) or 'nothing'} (all of it: "
+            f"{part.log_file})",
+            kind="fleet_not_started",
+            part=part.name,
+        )
+
+    def watch_once(self) -> Iterator[str]:
+        """Restart what died; a sentence for each thing that happened. Call it now and then."""
+        now_s = self.environment.clock.monotonic_s()
+        for part in self.parts:
+            if part.process is None:
+                continue
+            code = part.process.poll()
+            if code is not None and part.due_s is None:
+                wait_s = min(part.restart_s * max(1, part.start_count), _RESTART_S_MAX)
+                part.due_s = now_s + wait_s
+                yield f"{part.name} (process {part.pid}) {_ended(code)}; it is started again in {wait_s:g} s."
+            elif code is not None and part.due_s is not None and now_s >= part.due_s:
+                self._launch(part, port=_port_of(part.url))
+                yield f"{part.name} is process {part.pid} now, on the same port."
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> int:
+        """Send a signal to the process of a part; its id."""
+        part = self.part(name)
+        os.kill(part.pid, number)
+        return part.pid
+
+    def stop(self) -> None:
+        """End every process: nodes first, the log last. Stopping twice is a no-op."""
+        groups = ([one for one in self.parts if one.name.startswith("node")], *([one] for one in self.parts[1::-1]))
+        for group in groups:
+            for part in group:
+                if part.process is not None and part.process.poll() is None:
+                    part.process.send_signal(signal.SIGCONT)  # a stopped process would not see the next one
+                    part.process.terminate()
+            for part in group:
+                _wait(part)
+
+
+def _wait(part: Part) -> None:
+    if part.process is None:
+        return
+    try:
+        part.process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        part.process.kill()
+        part.process.wait()
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with {code}"
+    return f"was killed by {signal.Signals(-code).name}"
+
+
+def _port_of(url: str) -> int:
+    tail = url.rstrip("/").rpartition(":")[2]
+    return int(tail) if tail.isdigit() else 0

@@ -1,0 +1,59 @@
+"""What the collector will delete of a tenant: a plan for those who want to know before. It deletes nothing.
+
+Does not know: how the collector works through its tasks, and when (`lakebed.fleet.control.collector`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from lakebed.errors import NotFound
+from lakebed.fleet.layout import deadlist_of, txn_folder
+from lakebed.fleet.manifest import decode_deadlist
+from lakebed.fleet.model import Transaction, TransactionState
+from lakebed.fleet.state import TenantState
+from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Deletable, ReclaimPlan
+
+
+def plan_collection(storage: ObjectStore, state: TenantState) -> ReclaimPlan:
+    """Plan what the control plane deletes for a tenant's finished transactions.
+
+    Args:
+        storage: the fleet's; paths of the plan are relative to its root.
+
+    Raises:
+        Corruption, UnsupportedFormat: a deadlist cannot be read.
+
+    Cost: 1 GET and 1 HEAD an object of a committed transaction, 1 LIST of a rejected one.
+    """
+    finished = {one.id: one for one in state.transactions.finished}
+    doomed: list[Deletable] = []
+    for txn in sorted(state.transactions.to_collect):
+        done = finished.get(txn)
+        if done is None:
+            continue
+        if done.state is TransactionState.COMMITTED:
+            doomed += _unneeded(storage, done, finished.get(done.base))
+        else:
+            why = f"of the rejected transaction {txn}"
+            doomed += (Deletable(meta.path, meta.size_bytes, why) for meta in storage.list(txn_folder(state.name, txn)))
+    return ReclaimPlan(store=state.name, hide=(), doomed=tuple(doomed))
+
+
+def _unneeded(storage: ObjectStore, done: Transaction, base: Transaction | None) -> list[Deletable]:
+    """What a commit made unneeded, as far as it is still there: what its deadlist names, and the files of its base."""
+    paths: list[str] = []
+    if done.manifest is not None and done.has_deadlist:
+        path = deadlist_of(done.manifest.path)
+        with suppress(NotFound):  # collected meanwhile
+            paths += decode_deadlist(storage.get(path), path=path).paths
+    if base is not None and base.manifest is not None:
+        paths.append(base.manifest.path)
+        if base.has_deadlist:
+            paths.append(deadlist_of(base.manifest.path))
+    found = []
+    for path in paths:
+        with suppress(NotFound):
+            found.append(Deletable(path, storage.head(path).size_bytes, f"replaced by transaction {done.id}"))
+    return found

@@ -1,0 +1,221 @@
+"""Where a tenant is, as a client knows it: the route, calls to its node, and patience.
+
+Owns: `Router`, which calls the node that the control plane names, asks again when a call fails, and follows relocations
+and failovers. Invariants: a call ends with its result, with an error that a repetition cannot mend, or, after
+`ClientOptions.patience_s`, with one `Unavailable` (``tenant_unavailable``) that says what the last attempt met. While
+the control plane is away, the last route is used.
+
+Does not know: keys, timelines' contents, the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from lakebed.errors import Closed, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet.model import MAIN
+from lakebed.fleet.ports import NodePort, OperatorPort, Route
+from lakebed.runtime import Environment
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Settings of a client. All times are in seconds."""
+
+    patience_s: float = 30.0
+    """How long a call is repeated before it fails. A failover takes seconds: with less than 10, callers see some."""
+    pause_s: float = 0.02
+    """Before the first repetition; doubled before each further one."""
+    pause_s_max: float = 0.5
+    route_s: float = 1.0
+    """How long a route is used before it is asked for again. Smaller: more requests to the control plane."""
+    lag_rows_free: int = 100_000
+    """Appends slow down when the node lags by more rows than this."""
+    lag_rows_per_s: int = 50_000
+    """Each append waits as long as the rows above `lag_rows_free` take at this speed, at most `slow_s_max`."""
+    slow_s_max: float = 1.0
+
+
+DEFAULTS: Final = ClientOptions()
+
+
+class Attempts:
+    """The repetitions of one call: pauses, and the end of patience.
+
+    Args:
+        what: the call, as the error names it: ``read the tenant orders``.
+    """
+
+    def __init__(self, what: str, *, tenant: str, options: ClientOptions, environment: Environment) -> None:
+        self._what = what
+        self._tenant = tenant
+        self._options = options
+        self._clock = environment.clock
+        self._rng = environment.rng
+        self._end_s = self._clock.monotonic_s() + options.patience_s
+        self._pause_s = options.pause_s
+        self.is_unknown = False
+        """Whether an attempt ended with `OutcomeUnknown`."""
+
+    def pause(self, problem: LakebedError) -> None:
+        """Wait before the next attempt. Raises `Unavailable` or `OutcomeUnknown` when there is no time for one."""
+        self.is_unknown |= isinstance(problem, OutcomeUnknown)
+        left_s = self._end_s - self._clock.monotonic_s()
+        if left_s <= 0:
+            raise self._given_up(problem) from problem
+        # Clients that lost the same node do not ask in step.
+        self._clock.sleep(min(self._pause_s * (0.5 + self._rng.random() / 2), left_s))
+        self._pause_s = min(self._pause_s * 2, self._options.pause_s_max)
+
+    def _given_up(self, problem: LakebedError) -> LakebedError:
+        waited = f"{self._options.patience_s:g} s"
+        last = problem.message.rstrip(".")
+        facts = {"tenant": self._tenant, "last_kind": problem.kind}
+        if self.is_unknown:
+            return OutcomeUnknown(
+                f"Cannot {self._what}: no reply within {waited}, so it may have happened or not. The last attempt: "
+                f"{last}. Read before you repeat it.",
+                kind="tenant_unavailable",
+                **facts,
+            )
+        return Unavailable(
+            f"Cannot {self._what}: no answer within {waited}. The last attempt: {last}. Look at lakebed fleet status.",
+            kind="tenant_unavailable",
+            **facts,
+        )
+
+
+class Router:
+    """Calls the node of one tenant. Thread-safe.
+
+    Args:
+        nodes: the port of the node at a URL.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        *,
+        control: OperatorPort,
+        nodes: Callable[[str], NodePort],
+        options: ClientOptions,
+        environment: Environment,
+    ) -> None:
+        self.tenant = tenant
+        self.control = control
+        self.options = options
+        self.environment = environment
+        self._nodes = nodes
+        self._lock = environment.runtime.lock()
+        self._route: Route | None = None
+        self._asked_s = 0.0
+
+    def attempts(self, what: str) -> Attempts:
+        """Begin a call that may be repeated."""
+        return Attempts(what, tenant=self.tenant, options=self.options, environment=self.environment)
+
+    def route(self, *, fresh: bool = False) -> Route:
+        """Where the tenant is. Cost: 1 request to the control plane, at most once in `ClientOptions.route_s`.
+
+        Args:
+            fresh: ask the control plane in any case.
+
+        Raises:
+            NotFound: ``tenant_not_found``.
+            Unavailable: the control plane does not answer, and never did.
+        """
+        now_s = self.environment.clock.monotonic_s()
+        with self._lock:
+            known = self._route
+            if known is not None and not fresh and now_s - self._asked_s < self.options.route_s:
+                return known
+            self._asked_s = now_s  # one caller asks, also when the control plane takes long to fail
+        try:
+            found = self.control.route(self.tenant)
+        except (Unavailable, OutcomeUnknown):
+            if known is None:
+                raise
+            return known
+        with self._lock:
+            self._route = found
+        return found
+
+    def timeline_id(self, name: str, *, fresh: bool = False) -> str:
+        """The id of a committed timeline, by its name or id.
+
+        Raises:
+            NotFound: ``timeline_not_found``, with the names there are.
+        """
+        route = self.route(fresh=fresh)
+        names = route.names or {MAIN: MAIN}
+        if name in names:
+            return names[name]
+        if name in names.values():
+            return name
+        if not fresh:
+            return self.timeline_id(name, fresh=True)
+        shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+        raise NotFound(
+            f"The tenant {self.tenant} has no timeline {name}. It has {shown}.",
+            kind="timeline_not_found",
+            tenant=self.tenant,
+            timeline=name,
+        )
+
+    def ask(self, what: str, call: Callable[[NodePort], T]) -> T:
+        """Call the tenant's node until it answers.
+
+        Args:
+            what: for the error: ``read the tenant orders``.
+            call: a read, or a change that may be repeated.
+
+        Raises:
+            Unavailable: ``tenant_unavailable``.
+            LakebedError: what the node answers, other than that it cannot now.
+        """
+        attempts = self.attempts(what)
+        fresh = False
+        while True:
+            try:
+                return self.once(call, fresh=fresh)
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)
+                fresh = True
+
+    def once(self, call: Callable[[NodePort], T], *, fresh: bool = False) -> T:
+        """Call the tenant's node one time. Raises what it raises; `Unavailable` when the tenant is attached nowhere."""
+        route = self.route(fresh=fresh)
+        if route.url is None:
+            raise Unavailable(
+                f"The tenant {self.tenant} is attached to no node now: it waits for one.", kind="not_attached"
+            )
+        try:
+            return call(self._nodes(route.url))
+        except Closed as problem:
+            raise Unavailable(f"The node {route.node} ended: {problem.message}", kind="not_attached") from problem
+
+    def stream(self, what: str, start: Callable[[NodePort], Iterator[T]]) -> Iterator[T]:
+        """The items that the tenant's node gives; until the first one is there, as `ask`."""
+        attempts = self.attempts(what)
+        fresh, begun = False, False
+        while True:
+            try:
+                for item in self.once(start, fresh=fresh):
+                    begun = True
+                    yield item
+                return
+            except (Unavailable, OutcomeUnknown) as problem:
+                if begun:
+                    raise
+                attempts.pause(problem)
+                fresh = True
+
+    def slow_down(self) -> None:
+        """Wait before an append when the tenant's node cannot keep up: back-pressure."""
+        above = self.route().lag_rows - self.options.lag_rows_free
+        if above > 0:
+            self.environment.clock.sleep(min(above / self.options.lag_rows_per_s, self.options.slow_s_max))

@@ -1,0 +1,227 @@
+"""Versions and pins of a tenant, and why an object is there: from its record, manifest and transactions. Pure.
+
+A *version* of a tenant is a committed transaction that changed its timeline `MAIN`; its id is the transaction's. A
+transaction that only branched, pinned or merged files is no version. A version can be read while its LSN can: on the
+timeline itself, from its cutoff on, or through a pin or branch at that LSN. Other states are named
+``<timeline>@<LSN>``.
+
+Does not know: where these records come from, or how rows are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.fleet.layout import parse_layer_path, tenant_folder, txn_folder
+from lakebed.fleet.model import MAIN, Manifest, TenantRecord, TimelineIndex, Transaction, TransactionState
+from lakebed.fleet.ports import TransactionList
+from lakebed.reclaim.model import Explanation, Pin, Version
+
+
+class Position(NamedTuple):
+    """A state of one timeline."""
+
+    timeline: str
+    """Its id."""
+    lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenantState:
+    """What is known of a tenant at one moment."""
+
+    record: TenantRecord
+    manifest: Manifest
+    """Of the last committed transaction."""
+    transactions: TransactionList
+
+    @property
+    def name(self) -> str:
+        """The tenant's name."""
+        return self.record.tenant
+
+    def timeline(self, name: str) -> TimelineIndex | None:
+        """A timeline by name or id."""
+        named = (one for one in self.manifest.timelines if one.name == name)
+        return next(named, None) or next((one for one in self.manifest.timelines if one.id == name), None)
+
+    # ---- versions
+
+    def versions(self) -> list[Version]:
+        """Versions that can be read, oldest first."""
+        return [
+            Version(
+                self.name,
+                str(txn.id),
+                txn.ended_ms if txn.ended_ms is not None else txn.begun_ms,
+                f"{MAIN} at LSN {txn.main_lsn}, committed by {txn.node}",
+                {"timeline": txn.main, "lsn": txn.main_lsn, "node": txn.node},
+            )
+            for txn in self._changes()
+            if self.place(Position(txn.main, txn.main_lsn)) is not None
+        ]
+
+    def _changes(self) -> list[Transaction]:
+        """The first transaction of each position of `MAIN`, oldest first."""
+        committed = [one for one in self.transactions.finished if one.state is TransactionState.COMMITTED and one.main]
+        first: dict[Position, Transaction] = {}
+        for txn in sorted(committed, key=lambda one: one.id):
+            first.setdefault(Position(txn.main, txn.main_lsn), txn)
+        return list(first.values())
+
+    def place(self, position: Position) -> Position | None:
+        """Where a state can be read; None when it cannot any more."""
+        for one in self.manifest.timelines:
+            if one.id == position.timeline and one.cutoff <= position.lsn <= one.lsn:
+                return position
+        for one in self.manifest.timelines:
+            if one.parent == position.timeline and one.branch_lsn == position.lsn and one.cutoff <= position.lsn:
+                return Position(one.id, position.lsn)
+        return None
+
+    def find(self, version: str) -> Position:
+        """Where a version is read: a number, ``<timeline>@<LSN>``, or the name of a pin or branch.
+
+        Raises:
+            NotFound: ``version_not_found``.
+            InvalidRequest: ``below_cutoff``, for an LSN that is written out.
+        """
+        if version.isdigit():
+            txn = next((one for one in self._changes() if one.id == int(version)), None)
+            place = None if txn is None else self.place(Position(txn.main, txn.main_lsn))
+            if place is not None:
+                return place
+            raise self._absent(version)
+        name, mark, lsn = version.rpartition("@")
+        if mark and lsn.isdigit():
+            timeline = self.timeline(name)
+            if timeline is None:
+                raise self._absent(version)
+            return self._checked(timeline, int(lsn))
+        timeline = self.timeline(version)
+        if timeline is None:
+            raise self._absent(version)
+        return Position(timeline.id, timeline.lsn)
+
+    def _checked(self, timeline: TimelineIndex, lsn: int) -> Position:
+        place = self.place(Position(timeline.id, lsn))
+        if place is None and lsn < timeline.cutoff:
+            raise InvalidRequest(
+                f"The timeline {timeline.name} of the tenant {self.name} can be read from LSN {timeline.cutoff} on, "
+                f"and {lsn} was asked for: pin an LSN, or set the policy's retain_rows, to keep older states.",
+                kind="below_cutoff",
+                cutoff=timeline.cutoff,
+            )
+        return place or Position(timeline.id, lsn)
+
+    def _absent(self, version: str) -> NotFound:
+        there = self.versions()
+        shown = f"It has {there[0].id} to {there[-1].id}" if there else "It has none yet"
+        return NotFound(
+            f"The tenant {self.name} has no version {version}. {shown}; lakebed history lists them.",
+            kind="version_not_found",
+            tenant=self.name,
+            version=version,
+        )
+
+    def version_of(self, position: Position) -> str:
+        """The version of a state: a number, or ``<timeline>@<LSN>``."""
+        found = next((one for one in self._changes() if (one.main, one.main_lsn) == position), None)
+        if found is not None:
+            return str(found.id)
+        timeline = self.timeline(position.timeline)
+        return f"{position.timeline if timeline is None else timeline.name}@{position.lsn}"
+
+    # ---- pins
+
+    def pins(self) -> list[Pin]:
+        """Pins and branches, by name, with the bytes of layers that each alone names; then holds of readers."""
+        alone = self._bytes_alone()
+        found = [self._pin_of(one, alone) for one in self.manifest.timelines if one.name != MAIN]
+        found.sort(key=lambda pin: pin.name)
+        holds = (
+            Pin(self.name, "hold", hold.id, str(hold.txn), "", None, hold.expires_ms) for hold in self.record.holds
+        )
+        return [*found, *holds]
+
+    def pin(self, name: str) -> Pin | None:
+        """A pin or branch by name."""
+        return next((pin for pin in self.pins() if pin.name == name and pin.kind != "hold"), None)
+
+    def _pin_of(self, timeline: TimelineIndex, alone: dict[str, int]) -> Pin:
+        at = Position(timeline.id, timeline.lsn)
+        if timeline.parent is not None:
+            at = Position(timeline.parent, timeline.branch_lsn)
+        return Pin(
+            self.name,
+            "pin" if timeline.is_read_only else "branch" if timeline.parent is not None else "timeline",
+            timeline.name,
+            self.version_of(at),
+            "",
+            timeline.created_ms,
+            timeline.expires_ms,
+            alone.get(timeline.id, 0),
+        )
+
+    def _bytes_alone(self) -> dict[str, int]:
+        """Bytes of the layers that only one timeline names, by its id."""
+        holders: dict[str, list[str]] = {}
+        sizes: dict[str, int] = {}
+        for one in self.manifest.timelines:
+            for file in one.files.files():
+                holders.setdefault(file.id, []).append(one.id)
+                sizes[file.id] = file.size_bytes
+        found: dict[str, int] = {}
+        for file_id, named_by in holders.items():
+            if len(named_by) == 1:
+                found[named_by[0]] = found.get(named_by[0], 0) + sizes[file_id]
+        return found
+
+    # ---- objects
+
+    def explain(self, path: str) -> Explanation:
+        """Why an object is there. `path` is relative to the tenant's folder."""
+        whole = f"{tenant_folder(self.name)}/{path}"
+        layer = parse_layer_path(whole)
+        if layer is not None:
+            held = [one for one in self.manifest.timelines if any(f.id == layer.file_id for f in one.files.files())]
+            if held:
+                names = ", ".join(sorted(one.name for one in held))
+                alone = self._bytes_alone()
+                pins = tuple(self._pin_of(one, alone) if one.name != MAIN else self._main(one) for one in held)
+                word = "timeline" if len(held) == 1 else "timelines"
+                sentence = (
+                    f"The {word} {names} of the tenant {self.name} need it: it is a layer of transaction {layer.txn}."
+                )
+                return Explanation(path, pins, sentence)
+        if self.record.manifest is not None and self.record.manifest.path == whole:
+            sentence = f"It is the manifest of the tenant {self.name}: its newest committed state."
+            return Explanation(path, (), sentence)
+        return Explanation(path, (), self._why_unneeded(whole))
+
+    def _main(self, timeline: TimelineIndex) -> Pin:
+        version = self.version_of(Position(timeline.id, timeline.lsn))
+        return Pin(self.name, "timeline", timeline.name, version, "", timeline.created_ms, None)
+
+    def _why_unneeded(self, whole: str) -> str:
+        """What becomes of an object that the newest committed state does not name."""
+        number = whole.partition("/")[2].partition("/")[0]
+        txn = int(number) if number.isdigit() and f"{txn_folder(self.name, int(number))}/" in whole else None
+        unfinished = next((one for one in self.transactions.unfinished if one.id == txn), None)
+        if unfinished is not None and unfinished.state is TransactionState.OPEN:
+            return f"Transaction {txn} of the node {unfinished.node} is open, and wrote it: its commit decides."
+        if unfinished is not None:
+            return (
+                f"Transaction {txn} of the node {unfinished.node} was rejected. It is deleted when the node has "
+                "acknowledged that it writes no more, or was decommissioned."
+            )
+        if txn in self.transactions.to_collect:
+            return f"Transaction {txn} is finished, and its collection is due: the control plane deletes what it left."
+        waiting = ", ".join(map(str, self.transactions.to_collect))
+        if waiting:
+            return f"No timeline needs it: the collection of transaction {waiting} deletes it if a deadlist names it."
+        return (
+            "No timeline needs it, and no deadlist is waiting: lakebed fleet scrub deletes it if nothing refers to it."
+        )

@@ -1,0 +1,553 @@
+"""`Timeline` and `TimelineView`: reading and writing one timeline of a tenant, as clients do.
+
+Owns: the rows that one call may write, the LSN up to which a handle has to be able to read, and what a read does when
+its node is lost. Invariants:
+
+- A handle reads what it wrote, and never an older state than it has read before.
+- A write that returns is durable in the log. A lost reply is settled by asking again with the same write id.
+- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.patience_s`.
+- A scan is of one LSN, also when it moves to another node on the way.
+
+Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`lakebed.fleet.client`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet.layout import check_name, log_key
+from lakebed.fleet.log.port import Log, check_rows, rows_of
+from lakebed.fleet.ports import NodePort, TimelineChange, TimelineInfo
+from lakebed.fleet.routing import Router
+from lakebed.key_value.port import PAIR_SCHEMA
+from lakebed.kv.batch import WriteBatch
+from lakebed.kv.ranges import Bounds, check_prefix, check_range
+from lakebed.lsm.model import check_key
+
+Rows: TypeAlias = (
+    WriteBatch | Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]] | pa.RecordBatch | pa.Table
+)
+"""What `Timeline.write` takes. In Arrow: the columns ``key`` and ``value``, binary or string; a null value deletes."""
+
+_ANY_KEY: Final = b"\0"
+"""Read to learn how far a node is."""
+
+_LOAD_BYTES: Final = 1 << 20
+"""Of one append of a load."""
+
+LSN_METADATA: Final = b"lsn"
+"""In the metadata of a scan's schema: as of which LSN it is."""
+
+
+class TimelineView:
+    """A timeline as it was at one LSN. Read-only. Thread-safe.
+
+    Attributes:
+        name: the timeline's name or id, as it was asked for.
+        lsn: as of which LSN it reads.
+    """
+
+    def __init__(self, router: Router, name: str, *, lsn: int) -> None:
+        self._reads = _Reads(router, name)
+        self.name = name
+        self.lsn = lsn
+
+    def __repr__(self) -> str:
+        return f"TimelineView({self._reads.tenant}/{self.name} at LSN {self.lsn})"
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if it has none. Raises as `Timeline.get`."""
+        return self._reads.get(key, lsn=self.lsn)
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """The values of many keys, in the order asked."""
+        return self._reads.get_many(keys, lsn=self.lsn)
+
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, prefix: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of ``[start, end)`` or of a prefix, keys ascending."""
+        return _pairs(self.scan_arrow(start, end, prefix=prefix))
+
+    def scan_arrow(
+        self, start: bytes | None = None, end: bytes | None = None, *, prefix: bytes | None = None
+    ) -> pa.RecordBatchReader:
+        """The same rows as columns ``key`` and ``value``."""
+        return self._reads.scan(start, end, prefix=prefix, lsn=self.lsn)
+
+
+class Timeline:
+    """One timeline of a tenant. Thread-safe. Make it with `Tenant.timeline`.
+
+    Attributes:
+        tenant: the tenant's name.
+        name: the timeline's.
+    """
+
+    def __init__(self, router: Router, log: Log, name: str) -> None:
+        self.tenant = router.tenant
+        self.name = name
+        self._router = router
+        self._log = log
+        self._reads = _Reads(router, name)
+
+    def __repr__(self) -> str:
+        return f"Timeline({self.tenant}/{self.name})"
+
+    # ---- writing
+
+    def put(self, key: bytes, value: bytes, *, expected: int | None = None) -> int:
+        """Give a key a value; the row's LSN. As `write`."""
+        return self.write([(key, value)], expected=expected)
+
+    def delete(self, key: bytes, *, expected: int | None = None) -> int:
+        """Delete a key; the row's LSN. Deleting a missing key is a row too. As `write`."""
+        return self.write([(key, None)], expected=expected)
+
+    def write(self, rows: Rows, *, expected: int | None = None) -> int:
+        """Write rows that become visible together. Durable in the log when it returns.
+
+        Args:
+            rows: puts and deletes (a value of None), in the order in which they take effect.
+            expected: write only if the timeline's last LSN is this one, so that a writer that is not alone notices.
+
+        Returns:
+            The LSN of the last row.
+
+        Raises:
+            Conflict: ``unexpected_lsn``, with ``last=``; nothing was written.
+            InvalidRequest: an oversized or invalid key, value or batch; a row with a lifetime (``row_with_lifetime``);
+                the timeline is a pin (``read_only``).
+            NotFound: ``timeline_not_found``.
+            OutcomeUnknown, Unavailable: ``tenant_unavailable``: the log did not answer in time.
+
+        Cost: 1 request to the log. It waits while the node cannot keep up.
+        """
+        batch = _rows(rows)
+        check_rows(batch, bytes_max=self._log.append_bytes_max)
+        self._router.slow_down()
+        write_id = str(uuid.UUID(int=self._router.environment.rng.getrandbits(128), version=4))
+        attempts = self._router.attempts(f"write to the timeline {self.name} of the tenant {self.tenant}")
+        id = self._reads.id()
+        while True:
+            try:
+                lsn = self._log.append(log_key(self.tenant, id), batch, write_id=write_id, expected=expected)
+            except NotFound as problem:
+                raise self._explain_missing(problem) from problem
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)
+            else:
+                self._reads.saw(id, lsn)
+                return lsn
+
+    def load(self, rows: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]) -> int:
+        """Write many rows, as several appends of at most a megabyte; the last LSN. Not atomic. Raises as `write`."""
+        last: int | None = None
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
+            for part in _parts(batch, bytes_max=min(self._log.append_bytes_max, _LOAD_BYTES)):
+                last = self.write(part)
+        return self.lsn() if last is None else last
+
+    def _explain_missing(self, problem: NotFound) -> LakebedError:
+        """Why the log does not have the timeline: it is a pin, or it was deleted."""
+        found = next((one for one in self._infos() if self.name in (one.name, one.id)), None)
+        if found is None or not found.is_read_only:
+            return problem
+        return InvalidRequest(
+            f"{self.name} is a pin at LSN {found.lsn}, and takes no writes: branch it, and write to the branch.",
+            kind="read_only",
+            tenant=self.tenant,
+            timeline=self.name,
+        )
+
+    # ---- reading
+
+    def get(self, key: bytes, *, lsn: int | None = None) -> bytes | None:
+        """The value of a key; None if it has none.
+
+        Args:
+            lsn: as of this LSN; None: the newest state, with everything that this handle wrote.
+
+        Raises:
+            InvalidRequest: ``below_cutoff``, with ``cutoff=``, the oldest LSN that can be read; an invalid key.
+            NotFound: ``timeline_not_found``, ``tenant_not_found``.
+            Unavailable: ``tenant_unavailable``; an LSN that was never written is not reached either.
+        """
+        return self._reads.get(key, lsn=lsn)
+
+    def get_many(self, keys: Iterable[bytes], *, lsn: int | None = None) -> list[bytes | None]:
+        """The values of many keys of one LSN, in the order asked; they may repeat. Raises as `get`."""
+        return self._reads.get_many(keys, lsn=lsn)
+
+    def scan(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        lsn: int | None = None,
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values of ``[start, end)`` or of a prefix at one LSN, keys ascending. Raises as `get`."""
+        return _pairs(self.scan_arrow(start, end, prefix=prefix, lsn=lsn))
+
+    def scan_arrow(
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        lsn: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """The same rows as columns ``key`` and ``value``. Use it for large results."""
+        return self._reads.scan(start, end, prefix=prefix, lsn=lsn)
+
+    def catch_up(self) -> int:
+        """Let the next reads see every row that any client has written until now; the last LSN. Cost: 1 request."""
+        id = self._reads.id()
+        last = self.lsn()
+        self._reads.saw(id, last)
+        return last
+
+    def at(self, lsn: int) -> TimelineView:
+        """The timeline as it was at an LSN. Cost: no request."""
+        return TimelineView(self._router, self.name, lsn=lsn)
+
+    def lsn(self) -> int:
+        """The LSN of the last row that was written, by any client. Cost: 1 request to the log."""
+        attempts = self._router.attempts(f"read the log of the timeline {self.name} of the tenant {self.tenant}")
+        while True:
+            try:
+                return self._log.bounds(log_key(self.tenant, self._reads.id())).last
+            except NotFound as problem:
+                found = self.status()
+                if found.is_read_only:
+                    return found.lsn
+                raise problem
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)
+
+    def status(self) -> TimelineInfo:
+        """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
+        for one in self._infos():
+            if self.name in (one.name, one.id):
+                return one
+        self._router.timeline_id(self.name, fresh=True)  # raises, unless it was made this moment
+        return next(one for one in self._infos() if self.name in (one.name, one.id))
+
+    def _infos(self) -> list[TimelineInfo]:
+        return self._router.ask(f"read the tenant {self.tenant}", lambda node: node.timelines(self.tenant))
+
+    def checkpoint(self) -> int:
+        """Commit everything that this handle wrote; the id of the last committed transaction.
+
+        Writes are durable without it, in the log. It makes them part of a version, which can be branched and pinned.
+        Raises `Unavailable`. Cost: 1 commit, if there is something to commit.
+        """
+        id = self._reads.id()
+        return self._commit(id, self._reads.seen)
+
+    def _commit(self, id: str, lsn: int) -> int:
+        """Commit the timeline at least up to an LSN; the last committed transaction."""
+
+        def commit(node: NodePort) -> int:
+            node.get(self.tenant, id, _ANY_KEY, at_least=lsn)  # waits until the node has ingested it
+            return node.checkpoint(self.tenant)
+
+        return self._router.ask(f"commit the tenant {self.tenant}", commit)
+
+    # ---- branches and pins
+
+    def branch(self, name: str, *, lsn: int | None = None) -> Timeline:
+        """Create a timeline that begins with the rows of this one up to an LSN, and shares its files.
+
+        Args:
+            name: of the branch.
+            lsn: from the cutoff to the committed LSN; None: everything that this handle wrote, or the newest committed.
+
+        Raises:
+            AlreadyExists: ``timeline_exists``.
+            InvalidRequest: ``below_cutoff``, ``lsn_not_committed``, ``invalid_timeline_name``.
+
+        Cost: 1 commit, no layer.
+        """
+        self.change("branch", name=name, lsn=lsn)
+        return Timeline(self._router, self._log, name)
+
+    def pin(self, name: str, *, lsn: int | None = None, lifetime_ms: int | None = None) -> TimelineView:
+        """Keep an LSN readable under a name: a read-only branch. Arguments and errors as `branch`.
+
+        Args:
+            lifetime_ms: the pin goes by itself after this time; None: never.
+        """
+        if lifetime_ms is not None and lifetime_ms <= 0:
+            raise InvalidRequest(f"A pin's lifetime is {lifetime_ms} ms: give more, or none.", kind="invalid_lifetime")
+        now_ms = self._router.environment.clock.now_ms()
+        made = self.change("pin", name=name, lsn=lsn, expires_ms=None if lifetime_ms is None else now_ms + lifetime_ms)
+        return TimelineView(self._router, name, lsn=made.lsn)
+
+    def restore(self, lsn: int, *, kept_as: str) -> TimelineInfo:
+        """Go back to an LSN: a branch of this timeline at the LSN takes its name, and the timeline itself another one.
+
+        Args:
+            kept_as: the new name of what is here now.
+
+        Raises as `branch`.
+        """
+        return self.change("restore", name=self.name, parent=self.name, lsn=lsn, kept_as=check_timeline(kept_as))
+
+    def detach(self) -> None:
+        """Copy what this branch shares with its ancestors into files of its own, so that they can be deleted.
+
+        Cost: reads and writes all rows of the branch.
+        """
+        self.change("detach", name=self.name)
+
+    def drop(self) -> None:
+        """Delete the timeline; of a branch only what it does not share.
+
+        Raises `InvalidRequest` (``timeline_in_use``).
+        """
+        self.change("delete", name=self.name)
+
+    def change(
+        self,
+        kind: str,
+        *,
+        name: str,
+        parent: str | None = None,
+        lsn: int | None = None,
+        kept_as: str = "",
+        expires_ms: int | None = None,
+    ) -> TimelineInfo:
+        """Make a change of the set of timelines, and repeat it until it is committed.
+
+        Args:
+            kind: as `TimelineChange.kind`.
+            lsn: for what is branched; None: the newest committed LSN, after what this handle wrote was committed.
+        """
+        makes = kind in ("branch", "pin", "restore")
+        if makes and lsn is None:
+            id = self._reads.id()
+            if self._reads.seen > self.status().committed_lsn:
+                self._commit(id, self._reads.seen)
+        change = TimelineChange(
+            kind=kind,
+            name=check_timeline(name),
+            id=f"{self._router.environment.rng.getrandbits(64):016x}" if makes else "",
+            parent=(parent or self.name) if makes else "",
+            lsn=None if lsn is None else check_lsn(lsn),
+            kept_as=kept_as,
+            expires_ms=expires_ms,
+        )
+        try:
+            made = change_timeline(self._router, change)
+        except InvalidRequest as problem:
+            if problem.kind != "lsn_not_committed" or lsn is None or lsn > self.lsn():
+                raise
+            self._commit(self._reads.id(), lsn)
+            made = change_timeline(self._router, change)
+        self._router.route(fresh=True)
+        return made
+
+
+def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
+    """Hand a change to the control plane until it answers; a repetition is the same change."""
+    attempts = router.attempts(f"{change.kind} the timeline {change.name} of the tenant {router.tenant}")
+    while True:
+        try:
+            return router.control.change_timeline(router.tenant, change)
+        except NotFound:
+            if change.kind == "delete" and attempts.is_unknown:  # an attempt before this one has deleted it
+                return TimelineInfo(id="", name=change.name, lsn=0, committed_lsn=0, cutoff=0)
+            raise
+        except (Unavailable, OutcomeUnknown) as problem:
+            attempts.pause(problem)
+
+
+def check_timeline(name: object) -> str:
+    """The name of a timeline, if it is valid and does not read as a version. Raises `InvalidRequest`."""
+    found = check_name(name, what="timeline")
+    if found.isdigit():
+        raise InvalidRequest(
+            f"The timeline name {found!r} reads as the number of a version: begin it with a letter.",
+            kind="invalid_timeline_name",
+            name=found,
+        )
+    return found
+
+
+def check_lsn(lsn: object) -> int:
+    """An LSN, if it is one. Raises `InvalidRequest`."""
+    if type(lsn) is int and 0 <= lsn < 1 << 63:
+        return lsn
+    raise InvalidRequest(f"The LSN is {lsn!r}: an LSN is a whole number from 0.", kind="invalid_lsn")
+
+
+class _Reads:
+    """The reads of one timeline. It remembers the newest LSN that its caller has seen. Thread-safe."""
+
+    def __init__(self, router: Router, name: str) -> None:
+        self.tenant = router.tenant
+        self._router = router
+        self._name = name
+        self._lock = router.environment.runtime.lock()
+        self._id: str | None = None
+        self._seen = 0
+
+    @property
+    def seen(self) -> int:
+        """The newest LSN that was written or read here."""
+        return self._seen
+
+    def id(self) -> str:
+        """The timeline's id. A restore moves the name to another one, and what was seen before does not count there."""
+        found = self._router.timeline_id(self._name)
+        with self._lock:
+            if self._id != found:
+                self._id, self._seen = found, 0
+        return found
+
+    def saw(self, id: str, lsn: int) -> None:
+        """Remember an LSN of the timeline with this id."""
+        with self._lock:
+            if self._id == id and lsn > self._seen:
+                self._seen = lsn
+
+    def get(self, key: bytes, *, lsn: int | None) -> bytes | None:
+        check_key(key)
+        id, at_least = self._from(lsn)
+        found = self._router.ask(
+            f"read the timeline {self._name} of the tenant {self.tenant}",
+            lambda node: node.get(self.tenant, id, key, lsn=lsn, at_least=at_least),
+        )
+        if lsn is None:
+            self.saw(id, found.lsn)
+        return found.value
+
+    def get_many(self, keys: Iterable[bytes], *, lsn: int | None) -> list[bytes | None]:
+        if isinstance(keys, bytes | str):
+            raise InvalidRequest("keys is one key: give a list of keys.", kind="wrong_type")
+        asked: Sequence[bytes] = [check_key(key) for key in keys]
+        id, at_least = self._from(lsn)
+        return self._router.ask(
+            f"read the timeline {self._name} of the tenant {self.tenant}",
+            lambda node: node.get_many(self.tenant, id, asked, lsn=lsn, at_least=at_least),
+        )
+
+    def scan(
+        self, start: bytes | None, end: bytes | None, *, prefix: bytes | None, lsn: int | None
+    ) -> pa.RecordBatchReader:
+        """The rows of a range. The first batch is there when this returns, so that errors are raised here."""
+        if prefix is not None and (start is not None or end is not None):
+            raise InvalidRequest("Give a prefix, or a start and an end, not both.", kind="two_ranges")
+        bounds = check_prefix(prefix) if prefix is not None else check_range(start, end)
+        id, at_least = self._from(lsn)
+        if bounds is None:
+            return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, iter(()))
+        batches = self._batches(id, bounds, lsn=lsn, at_least=at_least)
+        first = next(batches, None)
+
+        def every() -> Iterator[pa.RecordBatch]:
+            if first is not None:
+                yield first
+            yield from batches
+
+        return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, every())
+
+    def _from(self, lsn: int | None) -> tuple[str, int]:
+        """The timeline's id, and the LSN up to which a node must have ingested to answer."""
+        if lsn is not None:
+            return self.id(), check_lsn(lsn)
+        id = self.id()
+        return id, self._seen
+
+    def _batches(self, id: str, bounds: Bounds, *, lsn: int | None, at_least: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a range; after the node is lost, the rest of them from another one, at the same LSN."""
+        start, end = bounds
+        what = f"scan the timeline {self._name} of the tenant {self.tenant}"
+        attempts = self._router.attempts(what)
+        at = lsn
+        while True:
+            try:
+                scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
+                for batch in self._router.stream(what, scan):
+                    at = at if at is not None else _lsn_of(batch)
+                    if batch.num_rows:
+                        yield pa.RecordBatch.from_arrays(batch.columns, schema=PAIR_SCHEMA)
+                        start = batch.column(0)[-1].as_py() + b"\0"
+                if lsn is None and at is not None:
+                    self.saw(id, at)
+                return
+            except (Unavailable, OutcomeUnknown) as problem:
+                if problem.kind == "tenant_unavailable":
+                    raise
+                attempts.pause(problem)
+                self._router.route(fresh=True)
+
+
+def _scan(
+    tenant: str, id: str, bounds: Bounds, lsn: int | None, at_least: int, node: NodePort
+) -> Iterator[pa.RecordBatch]:
+    return node.scan(tenant, id, *bounds, lsn=lsn, at_least=at_least)
+
+
+def _lsn_of(batch: pa.RecordBatch) -> int | None:
+    found = (batch.schema.metadata or {}).get(LSN_METADATA)
+    return None if found is None else int(found)
+
+
+def _pairs(reader: pa.RecordBatchReader) -> Iterator[tuple[bytes, bytes]]:
+    for batch in reader:
+        yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def _rows(rows: Rows) -> pa.RecordBatch:
+    """The rows of an append. Raises `InvalidRequest`."""
+    if isinstance(rows, WriteBatch):
+        if rows.special:
+            kind = "row_is_merge" if rows.operands() else "row_with_lifetime"
+            raise InvalidRequest(
+                "A tenant's rows are puts and deletes, without lifetimes and merge operators: put the value that you "
+                "mean, and delete the key when it has to go.",
+                kind=kind,
+            )
+        return rows_of(rows.keys, rows.values)
+    if isinstance(rows, pa.RecordBatch | pa.Table):
+        return rows_of(_column(rows, "key"), _column(rows, "value"))
+    if isinstance(rows, bytes | str) or not isinstance(rows, Iterable):
+        raise InvalidRequest(
+            f"Rows are pairs of a key and a value, and {type(rows).__name__} was given.", kind="wrong_type"
+        )
+    keys: list[bytes] = []
+    values: list[bytes | None] = []
+    for pair in rows.items() if isinstance(rows, Mapping) else rows:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise InvalidRequest(f"A row is a pair of a key and a value: {pair!r} is not.", kind="wrong_type")
+        keys.append(pair[0])
+        values.append(pair[1])
+    return rows_of(keys, values)
+
+
+def _column(rows: pa.RecordBatch | pa.Table, name: str) -> list[Any]:
+    if name not in rows.schema.names:
+        raise InvalidRequest(
+            f"The columns are {', '.join(rows.schema.names)}: 'key' and 'value' are needed.", kind="missing_column"
+        )
+    column = rows.column(name)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    listed: list[Any] = column.to_pylist()
+    return listed
+
+
+def _parts(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces of about `bytes_max`."""
+    count = max(1, batch.num_rows * bytes_max // max(1, batch.nbytes))
+    for start in range(0, batch.num_rows, count):
+        yield batch.slice(start, count)

@@ -1,0 +1,131 @@
+"""Versions and pins of a tenant, read from its record, manifest and transactions."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.fleet.layout import layer_path, tenant_folder
+from lakebed.fleet.model import (
+    MAIN,
+    Manifest,
+    ManifestRef,
+    TenantRecord,
+    TimelineIndex,
+    Transaction,
+    TransactionState,
+)
+from lakebed.fleet.ports import TransactionList
+from lakebed.fleet.state import Position, TenantState
+from lakebed.lsm.model import FileMeta, FileSet
+
+
+def a_layer(id: str, *, size_bytes: int = 100) -> FileMeta:
+    return FileMeta(id, size_bytes, 50, 1, b"a", b"b", 1, 1)
+
+
+def a_timeline(
+    id: str, name: str, lsn: int, *, cutoff: int = 1, layers: tuple[str, ...] = (), **more: object
+) -> TimelineIndex:
+    files = FileSet(l0=tuple(map(a_layer, layers)))
+    return TimelineIndex(
+        id=id, name=name, created_ms=7, lsn=lsn, cutoff=cutoff, files=files, origins={f"1/{id}": layers}, **more
+    )
+
+
+def committed(id: int, main: str, lsn: int, *, at_ms: int = 0) -> Transaction:
+    reference = ManifestRef(f"t.tenant/{id:016}/manifest.1", "", 1)
+    return Transaction(
+        id, id - 1, "n1", 1, TransactionState.COMMITTED, 0, manifest=reference, ended_ms=at_ms, main=main, main_lsn=lsn
+    )
+
+
+def a_state(
+    *timelines: TimelineIndex, finished: tuple[Transaction, ...], unfinished: tuple[Transaction, ...] = ()
+) -> TenantState:
+    newest = max(finished, key=lambda one: one.id)
+    record = TenantRecord("t", 99, 9, committed=newest.id, manifest=newest.manifest, transactions=unfinished)
+    manifest = Manifest("t", newest.id, newest.base, timelines)
+    return TenantState(record, manifest, TransactionList(unfinished, finished[::-1], ()))
+
+
+def test_a_commit_that_does_not_move_main_is_no_version() -> None:
+    """Transactions that branched or merged files are not listed; of one position the first one is."""
+    state = a_state(
+        a_timeline(MAIN, MAIN, 20),
+        finished=(committed(1, MAIN, 10), committed(2, MAIN, 10), committed(3, MAIN, 20), committed(4, MAIN, 20)),
+    )
+    assert [version.id for version in state.versions()] == ["1", "3"]
+
+
+def test_a_version_below_the_cutoff_is_gone() -> None:
+    """A version that nothing can read is neither listed nor found."""
+    state = a_state(a_timeline(MAIN, MAIN, 20, cutoff=15), finished=(committed(1, MAIN, 10), committed(3, MAIN, 20)))
+    assert [version.id for version in state.versions()] == ["3"]
+    with pytest.raises(NotFound, match=r"no version 1\. It has 3 to 3"):
+        state.find("1")
+
+
+def test_a_pin_keeps_a_version_below_the_cutoff() -> None:
+    """A version is read through the pin at its LSN."""
+    state = a_state(
+        a_timeline(MAIN, MAIN, 20, cutoff=15),
+        a_timeline("p1", "before", 10, cutoff=10, parent=MAIN, branch_lsn=10, is_read_only=True),
+        finished=(committed(1, MAIN, 10), committed(3, MAIN, 20)),
+    )
+    assert [version.id for version in state.versions()] == ["1", "3"]
+    assert state.find("1") == Position("p1", 10)
+    assert state.find("before") == Position("p1", 10)
+    assert [(pin.kind, pin.name, pin.version) for pin in state.pins()] == [("pin", "before", "1")]
+
+
+def test_versions_of_a_former_main_stay() -> None:
+    """After a restore, versions are found on the timeline that was main when they were committed."""
+    state = a_state(
+        a_timeline(MAIN, "main-until-5", 30),
+        a_timeline("b1", MAIN, 12, cutoff=10, parent=MAIN, branch_lsn=10),
+        finished=(committed(1, MAIN, 10), committed(3, MAIN, 30), committed(5, "b1", 10), committed(6, "b1", 12)),
+    )
+    assert [version.id for version in state.versions()] == ["1", "3", "5", "6"]
+    assert state.find("3") == Position(MAIN, 30)
+    assert state.find("5") == Position("b1", 10)
+    assert [(pin.kind, pin.name, pin.version) for pin in state.pins()] == [("timeline", "main-until-5", "3")]
+
+
+def test_a_state_between_commits_is_named_by_its_lsn() -> None:
+    """Any LSN from the cutoff on can be named; one below it is refused with the cutoff."""
+    state = a_state(a_timeline(MAIN, MAIN, 20, cutoff=5), finished=(committed(1, MAIN, 10), committed(3, MAIN, 20)))
+    assert state.find("main@17") == Position(MAIN, 17)
+    assert state.version_of(Position(MAIN, 17)) == "main@17"
+    assert state.version_of(Position(MAIN, 20)) == "3"
+    with pytest.raises(InvalidRequest, match="from LSN 5 on, and 4 was asked for") as refused:
+        state.find("main@4")
+    assert (refused.value.kind, refused.value.facts["cutoff"]) == ("below_cutoff", 5)
+    for version in ("nope", "nope@3", "2", ""):
+        with pytest.raises(NotFound):
+            state.find(version)
+
+
+def test_a_layer_is_explained_by_the_timelines_that_name_it() -> None:
+    """`why` names every timeline that needs a layer; bytes are counted for a pin that alone needs them."""
+    state = a_state(
+        a_timeline(MAIN, MAIN, 20, layers=("01SHARED",)),
+        a_timeline("p1", "before", 10, cutoff=10, layers=("01SHARED", "01OLD"), parent=MAIN, branch_lsn=10),
+        finished=(committed(1, MAIN, 10), committed(3, MAIN, 20)),
+        unfinished=(
+            Transaction(4, 3, "n1", 1, TransactionState.OPEN, 0),
+            Transaction(2, 1, "n9", 1, TransactionState.REJECT_PENDING, 0),
+        ),
+    )
+
+    def why(path: str) -> tuple[str, list[str]]:
+        found = state.explain(path.removeprefix(f"{tenant_folder('t')}/"))
+        return found.sentence, [pin.name for pin in found.pins]
+
+    assert why(layer_path("t", 1, MAIN, "01SHARED"))[1] == [MAIN, "before"]
+    assert why(layer_path("t", 1, "p1", "01OLD"))[1] == ["before"]
+    assert [pin.bytes_alone for pin in state.pins()] == [100]
+    assert "is open" in why(layer_path("t", 4, MAIN, "01NEW"))[0]
+    assert "n9 was rejected" in why(layer_path("t", 2, MAIN, "01LOST"))[0]
+    assert "scrub" in why(layer_path("t", 1, MAIN, "01GONE"))[0]
+    assert "newest committed state" in why("0000000000000003/manifest.1")[0]
