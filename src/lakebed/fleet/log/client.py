@@ -31,7 +31,6 @@ from lakebed.errors import (
 )
 from lakebed.fleet.log.bodies import (
     API,
-    WAIT_S_MAX,
     AppendItem,
     AppendResult,
     BoundsBody,
@@ -55,6 +54,8 @@ PATIENCE_S: Final = 20.0
 """Longer than the lease of an owner that crashed on another machine."""
 _CONNECT_S: Final = 2.0
 _READ_S: Final = 15.0
+_WAIT_S: Final = 3.0
+"""Longest wait of one request: the time until a wait notices that the log was closed."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
 _CONNECTIONS_MAX: Final = 128
@@ -124,7 +125,7 @@ class HttpLog(Log):
         return [decode_log_record(body, timeline=timeline) for body in decode_bodies(reply)]
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
-        """Cost: 1 request, and 1 more for each 10 s."""
+        """Cost: 1 request, and 1 more for each 3 s."""
         for timeline, lsn in after.items():
             check_timeline(timeline)
             check_lsn(lsn, name="after")
@@ -132,9 +133,9 @@ class HttpLog(Log):
         ends_s = clock.monotonic_s() + timeout_s
         while True:
             left_s = max(0.0, ends_s - clock.monotonic_s())
-            body = msgspec.json.encode(WaitBody(dict(after), min(left_s, WAIT_S_MAX)))
+            body = msgspec.json.encode(WaitBody(dict(after), min(left_s, _WAIT_S)))
             found = _json(self._send("POST", f"{API}/wait", body), dict[str, int])
-            if found or left_s <= WAIT_S_MAX:
+            if found or left_s <= _WAIT_S:
                 return found
 
     def prune(self, timeline: str, through: int) -> None:

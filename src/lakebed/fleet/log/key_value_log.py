@@ -36,7 +36,6 @@ from lakebed.fleet.log.changes import (
     Group,
     Load,
     Prune,
-    Signal,
 )
 from lakebed.fleet.log.port import (
     READ_BYTES_DEFAULT,
@@ -54,10 +53,11 @@ from lakebed.fleet.log.port import (
 )
 from lakebed.fleet.log.record import LogRecord, decode_log_record
 from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, stored_records, trim
+from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.kv.group_commit import copy_error
 from lakebed.metrics import default_registry
-from lakebed.runtime import Condition, Environment
+from lakebed.runtime import Environment
 
 _APPENDS: Final = default_registry.counter(
     "lakebed_fleet_log_appends_total", help_text="Appends that were acknowledged."
@@ -87,28 +87,6 @@ class _Lane:
         self.store = store
         self.waiting: deque[Change] = deque()
         self.is_led = False
-
-
-class _Thread:
-    """Wakes a thread that waits under the log's lock."""
-
-    __slots__ = ("changed",)
-
-    def __init__(self, changed: Condition) -> None:
-        self.changed = changed
-
-    def wake(self) -> None:
-        self.changed.notify_all()
-
-
-class Watcher:
-    """Waits for timelines to end at another LSN than is known."""
-
-    __slots__ = ("after", "signal")
-
-    def __init__(self, after: Mapping[str, int], signal: Signal) -> None:
-        self.after = after
-        self.signal = signal
 
 
 class KeyValueLog(Log):
@@ -146,7 +124,7 @@ class KeyValueLog(Log):
         self._recent: deque[tuple[str, int, int]] = deque()
         """Timeline, last LSN and size of each record in memory, in the order of appending."""
         self._recent_bytes = 0
-        self._watchers: dict[str, set[Watcher]] = {}
+        self.watchers = Watchers(self._lock)
         self._is_closed = False
 
     # ---- the port
@@ -190,9 +168,9 @@ class KeyValueLog(Log):
             check_lsn(lsn, name="after")
         clock = self._environment.clock
         ends_s = clock.monotonic_s() + min(max(0.0, timeout_s), WAIT_S_MAX)
-        watcher = Watcher(after, signal := _Thread(self._environment.runtime.condition(self._lock)))
+        watcher = Watcher(after, signal := ThreadSignal(self._environment.runtime.condition(self._lock)))
         poll_s = _POLL_S
-        self.watch(watcher)
+        self.watchers.add(watcher)
         try:
             while True:
                 found = self.look(after)
@@ -207,7 +185,7 @@ class KeyValueLog(Log):
                         signal.changed.wait(left_s)
                 poll_s = min(2 * poll_s, _POLL_S_MAX)
         finally:
-            self.unwatch(watcher)
+            self.watchers.remove(watcher)
 
     def prune(self, timeline: str, through: int) -> None:
         """Cost: a scan of write ids, and one write a `PRUNE_COUNT_MAX` records, shared as that of `append`."""
@@ -246,9 +224,7 @@ class KeyValueLog(Log):
                     change.finish(self._closed())
                     change.signal.wake()
                 lane.waiting.clear()
-            for watchers in self._watchers.values():
-                for watcher in watchers:
-                    watcher.signal.wake()
+            self.watchers.wake_all()
             while any(lane.is_led for lane in self._lanes.values()) and clock.monotonic_s() < ends_s:
                 self._idle.wait(1.0)
         for store in self._stores:
@@ -309,7 +285,7 @@ class KeyValueLog(Log):
 
     def _made(self, kind: Callable[..., Change], timeline: str, **arguments: object) -> int:
         """Make a change in this thread; its result."""
-        signal = _Thread(self._environment.runtime.condition(self._lock))
+        signal = ThreadSignal(self._environment.runtime.condition(self._lock))
         change = kind(timeline, signal, **arguments)
         self.submit(change)
         while True:
@@ -424,8 +400,7 @@ class KeyValueLog(Log):
                 self._timelines[timeline] = known
                 self._timelines.move_to_end(timeline)
                 trim(known.write_ids, self.write_ids_kept)
-            for watcher in self._watchers.get(timeline, ()):
-                watcher.signal.wake()
+        self.watchers.wake(planned)
         while len(self._timelines) > TIMELINE_COUNT_MAX:
             self._timelines.popitem(last=False)
         if self.is_shared:
@@ -451,22 +426,6 @@ class KeyValueLog(Log):
                     change.finish(copy_error(error))
 
     # ---- waiting for more
-
-    def watch(self, watcher: Watcher) -> None:
-        """Wake a watcher at every change of its timelines, from now on."""
-        with self._lock:
-            for timeline in watcher.after:
-                self._watchers.setdefault(timeline, set()).add(watcher)
-
-    def unwatch(self, watcher: Watcher) -> None:
-        """Wake it no longer."""
-        with self._lock:
-            for timeline in watcher.after:
-                watchers = self._watchers.get(timeline)
-                if watchers is not None:
-                    watchers.discard(watcher)
-                    if not watchers:
-                        del self._watchers[timeline]
 
     def look(self, after: Mapping[str, int]) -> dict[str, int]:
         """`wait_many` without waiting. Cost: for timelines that are not in memory a snapshot and a scan each."""

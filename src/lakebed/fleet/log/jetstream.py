@@ -1,0 +1,407 @@
+"""NATS JetStream, as the log uses it: one connection, streams with replicas, and the few requests that are made.
+
+Owns: nats-py, which is imported when the first connection is made, the event loop that it needs, and what its errors
+mean. Invariants: every stream is on disk, is never trimmed by the server, and has at least as many replicas as were
+asked for; servers are of version `VERSION_MIN` or newer, because older ones accept two winners of one expectation.
+`sync_interval: always` cannot be asked of a server: it is the operator's (docs/design/0043-fleet-log.md).
+
+Does not know: records, timelines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.event_loop import EventLoopThread
+
+VERSION_MIN: Final = (2, 12)
+REPLICAS_DEFAULT: Final = 3
+STREAMS_DEFAULT: Final = 8
+STREAMS_MAX: Final = 256
+
+_REQUEST_S: Final = 2.0
+"""How long one request may take: a leader that was killed does not answer, and the next one is asked soon."""
+_WRONG_SEQUENCE: Final = 10_071
+_NO_REPLICAS: Final = {10_005, 10_074}
+"""Not enough peers for the replicas; no cluster."""
+_NAME_IN_USE: Final = 10_058
+_COUNT_KEY: Final = "lakebed_streams"
+
+R = TypeVar("R")
+
+
+class Message(NamedTuple):
+    """A message of a stream."""
+
+    sequence: int
+    """In its stream."""
+    headers: dict[str, str]
+    body: bytes
+
+
+class WrongSequence(Exception):
+    """The last message of the subject is another one than expected: nothing was published."""
+
+
+class Published(NamedTuple):
+    """A message that is stored."""
+
+    sequence: int
+    is_duplicate: bool
+    """Whether it was there before, with the same message id."""
+
+
+class JetStream:
+    """A connection to a cluster. Thread-safe.
+
+    Args:
+        servers: host and port of each.
+        name: of the log; streams and subjects begin with it.
+        on_tail: called in the event loop with subject, sequence and headers of each message that was stored.
+        on_reconnect: called in the event loop after the connection was lost and made again.
+    """
+
+    def __init__(self, servers: Sequence[str], *, name: str, credentials: str | None = None) -> None:
+        self._nats = _load_nats()
+        self._errors = importlib.import_module("nats.js.errors")
+        self._api = importlib.import_module("nats.js.api")
+        self._servers = [f"nats://{server}" for server in servers]
+        self.shown = f"nats://{','.join(servers)}/{name}"
+        self.name = name
+        self._credentials = credentials
+        self._loop = EventLoopThread(name="lakebed-nats")
+        self.on_tail: Callable[[str, int, dict[str, str]], None] = _ignore_tail
+        self.on_reconnect: Callable[[], None] = _nothing
+        self._is_closed = False
+        try:
+            self._client: Any = self._loop.run(self._connected())
+            self._context: Any = self._client.jetstream(timeout=_REQUEST_S)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    async def _connected(self) -> Any:
+        """A connection to any server, after every one that answers was found to be new enough."""
+        client: Any = None
+        problem: Exception | None = None
+        for server in self._servers:
+            try:
+                one = await self._nats.connect(server, allow_reconnect=False, **self._settings(connect_timeout=2))
+            except Exception as error:  # of sockets, of the protocol, of credentials: all mean that it cannot be used
+                problem = error
+                continue
+            version = one.connected_server_version
+            await one.close()
+            if (version.major, version.minor) < VERSION_MIN:
+                raise InvalidRequest(
+                    f"The NATS server at {server} is version {version}, and the log needs "
+                    f"{'.'.join(map(str, VERSION_MIN))} or newer: older servers accept two winners of one expectation.",
+                    kind="jetstream_too_old",
+                )
+            client = True
+        if client is None:
+            raise Unavailable(
+                f"No NATS server of {self.shown} answers: check that they run, then try again. {problem}",
+                kind="log_unavailable",
+            ) from problem
+        return await self._nats.connect(
+            self._servers,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.1,
+            reconnected_cb=self._reconnected,
+            **self._settings(connect_timeout=2),
+        )
+
+    def _settings(self, *, connect_timeout: int) -> dict[str, Any]:
+        settings: dict[str, Any] = {"connect_timeout": connect_timeout, "error_cb": _quiet, "name": "lakebed"}
+        if self._credentials:
+            user, _, password = self._credentials.partition(":")
+            settings |= {"user": user, "password": password} if password else {"token": user}
+        settings |= {"ping_interval": 2, "max_outstanding_pings": 2}  # a server that stands still is left in 4 s
+        return settings
+
+    async def _reconnected(self) -> None:
+        self.on_reconnect()
+
+    # ---- streams
+
+    def open_streams(self, *, count: int | None, replicas: int) -> int:
+        """Make the streams that are missing, and check those that are there; how many there are.
+
+        Raises:
+            InvalidRequest: ``stream_count``, ``too_few_replicas``, ``jetstream_settings``.
+        """
+        first = self._run(self._stream(0))
+        if first is not None:
+            found = int((first.config.metadata or {}).get(_COUNT_KEY, "0"))
+            if count is not None and found != count:
+                raise InvalidRequest(
+                    f"The log {self.shown} has {found} streams, and {count} were asked for: the number is fixed when "
+                    "the log is created.",
+                    kind="stream_count",
+                    streams=found,
+                )
+            count = found
+        count = count or STREAMS_DEFAULT
+        for number in range(count):
+            there = first if number == 0 and first is not None else self._run(self._made(number, count, replicas))
+            self._check(there, replicas)
+        return count
+
+    async def _stream(self, number: int) -> Any:
+        try:
+            return await self._context.stream_info(self.stream(number))
+        except self._errors.NotFoundError:
+            return None
+
+    async def _made(self, number: int, count: int, replicas: int) -> Any:
+        api = self._api
+        config = api.StreamConfig(
+            name=self.stream(number),
+            subjects=[f"{self.name}.log.{number}.>"],
+            storage=api.StorageType.FILE,
+            retention=api.RetentionPolicy.LIMITS,
+            discard=api.DiscardPolicy.NEW,
+            num_replicas=replicas,
+            duplicate_window=120,
+            deny_delete=True,
+            allow_direct=True,
+            republish=api.RePublish(src=">", dest=f"{self.name}.tail.>", headers_only=True),
+            metadata={_COUNT_KEY: str(count)},
+        )
+        try:
+            return await self._context.add_stream(config)
+        except self._errors.APIError as error:
+            if error.err_code in _NO_REPLICAS:
+                raise InvalidRequest(
+                    f"JetStream at {self.shown} cannot keep {replicas} replicas: {error.description}. Run at least "
+                    f"{replicas} servers in one cluster.",
+                    kind="too_few_replicas",
+                ) from error
+            if error.err_code == _NAME_IN_USE:
+                return await self._stream(number)
+            raise
+
+    def _check(self, there: Any, replicas: int) -> None:
+        config, api = there.config, self._api
+        if (config.num_replicas or 1) < replicas:
+            raise InvalidRequest(
+                f"The stream {config.name} of {self.shown} has {config.num_replicas} replicas, and {replicas} were "
+                "asked for: add replicas to the stream when all servers are in sync, or ask for fewer.",
+                kind="too_few_replicas",
+            )
+        trims = (config.max_age or 0) > 0 or (config.max_msgs or -1) > 0 or (config.max_bytes or -1) > 0
+        if config.storage != api.StorageType.FILE or config.retention != api.RetentionPolicy.LIMITS or trims:
+            raise InvalidRequest(
+                f"The stream {config.name} of {self.shown} is not one of a log: it is in memory, or the server trims "
+                "it. Name another log, or delete the stream.",
+                kind="jetstream_settings",
+            )
+
+    def stream(self, number: int) -> str:
+        """The name of a stream."""
+        return f"{self.name}_log_{number}"
+
+    def leader(self, number: int) -> str:
+        """The server that leads a stream."""
+        found = self._run(self._stream(number))
+        leader: str = found.cluster.leader if found is not None and found.cluster else ""
+        return leader
+
+    def last_sequence(self, number: int) -> int:
+        """Of the last message of a stream."""
+        found = self._run(self._stream(number))
+        return 0 if found is None else int(found.state.last_seq)
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes of the largest message."""
+        return int(self._client.max_payload)
+
+    # ---- messages
+
+    def publish(
+        self, subject: str, body: bytes, *, expected: int, id: str | None, headers: dict[str, str]
+    ) -> Published:
+        """Store a message, if the last one of its subject has a sequence (0: there is none).
+
+        Args:
+            id: of the message: asked again within two minutes, the first one counts.
+
+        Raises:
+            WrongSequence: the last message is another one.
+            OutcomeUnknown: there was no clear answer.
+        """
+        sent = {**headers, "Nats-Expected-Last-Subject-Sequence": str(expected)}
+        if id is not None:
+            sent["Nats-Msg-Id"] = id
+        try:
+            ack = self._run(self._context.publish(subject, body, timeout=_REQUEST_S, headers=sent), changes=True)
+        except _Refused as refused:
+            if refused.code == _WRONG_SEQUENCE:
+                raise WrongSequence from refused
+            raise refused.error from refused
+        return Published(int(ack.seq), bool(ack.duplicate))
+
+    def last(self, number: int, subject: str) -> Message | None:
+        """The last message of a subject, from the leader of the stream; None: it has none."""
+        return self._run(self._message(number, subject=subject))
+
+    def last_of_many(self, asked: Iterable[tuple[int, str]]) -> list[Message | LakebedError | None]:
+        """As `last`, of many subjects at the same time."""
+        self._check_open()
+        calls = [self._message(number, subject=subject) for number, subject in asked]
+        found = self._loop.run_all(calls)
+        return [self._translated(one, changes=False) if isinstance(one, BaseException) else one for one in found]
+
+    def next(self, number: int, subject: str, *, from_sequence: int) -> Message | None:
+        """The first message of a subject that has at least a sequence, from the leader."""
+        return self._run(self._message(number, subject=subject, seq=from_sequence, next=True))
+
+    def at(self, number: int, sequence: int) -> Message | None:
+        """The message with a sequence, from the leader."""
+        return self._run(self._message(number, seq=sequence))
+
+    async def _message(self, number: int, **which: Any) -> Message | None:
+        try:
+            found = await self._context.get_msg(self.stream(number), **which)
+        except self._errors.NotFoundError:
+            return None
+        return Message(int(found.seq), dict(found.headers or {}), found.data or b"")
+
+    def batch(self, number: int, subject: str, *, from_sequence: int, count: int, bytes_max: int) -> list[Message]:
+        """Messages of a subject from a sequence on, in order; from any replica, which may not have the newest yet."""
+        return self._run(self._batch(number, subject, from_sequence, count, bytes_max))
+
+    async def _batch(self, number: int, subject: str, from_sequence: int, count: int, bytes_max: int) -> list[Message]:
+        inbox = self._client.new_inbox()
+        subscription = await self._client.subscribe(inbox, pending_bytes_limit=-1, pending_msgs_limit=-1)
+        request = {"seq": from_sequence, "next_by_subj": subject, "batch": count, "max_bytes": bytes_max}
+        found: list[Message] = []
+        try:
+            await self._client.publish(
+                f"$JS.API.DIRECT.GET.{self.stream(number)}", json.dumps(request).encode(), reply=inbox
+            )
+            while True:
+                one = await subscription.next_msg(timeout=_REQUEST_S)
+                headers = dict(one.headers or {})
+                if headers.get("Status"):  # 204: the end; 404: there are none; 503: no replica answers
+                    if headers["Status"] not in ("204", "404"):
+                        raise self._nats.errors.NoRespondersError
+                    return found
+                found.append(Message(int(headers["Nats-Sequence"]), headers, one.data or b""))
+        finally:
+            await subscription.unsubscribe()
+
+    def purge(self, number: int, subject: str, *, below: int | None = None) -> None:
+        """Delete the messages of a subject, or those with a sequence below one. Done already: nothing happens."""
+        self._run(self._context.purge_stream(self.stream(number), subject=subject, seq=below), changes=True)
+
+    def follow_tails(self) -> None:
+        """Call `on_tail` from now on. Best effort: while the connection is lost, messages are missed."""
+
+        async def stored(message: Any) -> None:
+            headers = dict(message.headers or {})
+            subject = headers.get("Nats-Subject")
+            if subject is not None:
+                self.on_tail(subject, int(headers["Nats-Sequence"]), headers)
+
+        self._run(self._client.subscribe(f"{self.name}.tail.>", cb=stored))
+        self._run(self._client.flush(timeout=int(_REQUEST_S)))
+
+    # ---- calls and errors
+
+    def close(self) -> None:
+        """Close the connection. Closing twice is a no-op."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._loop.run(self._client.close())
+        finally:
+            self._loop.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("The log was closed: open it again.")
+
+    def _run(self, call: Coroutine[Any, Any, R], *, changes: bool = False) -> R:
+        if self._is_closed:
+            call.close()
+        self._check_open()
+        try:
+            return self._loop.run(call)
+        except LakebedError:
+            raise
+        except Exception as error:
+            raise self._translated(error, changes=changes) from error
+
+    def _translated(self, error: BaseException, *, changes: bool) -> Any:
+        """What an error of nats-py means."""
+        words = str(error) or type(error).__name__
+        unclear: LakebedError = (OutcomeUnknown if changes else Unavailable)(
+            f"JetStream at {self.shown} gave no clear answer: {words}", kind="log_unavailable"
+        )
+        code = getattr(error, "err_code", None)
+        return _Refused(code, unclear) if code == _WRONG_SEQUENCE else unclear
+
+
+class _Refused(Exception):
+    """An answer that says no."""
+
+    def __init__(self, code: int | None, error: LakebedError) -> None:
+        super().__init__(error.message)
+        self.code = code
+        self.error = error
+
+
+def _load_nats() -> Any:
+    try:
+        return importlib.import_module("nats")
+    except ImportError as error:
+        raise InvalidRequest(
+            "A log on NATS was asked for, and nats-py is not installed: pip install 'lakebed[fleet]'.",
+            kind="missing_package",
+        ) from error
+
+
+async def _quiet(error: Exception) -> None:
+    """Errors of the connection are those of its calls."""
+
+
+def _ignore_tail(subject: str, sequence: int, headers: dict[str, str]) -> None:
+    """Nothing is waited for yet."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+_URL: Final = re.compile(
+    r"nats://(?:(?P<credentials>[^@/]+)@)?(?P<servers>[^/@?]+)(?:/(?P<name>[A-Za-z0-9_-]{1,64}))?/?"
+)
+
+
+class NatsUrl(NamedTuple):
+    """A URL of a log on NATS, taken apart."""
+
+    servers: tuple[str, ...]
+    name: str
+    credentials: str | None
+
+
+def parse_nats_url(url: str) -> NatsUrl:
+    """``nats://[user:password@]host:port,host:port[/name]``. Raises `InvalidRequest`, without the URL's credentials."""
+    match = _URL.fullmatch(url)
+    servers = () if match is None else tuple(server.strip() for server in match["servers"].split(","))
+    if match is None or not all(servers):
+        raise InvalidRequest(
+            "The URL of a log on NATS is nats://host:port,host:port/name, and the one given cannot be read.",
+            kind="invalid_url",
+        )
+    return NatsUrl(servers, match["name"] or "lakebed", match["credentials"])

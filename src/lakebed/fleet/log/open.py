@@ -1,0 +1,68 @@
+"""`open_log`: from a URL to a log. Owns which implementation serves which URL; knows none of them from within."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.fleet.log.port import Log
+from lakebed.objects.path import parse_url
+from lakebed.runtime import Environment
+
+POSTGRES_PREFIX: Final = b"_log/"
+"""Of all keys of a log in PostgreSQL: the ledger may be in the same database."""
+TOKEN_VARIABLE: Final = "LAKEBED_LOG_TOKEN"
+"""The environment variable with the token of a log behind HTTP, where none is given."""
+
+
+def open_log(
+    url: str | os.PathLike[str],
+    *,
+    token: str | None = None,
+    shards: int | None = None,
+    replicas: int = 3,
+    environment: Environment | None = None,
+) -> Log:
+    """Open the log of a fleet.
+
+    Args:
+        url: ``http://host:port``, the processes of `lakebed fleet log`, several with commas between them;
+            ``nats://host:port,host:port/name``; ``postgresql://user:password@host:port/database``; or a folder, or the
+            URL of a bucket, for an embedded log that this process owns.
+        token: of a log behind HTTP; None: from the environment (`TOKEN_VARIABLE`).
+        shards: databases of an embedded log that is created, or streams of one on NATS; None: as many as there are.
+        replicas: of each stream on NATS.
+        environment: clock, randomness and threads.
+
+    Raises:
+        InvalidRequest: ``unknown_log``: no log has such a URL. Otherwise as the implementation's opening.
+    """
+    environment = environment or Environment()
+    text = os.fspath(url)
+    scheme, mark, _ = text.partition("://")
+    if mark and scheme in ("http", "https"):
+        from lakebed.fleet.log.client import HttpLog  # here, for it loads urllib3
+
+        endpoints = [one if "://" in one else f"{scheme}://{one}" for one in text.split(",")]
+        return HttpLog(endpoints, token=token or os.environ.get(TOKEN_VARIABLE), environment=environment)
+    if mark and scheme == "nats":
+        from lakebed.fleet.log.jetstream_log import open_jetstream
+
+        return open_jetstream(text, environment=environment, streams=shards, replicas=replicas)
+    if mark and scheme in ("postgresql", "postgres"):
+        from lakebed.fleet.log.key_value_log import KeyValueLog
+        from lakebed.key_value.open import open_key_value
+
+        store = open_key_value(text, environment=environment)
+        return KeyValueLog([store], environment=environment, prefix=POSTGRES_PREFIX, is_shared=True)
+    try:
+        parse_url(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"No log has the URL {scheme}{mark}...: use http://, nats://, postgresql://, a folder or a bucket's URL.",
+            kind="unknown_log",
+        ) from error
+    from lakebed.fleet.log.embedded import open_embedded
+
+    return open_embedded(text, shards=shards, environment=environment)
