@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 LOCAL = {
+    "lakebed.fleet.log.open": "each log brings libraries of its own",
     "lakebed.lsm.compact": "one key is read without Arrow's compute functions, which take 20 ms to load",
     "lakebed.lsm.resolve": "the same",
     "lakebed.objects.open": "a folder needs no client library of the cloud stores",
@@ -27,6 +28,7 @@ ON_DEMAND = {
     "lakebed.kv": "the same",
     "lakebed.repo": "the same",
     "lakebed.spark": "the same",
+    "lakebed.fleet.log.jetstream": "nats-py is optional",
     "lakebed.cli.loading": "the command line's loader",
     "lakebed.lake.on_demand": "a lake's loader of databases and repositories",
     "lakebed.key_value.postgres_connections": "psycopg is optional",

@@ -1,0 +1,233 @@
+"""How timelines lie in the subjects of JetStream's streams, and reading them.
+
+Owns: which subject a timeline has, where it ends, and where in a stream an LSN is. The first message of a subject is a
+record without rows, which says after which LSN the timeline begins; each other message is a record. The order of the
+sequences in a stream is the order of the LSNs of a timeline. What is remembered of ends and positions are hints.
+
+Does not know: appending, waiting.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, NamedTuple, TypeVar
+
+import xxhash
+
+from lakebed.errors import Unavailable
+from lakebed.fleet.log.jetstream import JetStream, Message
+from lakebed.fleet.log.port import log_ends_before, log_pruned, timeline_not_found
+from lakebed.fleet.log.record import LogRecord, decode_log_record
+from lakebed.fleet.model import LogMark
+from lakebed.runtime import Environment
+
+LSN_HEADER: Final = "Lakebed-Lsn"
+"""Of a message: the LSN at its end."""
+_AFTER_HEADER: Final = "Lakebed-After"
+"""The LSN after which its timeline begins."""
+_STALE_PAUSE_S: Final = 0.1
+_BATCH_COUNT: Final = 1_000
+_KNOWN_COUNT_MAX: Final = 65_536
+
+T = TypeVar("T")
+
+
+class Tail(NamedTuple):
+    """The last message of a timeline."""
+
+    sequence: int
+    mark: LogMark
+    begun_after: int
+
+
+class Subjects:
+    """The subjects of a log. Thread-safe.
+
+    Args:
+        count: of streams.
+        stale_s: how long an end that is too early is doubted: a leader that was replaced may answer with one.
+    """
+
+    def __init__(self, jetstream: JetStream, *, count: int, environment: Environment, stale_s: float) -> None:
+        self._jetstream = jetstream
+        self.count = count
+        self._clock = environment.clock
+        self._stale_s = stale_s
+        self._lock = environment.runtime.lock()
+        self._tails: OrderedDict[str, Tail] = OrderedDict()
+        """Where timelines end, as this process last saw it."""
+        self._positions: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """Where the last read of a timeline ended: LSN and sequence."""
+
+    def place(self, timeline: str) -> tuple[int, str]:
+        """The number of a timeline's stream, and its subject."""
+        number = xxhash.xxh3_64_intdigest(timeline.encode()) % self.count
+        tenant, _, name = timeline.replace(".", "%").partition("/")
+        return number, f"{self._jetstream.name}.log.{number}.{tenant}.{name}"
+
+    def timeline_of(self, subject: str) -> str:
+        """The timeline of a subject."""
+        tenant, name = subject.removeprefix(f"{self._jetstream.name}.log.").split(".")[1:]
+        return f"{tenant}/{name}".replace("%", ".")
+
+    # ---- the end
+
+    def hint(self, timeline: str) -> Tail | None:
+        """Where a timeline ended when this process last looked, or appended."""
+        with self._lock:
+            return self._tails.get(timeline)
+
+    def appended(self, timeline: str, tail: Tail) -> None:
+        """Remember where a timeline ends."""
+        with self._lock:
+            _remember(self._tails, timeline, tail)
+
+    def forget(self, timeline: str) -> None:
+        """Remember nothing of a timeline."""
+        with self._lock:
+            self._tails.pop(timeline, None)
+            self._positions.pop(timeline, None)
+
+    def load_tail(self, timeline: str) -> Tail | None:
+        """The last message of a timeline, from the leader."""
+        message = self._jetstream.last(*self.place(timeline))
+        tail = None if message is None else _tail_of(message, timeline)
+        if tail is None:
+            self.forget(timeline)
+        else:
+            self.appended(timeline, tail)
+        return tail
+
+    def known_tail(self, timeline: str) -> Tail:
+        """As `load_tail`. Raises `NotFound`."""
+        tail = self.load_tail(timeline)
+        if tail is None:
+            raise timeline_not_found(timeline)
+        return tail
+
+    def tail_at(self, timeline: str, lsn: int) -> Tail:
+        """The end of a timeline that has an LSN. Raises `Corruption` (``log_forked``) if it surely ends before."""
+        clock = self._clock
+        ends_s = clock.monotonic_s() + self._stale_s
+        while True:
+            tail = self.known_tail(timeline)
+            if tail.mark.lsn >= lsn:
+                return tail
+            if clock.monotonic_s() >= ends_s:
+                raise log_ends_before(timeline, lsn=lsn, last=tail.mark.lsn)
+            clock.sleep(_STALE_PAUSE_S)
+
+    def first_lsn(self, timeline: str) -> int:
+        """The first LSN that can be read."""
+        number, subject = self.place(timeline)
+        message = self._jetstream.next(number, subject, from_sequence=1)
+        if message is None:
+            raise timeline_not_found(timeline)
+        return decode_log_record(message.body, timeline=timeline).first_lsn
+
+    def find(self, timeline: str, after: int, tail: Tail) -> int:
+        """From which sequence on messages end behind an LSN, which is below the end. Cost: 1 request a halving."""
+        number, subject = self.place(timeline)
+        low, high = 1, tail.sequence
+        while low < high:
+            middle = (low + high) // 2
+            message = self._jetstream.next(number, subject, from_sequence=middle)
+            if message is None:
+                raise timeline_not_found(timeline)
+            if mark_in(message, timeline).lsn > after:
+                high = middle
+            else:
+                low = message.sequence + 1
+        return low
+
+    # ---- reading
+
+    def read(self, timeline: str, after: int, bytes_max: int) -> list[LogRecord]:
+        """As `Log.read`: from any replica, and from the leader where that has a hole or an end too early."""
+        number, subject = self.place(timeline)
+        with self._lock:
+            position = self._positions.get(timeline)
+        if position is not None and position[0] == after:
+            start = position[1] + 1
+        else:
+            tail = self.tail_at(timeline, after)
+            if tail.mark.lsn == after:
+                self._check_not_pruned(timeline, after)
+                return []
+            start = self.find(timeline, after, tail)
+        messages = self._jetstream.batch(
+            number, subject, from_sequence=start, count=_BATCH_COUNT, bytes_max=max(bytes_max, 1)
+        )
+        records = _dense(messages, timeline, after)
+        if not records:
+            records = self._read_from_leader(timeline, after, start)
+        found = _within(records, bytes_max)
+        if found:
+            last, sequence = found[-1][1].last_lsn, found[-1][0]
+            with self._lock:
+                _remember(self._positions, timeline, (last, sequence))
+        return [record for _, record in found]
+
+    def _read_from_leader(self, timeline: str, after: int, start: int) -> list[tuple[int, LogRecord]]:
+        """The next record, where a replica did not have it; none at the end."""
+        number, subject = self.place(timeline)
+        tail = self.tail_at(timeline, after)
+        if tail.mark.lsn == after:
+            return []
+        message = self._jetstream.next(number, subject, from_sequence=start)
+        records = [] if message is None else _dense([message], timeline, after)
+        if not records:
+            self._check_not_pruned(timeline, after)
+            raise Unavailable(f"The log of {timeline} changes while it is read: read again.", kind="log_unavailable")
+        return records
+
+    def _check_not_pruned(self, timeline: str, after: int) -> None:
+        first = self.first_lsn(timeline)
+        if after < first - 1:
+            raise log_pruned(timeline, after=after, first=first)
+
+
+def headers_of(begun_after: int, lsn: int) -> dict[str, str]:
+    """The headers of a message."""
+    return {_AFTER_HEADER: str(begun_after), LSN_HEADER: str(lsn)}
+
+
+def mark_in(message: Message, timeline: str) -> LogMark:
+    """The position at the end of a message."""
+    return decode_log_record(message.body, timeline=timeline).mark
+
+
+def _tail_of(message: Message, timeline: str) -> Tail:
+    return Tail(message.sequence, mark_in(message, timeline), int(message.headers[_AFTER_HEADER]))
+
+
+def _dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int, LogRecord]]:
+    """The records behind an LSN, up to the first hole; each with its sequence."""
+    found: list[tuple[int, LogRecord]] = []
+    for message in messages:
+        record = decode_log_record(message.body, timeline=timeline)
+        if record.last_lsn <= after:
+            continue
+        if record.first_lsn > after + 1:
+            break
+        found.append((message.sequence, record))
+        after = record.last_lsn
+    return found
+
+
+def _within(records: list[tuple[int, LogRecord]], bytes_max: int) -> list[tuple[int, LogRecord]]:
+    """The first record, and as many more as a limit allows."""
+    size = 0
+    for at, (_, record) in enumerate(records):
+        size += record.size_bytes
+        if at and size > bytes_max:
+            return records[:at]
+    return records
+
+
+def _remember(known: OrderedDict[str, T], timeline: str, value: T) -> None:
+    """Keep what is known of a timeline, of so many as were used last. Under the lock."""
+    known[timeline] = value
+    known.move_to_end(timeline)
+    if len(known) > _KNOWN_COUNT_MAX:
+        known.popitem(last=False)
