@@ -45,6 +45,7 @@ class ToldNode:
     def __init__(self, world: World, name: str) -> None:
         self.world = world
         self.name = name
+        self.url = f"memory://{name}"
         self.incarnation = f"{name}-1"
         self.local_id = f"{name}-disk"
         self.held: dict[str, Location] = {}
@@ -110,7 +111,7 @@ class ToldNode:
 
     def record(self) -> NodeRecord:
         """What it registers as."""
-        return NodeRecord(self.name, f"memory://{self.name}", self.incarnation, self.local_id, registered_ms=0)
+        return NodeRecord(self.name, self.url, self.incarnation, self.local_id, registered_ms=0)
 
     def start(self) -> None:
         """Register, ask what it has, send a heartbeat."""
@@ -136,10 +137,12 @@ class ToldNode:
             Heartbeat(self.name, self.incarnation, tenant_count=len(self.held), unflushed_bytes=0, loads=loads)
         )
 
-    def request(self, tenant: str, *, lsn: int = 1, dead: Sequence[str] = ()) -> CommitRequest:
+    def request(self, tenant: str, *, lsn: int | None = None, dead: Sequence[str] = ()) -> CommitRequest:
         """Write what a commit has to have in the store; the request."""
         location = self.held[tenant]
         assert location.txn is not None
+        if lsn is None:
+            lsn = self.world.control.tenant(tenant).timelines["main"].lsn
         self.attempt += 1
         path = layout.manifest_path(tenant, location.txn, self.attempt)
         index = TimelineIndex(id="main", name="main", created_ms=0, lsn=lsn, cutoff=0)
@@ -174,7 +177,7 @@ class ToldNode:
         elif reply.verdict == "rejected":
             self.broken.add(request.tenant)
 
-    def commit(self, tenant: str, *, lsn: int = 1, dead: Sequence[str] = ()) -> CommitReply:
+    def commit(self, tenant: str, *, lsn: int | None = None, dead: Sequence[str] = ()) -> CommitReply:
         """Commit, and go on."""
         request = self.request(tenant, lsn=lsn, dead=dead)
         reply = self.world.control.commit([request])[0]

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import Final, NoReturn, TypeVar
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from lakebed.errors import Conflict, InvalidRequest
-from lakebed.fleet.layout import deadlist_of, txn_folder
+from lakebed.fleet.layout import check_name, deadlist_of, txn_folder
 from lakebed.fleet.model import (
     MAIN,
     Attachment,
@@ -65,6 +65,8 @@ from lakebed.fleet.records import (
 
 R = TypeVar("R")
 
+NUMBER_MAX: Final = (1 << 53) - 1
+"""Largest number of a request: every client's JSON has it exactly."""
 GRANTED: Final = "granted"
 REJECTED: Final = "rejected"
 WAIT: Final = "wait"
@@ -451,6 +453,7 @@ def collected(finished: Transaction, *, now_ms: int) -> Transaction:
 
 def check_request(request: CommitRequest) -> None:
     """Refuse a request whose manifest is not of its transaction. Raises `InvalidRequest` (``invalid_manifest``)."""
+    check_name(request.tenant, what="tenant")
     folder, _, attempt = request.manifest.path.rpartition("/manifest.")
     if folder != txn_folder(request.tenant, request.txn) or not (attempt.isascii() and attempt.isdigit()):
         raise InvalidRequest(
@@ -458,8 +461,20 @@ def check_request(request: CommitRequest) -> None:
             "path that it was written to.",
             kind="invalid_manifest",
         )
-    if any(one.lsn < 0 or one.cutoff < 0 for one in request.timelines.values()):
-        raise InvalidRequest("An LSN of a timeline is negative: send what the manifest has.", kind="invalid_manifest")
+    numbers = [lsn for one in request.timelines.values() for lsn in (one.lsn, one.cutoff)]
+    if not all(0 <= number <= NUMBER_MAX for number in (*numbers, request.manifest.size_bytes)):
+        raise InvalidRequest(
+            "A number of the request is not in range: send what the manifest has.", kind="invalid_manifest"
+        )
+
+
+def check_policy(policy: Policy) -> None:
+    """Refuse settings that are not in range. Raises `InvalidRequest` (``invalid_policy``)."""
+    for name, number in asdict(policy).items():
+        if not 0 <= number <= NUMBER_MAX:
+            raise InvalidRequest(
+                f"{name}={number} is not in range: use 0 to {NUMBER_MAX}.", kind="invalid_policy", name=name
+            )
 
 
 # ---- parts of steps

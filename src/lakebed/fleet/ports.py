@@ -359,6 +359,20 @@ class Event(Message, frozen=True):
     took_ms: int = 0
 
 
+class PlacedEvent(Message, frozen=True):
+    """An event as it is sent."""
+
+    position: str
+    event: Event
+
+
+class TenantRequest(Message, frozen=True):
+    """A tenant to be created, as it is sent."""
+
+    tenant: str
+    policy: Policy | None = None
+
+
 class TransactionList(Message, frozen=True):
     """The transactions of a tenant."""
 

@@ -10,6 +10,7 @@ Does not know: HTTP, or how a step follows from a record (`lakebed.fleet.machine
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -352,6 +353,8 @@ class ControlPlane(ControlPort, OperatorPort):
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         _check_count(requests)
+        for request in requests:
+            layout.check_name(request.tenant, what="tenant")
         after: dict[int, Step[AckReply]] = {}
         outcomes = self._ledger.change_many(
             [(one.tenant, self._ack(at, one, after)) for at, one in enumerate(requests)]
@@ -389,6 +392,7 @@ class ControlPlane(ControlPort, OperatorPort):
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
         layout.check_name(tenant, what="tenant")
+        machine.check_policy(policy or Policy())
         now_ms = self._context.now_ms()
         new = machine.new_tenant(tenant, policy=policy or Policy(), floor=self._ledger.floor(tenant), now_ms=now_ms)
         member = self._members.choose()
@@ -424,10 +428,15 @@ class ControlPlane(ControlPort, OperatorPort):
     def tenants(self) -> list[TenantRecord]:
         return list(self._ledger.tenants())
 
+    def some_tenants(self, *, after: str, limit: int) -> list[TenantRecord]:
+        """At most `limit` tenants behind a name, by name."""
+        return list(islice(self._ledger.tenants(after=after), limit))
+
     def tenant(self, tenant: str) -> TenantRecord:
         return self._ledger.tenant(tenant, fresh=True)
 
     def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
+        machine.check_policy(policy)
         record = self._ledger.change(tenant, lambda now: machine.set_policy(now, policy))
         self._reconciler.tell_again(record)
         return record

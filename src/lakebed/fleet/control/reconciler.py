@@ -206,6 +206,9 @@ class Reconciler:
                 if not members.is_usable(node) and members.is_usable(other):
                     draft.take(machine.detach(draft.record, node, now_ms=now_ms))
                     break
+        target = records.attachment_of(draft.record, None if running is None else running.target)
+        if target is not None and self._broken.get(record.tenant) == target.generation:
+            draft.take(machine.cancel_relocation(draft.record, now_ms=now_ms))
         for one in draft.record.attachments:
             if one.mode in (AttachmentMode.READER, AttachmentMode.STALE) and not members.is_usable(one.node):
                 draft.take(machine.detach(draft.record, one.node, now_ms=now_ms))
@@ -214,9 +217,9 @@ class Reconciler:
         if own is None or not own.may_commit or not members.is_usable(own.node) or is_broken:
             if record.tenant not in chosen:
                 chosen[record.tenant] = self._chosen(own.node if own is not None and is_broken else None)
-            target = chosen[record.tenant]
-            if target is not None:
-                draft.take(machine.attach(draft.record, target.record, now_ms=now_ms))
+            member = chosen[record.tenant]
+            if member is not None:
+                draft.take(machine.attach(draft.record, member.record, now_ms=now_ms))
         return draft.step()
 
     def _chosen(self, wanted: str | None) -> Member | None:

@@ -1,0 +1,316 @@
+"""The process of a control plane: it works while it has the ledger, and waits for it while another process owns it.
+
+Owns: the life of a control plane in a process: open the ledger, serve, tick, lose the ledger, open it again. On a
+database one process owns the ledger, and others are standbys that take over when its lease has ended (5 s; at once when
+it ran on the same machine); on PostgreSQL all are active. The port answers all the time. Nothing is handed over: the
+next process reads the ledger and continues.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.errors import Closed, Conflict, Fenced, LakebedError
+from lakebed.fleet.control.context import ManagedLog
+from lakebed.fleet.control.options import DEFAULT, ControlOptions
+from lakebed.fleet.control.plane import ControlPlane
+from lakebed.fleet.control.service import Caller, ControlCall, ControlSite, application
+from lakebed.fleet.layout import LEDGER_FOLDER
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.model import NodeRecord
+from lakebed.fleet.ports import FleetAddress, NodePort
+from lakebed.http.listening import bind, check_host, url_of
+from lakebed.http.memory import lean_pool
+from lakebed.http.options import HttpOptions
+from lakebed.http.process import RunningServer, serve
+from lakebed.http.serving import Serving
+from lakebed.key_value.open import open_key_value
+from lakebed.key_value.port import KeyValue
+from lakebed.kv import DatabaseOptions
+from lakebed.objects.open import open_store
+from lakebed.objects.path import parse_url
+from lakebed.runtime import Environment
+
+NAME: Final = "lakebed fleet control"
+"""In front of messages on standard error."""
+LEASE_MS: Final = 5_000
+"""How long a standby waits for an owner that crashed on another machine."""
+LEDGER_OPTIONS: Final = DatabaseOptions(
+    # Records are about a kilobyte and are rewritten all the time: little memory holds ten thousand tenants.
+    l0_sst_bytes=8 << 20,
+    unflushed_bytes_max=32 << 20,
+    transaction_history_bytes_max=8 << 20,
+    row_cache_bytes=16 << 20,
+    lease_lifetime_ms=LEASE_MS,
+)
+"""Settings of the embedded ledger's database."""
+
+_LOOK_S: Final = 0.25
+"""How often a standby looks whether the owner is gone."""
+_MAINTAIN_S: Final = 600.0
+"""How often unused space of the ledger is reclaimed."""
+_DEFAULT_HTTP: Final = HttpOptions(quick_threads=32, transfer_threads=32, uploads_max=8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """What a process of the control plane serves.
+
+    Attributes:
+        storage_url: the fleet's storage.
+        ledger: ``postgresql://...``; None: the database in the storage.
+        token: what callers send, and what nodes are sent; None: none is needed.
+        open_log: opens the log, which is pruned; None: there is none.
+        address: what clients and nodes are told; None: the storage, without a log.
+        nodes: a node to be called, by its record.
+        take_over: end the ownership of another process, once.
+    """
+
+    storage_url: str
+    nodes: Callable[[NodeRecord], NodePort]
+    ledger: str | None = None
+    token: str | None = None
+    open_log: Callable[[], ManagedLog] | None = None
+    address: FleetAddress | None = None
+    storage_options: Mapping[str, str] | None = None
+    durable: bool = True
+    take_over: bool = False
+    access_log: str | None = None
+    allow_remote: bool = False
+    options: ControlOptions = DEFAULT
+    http: HttpOptions = _DEFAULT_HTTP
+
+
+class Tenure:
+    """Opens the ledger for a site as soon as it can, works, and opens it again after it was lost: in two threads.
+
+    Args:
+        endpoint: where the site answers.
+        owned: called each time this process has the ledger.
+
+    Raises as `open_key_value`, but not for a ledger that another process owns. Cost: as `open_key_value`.
+    """
+
+    def __init__(
+        self, site: ControlSite, settings: ControlSettings, *, endpoint: str, owned: Callable[[], None] | None = None
+    ) -> None:
+        self._site = site
+        self._settings = settings
+        self._endpoint = endpoint
+        self._owned = owned or _nothing
+        self._problem = ""
+        self._environment = site.serving.environment
+        self._changed = self._environment.runtime.condition()
+        self._is_lost = False
+        self._is_over = False
+        self._storage = open_store(
+            settings.storage_url,
+            storage_options=settings.storage_options,
+            environment=self._environment,
+            durable=settings.durable,
+        )
+        self._log = None if settings.open_log is None else settings.open_log()
+        self._opened: KeyValue | None = None
+        try:
+            self._opened = self._open(take_over=settings.take_over)
+        except Conflict as error:
+            if error.kind != "owned":
+                raise
+        site.on_fenced = self._lose
+        site.on_close = self.close
+        self._join = self._environment.runtime.spawn(self._run, name="lakebed-control")
+
+    def close(self) -> None:
+        """End the work and close the ledger."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._join()
+
+    def _lose(self) -> None:
+        with self._changed:
+            self._is_lost = True
+            self._changed.notify_all()
+
+    def _open(self, *, take_over: bool) -> KeyValue:
+        settings = self._settings
+        if settings.ledger is not None:
+            return open_key_value(settings.ledger, environment=self._environment)
+        return open_key_value(
+            f"{settings.storage_url.rstrip('/')}/{LEDGER_FOLDER}",
+            storage_options=settings.storage_options,
+            environment=self._environment,
+            durable=settings.durable,
+            take_over=take_over,
+            endpoint=self._endpoint,
+            options=LEDGER_OPTIONS,
+        )
+
+    def _run(self) -> None:
+        while True:
+            key_value, self._opened = self._opened, None
+            if key_value is not None:
+                try:
+                    self._work(key_value)
+                except LakebedError as error:
+                    self._report(error)
+                finally:
+                    self._site.control = None
+                    self._closed(key_value)
+            with self._changed:
+                if not self._is_over:
+                    self._changed.wait(_LOOK_S)
+                if self._is_over:
+                    return
+            try:
+                self._opened = self._open(take_over=False)
+            except LakebedError as error:
+                self._report(error)
+
+    def _closed(self, key_value: KeyValue) -> None:
+        try:
+            key_value.close()
+        except LakebedError as error:
+            self._report(error)
+
+    def _work(self, key_value: KeyValue) -> None:
+        """Serve and tick until the ledger is lost, or the process is to end."""
+        settings, self._is_lost = self._settings, False
+        address = settings.address or FleetAddress(
+            str(parse_url(settings.storage_url)), "", "kv" if settings.ledger is None else "postgresql"
+        )
+        control = ControlPlane(
+            Ledger(key_value),
+            storage=self._storage,
+            log=self._log,
+            nodes=settings.nodes,
+            options=replace(settings.options, address=address),
+            environment=self._environment,
+        )
+        try:
+            control.scan_once()
+            self._site.control = control
+            self._owned()
+            join = self._environment.runtime.spawn(lambda: self._detect(control), name="lakebed-control-detect")
+            try:
+                self._tick(control, key_value)
+            finally:
+                self._lose()
+                join()
+        finally:
+            self._site.control = None
+            control.close()
+
+    def _waits(self, seconds: float) -> bool:
+        """Wait; whether the work continues."""
+        with self._changed:
+            if not (self._is_lost or self._is_over):
+                self._changed.wait(seconds)
+            return not (self._is_lost or self._is_over)
+
+    def _detect(self, control: ControlPlane) -> None:
+        """Look after nodes. Apart from the work, which waits for nodes."""
+        while self._waits(self._settings.options.tick_ms / 1000):
+            try:
+                control.detect_once()
+            except (Fenced, Closed):
+                self._lose()
+            except LakebedError as error:
+                self._report(error)
+
+    def _tick(self, control: ControlPlane, key_value: KeyValue) -> None:
+        clock = self._environment.clock
+        maintained_s = clock.monotonic_s()
+        while self._waits(self._settings.options.tick_ms / 1000):
+            try:
+                control.work_once()
+                if clock.monotonic_s() - maintained_s >= _MAINTAIN_S:
+                    maintained_s = clock.monotonic_s()
+                    key_value.maintain()
+            except (Fenced, Closed):
+                self._site.serving.log_problem("another process has taken over the ledger; this one is a standby now.")
+                return
+            except LakebedError as error:
+                self._report(error)
+
+    def _report(self, error: LakebedError) -> None:
+        """Say once what does not work; that another process owns the ledger is no problem."""
+        problem = "" if error.kind == "owned" else error.message
+        if problem and problem != self._problem:
+            self._site.serving.log_problem(problem)
+        self._problem = problem
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def run_control(
+    settings: ControlSettings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    started: Callable[[str], None] | None = None,
+    owned: Callable[[], None] | None = None,
+) -> int:
+    """Serve a control plane over HTTP until SIGTERM or SIGINT.
+
+    Args:
+        host: where to listen; an address that other machines can reach needs `ControlSettings.allow_remote`.
+        port: 0: a free one.
+        started: receives the URL once the process answers, as a standby or with the ledger; None: it is printed.
+        owned: called each time this process has the ledger.
+
+    Returns:
+        The exit code: 0.
+
+    Raises:
+        InvalidRequest: kind ``remote_host``, ``invalid_address``; or storage or ledger cannot be opened as named.
+        Unavailable: kind ``port_in_use``; or the ledger does not answer.
+    """
+    check_host(host, allow_remote=settings.allow_remote)
+    pa.set_memory_pool(lean_pool())
+    with bind(host, port, backlog=settings.http.backlog) as listener:
+        endpoint = url_of(host, listener)
+        site = _site(settings, endpoint, environment=Environment())
+        Tenure(site, settings, endpoint=endpoint, owned=owned)
+        serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
+    return 0
+
+
+def start_control(
+    settings: ControlSettings, *, port: int = 0, environment: Environment | None = None
+) -> RunningServer[Caller, ControlCall]:
+    """Serve in a thread of this process, for tests and notebooks. Raises as `run_control`."""
+    environment = environment or Environment()
+    listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
+    try:
+        endpoint = url_of("127.0.0.1", listener)
+        site = _site(settings, endpoint, environment=environment)
+        Tenure(site, settings, endpoint=endpoint)
+        return RunningServer(application(site), site, listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _site(settings: ControlSettings, endpoint: str, *, environment: Environment) -> ControlSite:
+    serving = Serving.open(
+        NAME,
+        options=settings.http,
+        environment=environment,
+        authority=endpoint.partition("://")[2],
+        access_log=settings.access_log,
+    )
+    return ControlSite(serving, token=settings.token)
+
+
+def _print(endpoint: str) -> None:
+    sys.stdout.write(f"The control plane answers at {endpoint}.{os.linesep}")
+    sys.stdout.flush()

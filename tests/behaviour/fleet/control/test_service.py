@@ -1,0 +1,250 @@
+"""The control plane over HTTP: the same answers and errors as in one process, a token, standbys, bad input."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+import urllib3
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.fleet.control.serve import ControlSettings, start_control
+from lakebed.fleet.control.service import Caller, ControlCall
+from lakebed.fleet.http_ports import HttpControl
+from lakebed.fleet.model import Policy
+from lakebed.fleet.ports import NodePort, NodeReport, TimelineChange
+from lakebed.http.process import RunningServer
+from lakebed.objects import open_store
+from lakebed.runtime import Environment
+from lakebed.testing import ManualClock
+from worlds.fleet_control import ToldNode, World
+
+TOKEN = "a-token-of-the-fleet"
+
+
+@dataclass
+class Fleet:
+    """A served control plane, with nodes that only remember what they are told."""
+
+    folder: Path
+    options: ControlOptions
+    nodes: dict[str, ToldNode] = field(default_factory=dict)
+    server: RunningServer[Caller, ControlCall] | None = None
+
+    def start(self) -> RunningServer[Caller, ControlCall]:
+        settings = ControlSettings(
+            storage_url=str(self.folder),
+            nodes=lambda record: cast(NodePort, self.nodes[record.node]),
+            token=TOKEN,
+            options=self.options,
+            durable=False,
+        )
+        return start_control(settings)
+
+    def add(self, control: HttpControl, name: str) -> ToldNode:
+        """A node that has started, which calls over HTTP."""
+        world = cast(World, _Calls(control, self))
+        node = self.nodes[name] = ToldNode(world, name)
+        node.url = f"http://{name}.test:1"
+        node.start()
+        return node
+
+
+class _Calls:
+    """What a `ToldNode` uses of its world."""
+
+    def __init__(self, control: HttpControl, fleet: Fleet) -> None:
+        self.control = control
+        self.store = open_store(str(fleet.folder))
+
+
+def url_of(server: RunningServer[Caller, ControlCall]) -> str:
+    return f"http://{server.site.serving.authority}"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Fleet:
+    return Fleet(tmp_path / "lake", ControlOptions(silent_ms=60_000))
+
+
+@pytest.fixture
+def server(fleet: Fleet) -> Iterator[RunningServer[Caller, ControlCall]]:
+    with fleet.start() as running:
+        wait_for(lambda: running.site.control is not None)
+        yield running
+
+
+@pytest.fixture
+def control(server: RunningServer[Caller, ControlCall]) -> HttpControl:
+    return HttpControl(url_of(server), token=TOKEN, patience_s=3.0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for what threads do."""
+    clock = Environment().clock
+    ends_s = clock.monotonic_s() + 30
+    while not condition():
+        assert clock.monotonic_s() < ends_s
+        clock.sleep(0.02)
+
+
+def test_every_call_answers_as_in_one_process(fleet: Fleet, control: HttpControl) -> None:
+    """Each verb of both ports goes through, and comes back as the same record."""
+    node, other = fleet.add(control, "a"), fleet.add(control, "b")
+    record = control.create_tenant("t", Policy(retain_rows=7))
+    assert record.policy == Policy(retain_rows=7)
+    assert control.tenant("t") == record
+    assert control.manifest("t").txn == 0
+    home = node if "t" in node.held else other
+    assert home.commit("t", lsn=3).txn == 2
+    assert control.manifest("t").timelines[0].lsn == 3
+    assert control.route("t").node == home.name
+    assert [one.id for one in control.transactions("t").finished] == [1]
+    assert control.set_policy("t", Policy(retain_rows=8)).policy == Policy(retain_rows=8)
+    assert control.change_timeline("t", TimelineChange("branch", "x", id="i")).name == "x"
+    away = other if home is node else node
+    control.attach_reader("t", away.name)
+    assert away.held["t"].mode == "reader"
+    control.migrate("t", away.name)
+    wait_for(lambda: control.route("t").node == away.name)
+    wait_for(lambda: "t" not in home.held)
+    assert home.ack("t", 2, 1) == "reject_acknowledged"
+    control.drain(away.name)
+    wait_for(lambda: control.route("t").node == home.name)
+    control.drain(away.name, undo=True)
+    wait_for(lambda: control.route("t").node == away.name)
+    control.decommission(home.name)
+    assert {one.node: one.state for one in control.nodes()} == {home.name: "decommissioned", away.name: "alive"}
+    assert not control.force_ack("t", 1).is_accepted
+    wanted = {"relocated", "node_decommissioned"}
+    wait_for(lambda: wanted <= {event.kind for _, event in control.events()})
+    assert control.address().ledger == "kv"
+    for number in range(3):
+        control.create_tenant(f"more-{number}")
+    assert [one.tenant for one in control.tenants()] == ["more-0", "more-1", "more-2", "t"]
+    control.delete_tenant("t")
+    assert control.tenant("t").is_deleted
+
+
+def test_errors_come_back_as_they_were_raised(fleet: Fleet, control: HttpControl) -> None:
+    """Class and kind are the same on both sides."""
+    fleet.add(control, "a")
+    control.create_tenant("t")
+    cases: list[tuple[type[LakebedError], str, Callable[[], object]]] = [
+        (AlreadyExists, "tenant_exists", lambda: control.create_tenant("t")),
+        (NotFound, "tenant_not_found", lambda: control.tenant("u")),
+        (NotFound, "tenant_not_found", lambda: control.route("u")),
+        (NotFound, "node_not_found", lambda: control.migrate("t", "z")),
+        (NotFound, "node_not_found", lambda: control.drain("z")),
+        (InvalidRequest, "invalid_tenant_name", lambda: control.create_tenant("a/b")),
+        (InvalidRequest, "invalid_policy", lambda: control.set_policy("t", Policy(commit_bytes=-1))),
+        (Conflict, "not_registered", lambda: control.attached(NodeReport("a", "another", "x"))),
+    ]
+    for made, kind, ask in cases:
+        with pytest.raises(made) as caught:
+            ask()
+        assert caught.value.kind == kind
+
+
+def test_who_does_not_know_the_token_is_refused(server: RunningServer[Caller, ControlCall]) -> None:
+    """Every route but health, metrics and the description needs the token."""
+    for token in (None, "wrong"):
+        with pytest.raises(InvalidRequest) as caught:
+            HttpControl(url_of(server), token=token).tenants()
+        assert caught.value.kind == "unauthorized"
+    for path in ("/healthcheck", "/metrics", "/openapi.json"):
+        assert urllib3.request("GET", url_of(server) + path).status == 200
+
+
+BAD = [
+    ("POST", "/upcall/v1/commit", b"{"),
+    ("POST", "/upcall/v1/commit", b"[{}]"),
+    ("POST", "/upcall/v1/commit", b'"x"'),
+    ("POST", "/upcall/v1/register", b'{"node":"a","url":"no url","incarnation":"","local_id":"","registered_ms":0}'),
+    (
+        "POST",
+        "/upcall/v1/register",
+        b'{"node":"a/b","url":"http://a:1","incarnation":"","local_id":"","registered_ms":0}',
+    ),
+    ("POST", "/upcall/v1/heartbeat", b"[]"),
+    ("POST", "/v1/tenant", b'{"tenant":""}'),
+    ("POST", "/v1/tenant", b'{"tenant":"a","policy":{"commit_bytes":100000000000000000000000000000}}'),
+    ("GET", "/v1/tenant?limit=0", None),
+    ("GET", "/v1/tenant/..%2f/route", None),
+    ("POST", "/control/v1/txn/t/x/force_ack", None),
+    ("POST", "/control/v1/tenant/t/migrate", None),
+    ("GET", "/control/v1/event?limit=x", None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), BAD)
+def test_bad_input_is_a_clean_refusal(
+    fleet: Fleet, server: RunningServer[Caller, ControlCall], method: str, path: str, body: bytes | None
+) -> None:
+    """A 4xx with a sentence and a kind; nothing changed."""
+    control = server.site.control
+    assert control is not None
+    before = [control.tenants(), control.nodes()]
+    reply = urllib3.request(
+        method, url_of(server) + path, body=body, headers={"authorization": f"Bearer {TOKEN}"}, retries=False
+    )
+    assert 400 <= reply.status < 500, reply.data
+    assert reply.headers["x-lakebed-error"]
+    assert reply.json()["message"]
+    assert [control.tenants(), control.nodes()] == before
+
+
+def test_a_manifest_of_another_transaction_is_refused(fleet: Fleet, control: HttpControl) -> None:
+    """A batch with one invalid request is refused as a whole, and changes nothing."""
+    node = fleet.add(control, "a")
+    control.create_tenant("t")
+    control.create_tenant("u")
+    good, bad = node.request("t"), node.request("u")
+    bad = msgspec.structs.replace(bad, manifest=good.manifest)
+    with pytest.raises(InvalidRequest) as caught:
+        control.commit([good, bad])
+    assert caught.value.kind == "invalid_manifest"
+    assert control.tenant("t").committed == 0
+
+
+def test_a_standby_takes_over(fleet: Fleet) -> None:
+    """A second process waits for the ledger, says so, and continues where the first ended."""
+    first = fleet.start()
+    wait_for(lambda: first.site.control is not None)
+    second = fleet.start()
+    control = HttpControl([url_of(second), url_of(first)], token=TOKEN, patience_s=20)
+    node = fleet.add(control, "a")
+    control.create_tenant("t")
+    with pytest.raises(Unavailable) as caught:
+        HttpControl(url_of(second), token=TOKEN, patience_s=0).tenants()
+    assert caught.value.kind == "control_standby"
+    assert urllib3.request("GET", url_of(second) + "/healthcheck").json()["status"] == "standby"
+    first.stop()
+    assert node.commit("t").verdict == "granted"
+    assert second.site.control is not None
+    second.stop()
+
+
+def test_a_call_is_repeated_while_no_process_answers() -> None:
+    """Bounded by the patience; then one clear error."""
+    clock = ManualClock()
+    environment = Environment(clock=clock, rng=random.Random(1))
+    control = HttpControl("http://127.0.0.1:9", environment=environment, patience_s=2.0)
+    before_s = clock.monotonic_s()
+    with pytest.raises(Unavailable) as caught:
+        control.tenants()
+    assert caught.value.kind == "no_answer"
+    assert 1.0 < clock.monotonic_s() - before_s <= 2.0
+
+
+def test_its_description_has_every_route(server: RunningServer[Caller, ControlCall]) -> None:
+    """Paths of the three interfaces, each with its errors."""
+    found: dict[str, Any] = urllib3.request("GET", url_of(server) + "/openapi.json").json()
+    for path in ("/upcall/v1/commit", "/upcall/v1/heartbeat", "/control/v1/node", "/v1/tenant/{tenant}/route"):
+        assert path in found["paths"]
