@@ -9,16 +9,22 @@ Does not know: what the parts do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlencode
 
 import msgspec
+import pyarrow as pa
 import urllib3
+from typing_extensions import override
 from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 
-from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.fleet.model import Manifest, NodeRecord, Policy, TenantRecord
+from lakebed.fleet.node.bodies import API as NODE_API
+from lakebed.fleet.node.bodies import END_OF_STREAM, LSN_HEADER, CheckpointBody, KeysBody, Utilization
 from lakebed.fleet.ports import (
     AckReply,
     AckRequest,
@@ -27,9 +33,12 @@ from lakebed.fleet.ports import (
     ControlPort,
     Event,
     FleetAddress,
+    Found,
+    Held,
     Heartbeat,
     HeartbeatReply,
     Location,
+    NodePort,
     NodeReport,
     NodeStatus,
     OperatorPort,
@@ -147,9 +156,21 @@ class Asker:
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def send(
-        self, endpoint: str, method: str, path: str, content: bytes | None, *, again: bool, read_s: float
+        self,
+        endpoint: str,
+        method: str,
+        path: str,
+        content: bytes | None,
+        *,
+        again: bool,
+        read_s: float,
+        preload: bool = True,
     ) -> urllib3.BaseHTTPResponse:
-        """One request to one process. Raises as `ask`."""
+        """One request to one process. Raises as `ask`.
+
+        Args:
+            preload: read the reply's body; else the caller reads and closes it.
+        """
         try:
             reply = self._pool.request(
                 method,
@@ -158,6 +179,7 @@ class Asker:
                 headers=self._headers,
                 retries=False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                preload_content=preload,
                 redirect=False,
             )
         except HTTPError as error:
@@ -173,6 +195,9 @@ class Asker:
             ) from error
         if reply.status < 300:
             return reply
+        if not preload:
+            reply.read(cache_content=True)
+            reply.release_conn()
         raise error_of(reply, endpoint=endpoint, again=again)
 
 
@@ -312,3 +337,158 @@ class HttpControl(ControlPort, OperatorPort):
     def _one(self, kind: type[T], method: str, path: str, body: Any = None, *, again: bool = True) -> T:
         found: T = self._asker.ask(method, path, kind, body, again=again)
         return found
+
+
+CHANGE_S: Final = 60.0
+"""How long a change or a checkpoint of a node may take: it waits for a commit."""
+
+COMPACT_S: Final = 600.0
+"""How long a compaction of a node may take."""
+
+_VALUES: Final = msgspec.msgpack.Decoder(list[bytes | None])
+
+
+class HttpNode(NodePort):
+    """A node behind a URL. Thread-safe.
+
+    Args:
+        token: of the fleet; None: it has none.
+        read_s: how long a read or a location may take; the node's own wait for an LSN is shorter.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, read_s: float = 30.0, environment: Environment | None = None
+    ) -> None:
+        self._asker = Asker(url, token=token, environment=environment, patience_s=0)
+        self._url = self._asker.endpoints[0]
+        self._read_s = read_s
+
+    def __repr__(self) -> str:
+        return f"HttpNode({self._url!r})"
+
+    def close(self) -> None:
+        """Close all connections; again is a no-op."""
+        self._asker.close()
+
+    def _ask(self, method: str, path: str, kind: Any = None, body: Any = None, *, read_s: float | None = None) -> Any:
+        return self._asker.ask(method, path, kind, body, again=False, read_s=read_s or self._read_s)
+
+    def _read(
+        self, method: str, path: str, content: bytes | None = None, *, preload: bool = True, **query: Any
+    ) -> urllib3.BaseHTTPResponse:
+        """A request that changes nothing, so no answer is `Unavailable`."""
+        asked = urlencode({name: value for name, value in query.items() if value is not None})
+        path += f"?{asked}" if asked else ""
+        try:
+            return self._asker.send(
+                self._url, method, path, content, again=True, read_s=self._read_s, preload=preload
+            )
+        except OutcomeUnknown as error:
+            raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
+
+    def put_location(self, location: Location) -> None:
+        self._ask("PUT", f"{_tenant(location.tenant)}/location", None, location)
+
+    def locations(self) -> list[Held]:
+        return cast(list[Held], self._ask("GET", f"{NODE_API}/locations", list[Held]))
+
+    def utilization(self) -> Utilization:
+        """How much of its memory the node uses."""
+        return cast(Utilization, self._ask("GET", f"{NODE_API}/utilization", Utilization))
+
+    def timelines(self, tenant: str) -> list[TimelineInfo]:
+        return cast(list[TimelineInfo], self._ask("GET", f"{_tenant(tenant)}/timelines", list[TimelineInfo]))
+
+    def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        path = f"{_tenant(tenant)}/changes"
+        return cast(TimelineInfo, self._ask("POST", path, TimelineInfo, change, read_s=CHANGE_S))
+
+    def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
+        text = urlsafe_b64encode(key).decode()
+        path = f"{_timeline(tenant, timeline)}/value"
+        reply = self._read("GET", path, key=text, lsn=lsn, at_least=at_least or None)
+        return Found(reply.data if reply.status == 200 else None, int(reply.headers[LSN_HEADER]))
+
+    def get_many(
+        self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
+    ) -> list[bytes | None]:
+        body = msgspec.msgpack.encode(KeysBody(list(keys), lsn, at_least))
+        reply = self._read("POST", f"{_timeline(tenant, timeline)}/values", body)
+        try:
+            return _VALUES.decode(reply.data)
+        except msgspec.MsgspecError as error:
+            raise UnsupportedFormat(f"The reply of {self._url} is not a list of values: {error}.") from error
+
+    def scan(
+        self,
+        tenant: str,
+        timeline: str,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        lsn: int | None = None,
+        at_least: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        reply = self._read(
+            "GET",
+            f"{_timeline(tenant, timeline)}/rows",
+            preload=False,
+            start=None if start is None else urlsafe_b64encode(start).decode(),
+            end=None if end is None else urlsafe_b64encode(end).decode(),
+            lsn=lsn,
+            at_least=at_least or None,
+        )
+        return _batches(reply, self._url)
+
+    def checkpoint(self, tenant: str) -> int:
+        path = f"{_tenant(tenant)}/checkpoint"
+        return cast(CheckpointBody, self._ask("POST", path, CheckpointBody, read_s=CHANGE_S)).txn
+
+    def compact(self, tenant: str, timeline: str) -> None:
+        self._ask("POST", f"{_timeline(tenant, timeline)}/compact", read_s=COMPACT_S)
+
+    def lag(self, tenant: str) -> dict[str, int]:
+        return cast(dict[str, int], self._ask("GET", f"{_tenant(tenant)}/lag", dict[str, int]))
+
+
+class _Body(io.RawIOBase):
+    """A reply's body as a file that knows its last bytes."""
+
+    def __init__(self, reply: urllib3.BaseHTTPResponse) -> None:
+        self._reply = reply
+        self.last = b""
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def read(self, size: int = -1) -> bytes:
+        found = self._reply.read(None if size < 0 else size)
+        self.last = (self.last + found[-8:])[-8:]
+        return found
+
+
+def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBatch]:
+    """The batches of a scan as they arrive. Raises `Unavailable` when the reply is cut off."""
+    body = _Body(reply)
+    try:
+        with pa.ipc.open_stream(pa.PythonFile(body, mode="r")) as stream:
+            yield from stream
+        if body.last != END_OF_STREAM or body.read():  # the last read takes what ends the reply off the connection
+            raise HTTPError("the stream has no end")
+    except (HTTPError, pa.ArrowException, OSError, ValueError) as error:
+        reply.close()
+        raise Unavailable(
+            f"{url} interrupted a scan: read on behind the last key, at the same LSN.", kind="scan_interrupted"
+        ) from error
+    finally:
+        reply.release_conn()
+
+
+def _tenant(tenant: str) -> str:
+    return f"{NODE_API}/tenants/{encoded(tenant)}"
+
+
+def _timeline(tenant: str, timeline: str) -> str:
+    return f"{_tenant(tenant)}/timelines/{encoded(timeline)}"

@@ -35,6 +35,7 @@ from lakebed.fleet.node.attached import (
     not_attached,
     stale_generation,
 )
+from lakebed.fleet.node.bodies import Utilization
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.options import NodeOptions
@@ -64,6 +65,8 @@ from lakebed.runtime import Environment
 R = TypeVar("R")
 
 _LOG: Final = logger("fleet")
+
+_PROBLEMS_MAX: Final = 100
 
 _LOADS_MAX: Final = 500
 """Most tenants in one heartbeat."""
@@ -491,6 +494,29 @@ class Node(NodePort):
         at_least: int = 0,
     ) -> Iterator[pa.RecordBatch]:
         return self._reads.scan(self._attached(tenant), timeline, start, end, lsn=lsn, at_least=at_least)
+
+    def is_ready(self, tenant: str, timeline: str, lsn: int) -> bool:
+        """Whether an LSN of a timeline can be read without waiting. Cost: some lookups."""
+        attached = self._tenants.get(tenant)
+        if attached is None or attached.state is TenantState.ATTACHING:
+            return attached is None
+        found = attached.find(timeline)
+        return found.last_lsn >= lsn
+
+    def utilization(self) -> Utilization:
+        """How much of its memory the node uses. Cost: no request."""
+        context, tenants = self._context, list(self._tenants.values())
+        problems = {one.tenant: f"{one.problem.kind}: {one.problem}" for one in tenants if one.problem is not None}
+        return Utilization(
+            tenant_count=len(tenants),
+            loaded_count=sum(1 for one in tenants if any(each.is_loaded for each in one.timelines.values())),
+            unflushed_bytes=context.budget.size_bytes,
+            memtable_bytes_max=context.options.memtable_bytes_max,
+            cached_bytes=context.cache.size_bytes,
+            cache_bytes=context.options.cache_bytes,
+            lag_rows=sum(one.lag_rows for one in tenants),
+            problems=dict(sorted(problems.items())[:_PROBLEMS_MAX]),
+        )
 
     def _attached(self, tenant: str) -> AttachedTenant:
         """A tenant that can be read. Raises `Unavailable` (``not_attached``)."""

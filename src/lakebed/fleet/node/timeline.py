@@ -114,6 +114,11 @@ class Timeline:
         return 0 if self._tree is None else self._tree.unflushed_bytes
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether something was read or ingested."""
+        return self._tree is not None
+
+    @property
     def is_flushed(self) -> bool:
         """Whether all rows are in files."""
         return self._tree is None or (self._tree.active.is_empty and not self._tree.waiting_count)

@@ -1,0 +1,317 @@
+"""A node as an HTTP service: what `lakebed.http` needs of it, and its routes.
+
+Owns: the site, the one token, and how batches of a scan become a stream. A request for a tenant that is not attached is
+answered 421 (`not_attached`), one for an LSN that is not ingested in time 425 (`lsn_not_reached`).
+"""
+
+from __future__ import annotations
+
+import binascii
+import hmac
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+from typing_extensions import Buffer
+
+import lakebed
+from lakebed.errors import InvalidRequest
+from lakebed.fleet.node.bodies import (
+    API,
+    ARROW_TYPE,
+    BODY_BYTES_MAX,
+    END_OF_STREAM,
+    LSN_HEADER,
+    CheckpointBody,
+    KeysBody,
+    Utilization,
+)
+from lakebed.fleet.node.node import Node
+from lakebed.fleet.ports import Held, Location, TimelineChange, TimelineInfo
+from lakebed.http import errors
+from lakebed.http.application import build
+from lakebed.http.call import Call
+from lakebed.http.declaration import Endpoint, Parameter, Routes
+from lakebed.http.gate import Gate
+from lakebed.http.openapi import PathParameter, Service, describe
+from lakebed.http.replies import StreamedResponse, empty, json
+from lakebed.http.serving import Serving
+from lakebed.http.site import Change
+from lakebed.metrics import render
+
+_LSN_MAX: Final = (1 << 53) - 1
+
+_STATUSES: Final = {
+    "not_attached": 421,
+    "file_gone": 421,
+    "lsn_not_reached": 425,
+    "log_forked": 409,
+    "row_too_large": 413,
+}
+
+_TENANT: Final = "/tenants/{tenant}"
+_TIMELINE: Final = _TENANT + "/timelines/{timeline}"
+
+_AT: Final = (
+    Parameter("lsn", "As of which LSN to read; the newest ingested by default.", kind="integer", bounds=(0, _LSN_MAX)),
+    Parameter("at_least", "An LSN that has to be ingested first.", kind="integer", bounds=(0, _LSN_MAX)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A process that knows the token."""
+
+    id: str = "fleet"
+
+
+class NodeSite:
+    """A node, as `lakebed.http` serves it.
+
+    Args:
+        serving: limits, threads and logs.
+        token: what callers send as ``Authorization: Bearer <token>``; None: they need none.
+        on_close: called when no request runs any more.
+    """
+
+    def __init__(
+        self, serving: Serving, node: Node, *, token: str | None, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self.serving = serving
+        self.node = node
+        self._token = token
+        self._on_close = on_close
+
+    async def authenticate(self, header: bytes | None) -> Caller:
+        """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
+        if self._token is None:
+            return Caller()
+        scheme, _, sent = (header or b"").strip().partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), self._token.encode()):
+            raise errors.unauthorized("The node needs the fleet's token: send Authorization: Bearer <token>.")
+        return Caller()
+
+    def authorize(self, principal: Caller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+        """Who knows the token may do everything."""
+
+    def new_call(self, scope: Scope, receive: Receive, *, principal: Caller | None, request_id: str) -> NodeCall:
+        """What handlers take."""
+        return NodeCall(self, scope, receive, request_id=request_id)
+
+    async def audit(self, change: Change) -> None:
+        """Nothing is audited."""
+
+    def error_reply(self, error: BaseException, *, request_id: str, statuses: Mapping[str, int]) -> Response:
+        """The generic table of statuses, and the node's own."""
+        return errors.error_reply(error, request_id=request_id, statuses={**_STATUSES, **statuses})
+
+    def close(self) -> None:
+        """Wait for running calls, then close the node."""
+        self.serving.pools.close()
+        try:
+            if self._on_close is not None:
+                self._on_close()
+        finally:
+            self.serving.close_log()
+
+
+class NodeCall(Call):
+    """A request of the service."""
+
+    __slots__ = ("site",)
+
+    def __init__(self, site: NodeSite, scope: Scope, receive: Receive, *, request_id: str) -> None:
+        super().__init__(site.serving, scope, receive, request_id=request_id)
+        self.site = site
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.site.node
+
+    @property
+    def tenant(self) -> str:
+        """The path's tenant."""
+        return self.path["tenant"]
+
+    @property
+    def timeline(self) -> str:
+        """The path's timeline, a name or an id."""
+        return self.path["timeline"]
+
+    def key(self, name: str) -> bytes | None:
+        """A key in the query, as URL-safe base64; None: it is missing."""
+        text = self.query.get(name)
+        try:
+            return None if text is None else urlsafe_b64decode(text.encode("ascii"))
+        except (binascii.Error, ValueError) as error:
+            raise InvalidRequest(
+                f"{name}={text!r} is not URL-safe base64: encode the key.", kind="invalid_query"
+            ) from error
+
+    def at(self) -> tuple[int | None, int]:
+        """The LSN to read at, and the one to wait for."""
+        lsn = self.integer("lsn", default=-1, low=0, high=_LSN_MAX)
+        return None if lsn < 0 else lsn, self.integer("at_least", default=0, low=0, high=_LSN_MAX)
+
+
+NODE: Final = Routes[NodeCall]("node")
+SERVICE: Final = Routes[NodeCall]("service")
+
+
+@NODE.add(
+    "GET", _TIMELINE + "/value", "get", needs="read", gives={200: bytes, 204: None},
+    parameters=(Parameter("key", "The key, as URL-safe base64.", required=True), *_AT),
+)  # fmt: skip
+async def get(call: NodeCall) -> Response:
+    """Read the value of a key; 204 if it has none."""
+    key, (lsn, at_least) = call.key("key"), call.at()
+    if key is None:
+        raise InvalidRequest("The query has no key: add it.", kind="missing_parameter")
+    node, tenant, timeline = call.node, call.tenant, call.timeline
+    if call.serving.reads_inline and node.is_ready(tenant, timeline, max(lsn or 0, at_least)):
+        found = node.get(tenant, timeline, key, lsn=lsn, at_least=at_least)
+    else:
+        found = await call.quick(node.get, tenant, timeline, key, lsn=lsn, at_least=at_least)
+    headers = {LSN_HEADER: str(found.lsn)}
+    if found.value is None:
+        return Response(status_code=204, headers=headers)
+    return Response(found.value, headers=headers, media_type="application/octet-stream")
+
+
+@NODE.add("POST", _TIMELINE + "/values", "getMany", needs="read", takes=bytes, gives={200: bytes})
+async def get_many(call: NodeCall) -> Response:
+    """Read the values of many keys, as MessagePack, in the order asked."""
+    try:
+        asked = msgspec.msgpack.decode(await call.body(bytes_max=BODY_BYTES_MAX), type=KeysBody)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not a list of keys: {error}.", kind="invalid_body") from error
+    _check_lsn(asked.lsn or 0)
+    _check_lsn(asked.at_least)
+    found = await call.quick(
+        call.node.get_many, call.tenant, call.timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least
+    )
+    return Response(msgspec.msgpack.encode(found), media_type="application/msgpack")
+
+
+def _check_lsn(lsn: int) -> None:
+    if not 0 <= lsn <= _LSN_MAX:
+        raise InvalidRequest(f"{lsn} is not an LSN: use a whole number from 0.", kind="invalid_lsn")
+
+
+@NODE.add(
+    "GET", _TIMELINE + "/rows", "scan", needs="read", gives={200: bytes},
+    parameters=(
+        Parameter("start", "The first key, as URL-safe base64."),
+        Parameter("end", "The key behind the last."),
+        *_AT,
+    ),
+)  # fmt: skip
+async def scan(call: NodeCall) -> Response:
+    """Read a range of keys as an Arrow IPC stream; the schema's metadata has the LSN."""
+    start, end, (lsn, at_least) = call.key("start"), call.key("end"), call.at()
+    node, tenant, timeline = call.node, call.tenant, call.timeline
+    chunks = await call.download(lambda: _stream(node.scan(tenant, timeline, start, end, lsn=lsn, at_least=at_least)))
+    return StreamedResponse(chunks, 200, {"content-type": ARROW_TYPE})
+
+
+def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Buffer]:
+    """The messages of an Arrow IPC stream, without copies."""
+    is_first = True
+    for batch in batches:
+        if is_first:
+            yield batch.schema.serialize()
+            is_first = False
+        yield batch.serialize()
+    yield END_OF_STREAM
+
+
+@NODE.add("PUT", _TENANT + "/location", "putLocation", needs="admin", takes=Location, gives={204: None})
+async def put_location(call: NodeCall) -> Response:
+    """Attach, change or detach a tenant."""
+    location = await call.read(Location)
+    if location.tenant != call.tenant:
+        raise InvalidRequest("The body names another tenant than the path: make them equal.", kind="invalid_body")
+    call.node.put_location(location)
+    return empty()
+
+
+@NODE.add("GET", "/locations", "locations", needs="read", gives={200: list[Held]})
+async def locations(call: NodeCall) -> Response:
+    """List the tenants that the node has."""
+    return json(call.node.locations())
+
+
+@NODE.add("GET", "/utilization", "utilization", needs="read", gives={200: Utilization})
+async def utilization(call: NodeCall) -> Response:
+    """Get how much of its memory the node uses."""
+    return json(call.node.utilization())
+
+
+@NODE.add("GET", _TENANT + "/timelines", "timelines", needs="read", gives={200: list[TimelineInfo]})
+async def timelines(call: NodeCall) -> Response:
+    """List the timelines of a tenant."""
+    return json(await call.quick(call.node.timelines, call.tenant))
+
+
+@NODE.add("POST", _TENANT + "/changes", "change", needs="write", takes=TimelineChange, gives={200: TimelineInfo})
+async def change(call: NodeCall) -> Response:
+    """Create, branch, pin, delete, detach or restore a timeline; answered when it is committed."""
+    return json(await call.transfer(call.node.change, call.tenant, await call.read(TimelineChange)))
+
+
+@NODE.add("POST", _TENANT + "/checkpoint", "checkpoint", needs="write", gives={200: CheckpointBody})
+async def checkpoint(call: NodeCall) -> Response:
+    """Flush and commit what is ingested."""
+    return json(CheckpointBody(await call.transfer(call.node.checkpoint, call.tenant)))
+
+
+@NODE.add("POST", _TIMELINE + "/compact", "compact", needs="write", gives={204: None})
+async def compact(call: NodeCall) -> Response:
+    """Merge all files of a timeline into one run."""
+    await call.transfer(call.node.compact, call.tenant, call.timeline)
+    return empty()
+
+
+@NODE.add("GET", _TENANT + "/lag", "lag", needs="read", gives={200: dict[str, int]})
+async def lag(call: NodeCall) -> Response:
+    """Get the rows in the log that are not ingested, by timeline id."""
+    return json(await call.quick(call.node.lag, call.tenant))
+
+
+@SERVICE.add("GET", "/healthcheck", "health", needs=None, gives={200: dict[str, str]})
+async def health(call: NodeCall) -> Response:
+    """Check that the service answers."""
+    return json({"status": "ok", "node": call.node.name, "version": lakebed.__version__})
+
+
+@SERVICE.add("GET", "/metrics", "metrics", needs=None, gives={200: str})
+async def metrics(call: NodeCall) -> Response:
+    """Get counters and latencies in Prometheus format."""
+    return Response(render(with_names=False), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@SERVICE.add("GET", "/openapi.json", "openapi", needs=None, gives={200: dict[str, Any]})
+async def openapi(call: NodeCall) -> Response:
+    """Get the OpenAPI description."""
+    return json(description())
+
+
+ROUTES: Final = {API: NODE, "": SERVICE}
+
+
+def description() -> dict[str, Any]:
+    """The OpenAPI description."""
+    name = "[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+    parts = {"tenant": PathParameter("A tenant.", name), "timeline": PathParameter("A timeline's name or id.", name)}
+    return describe(Service("lakebed fleet node", lakebed.__version__, "A node of a fleet.", parts), ROUTES)
+
+
+def application(site: NodeSite) -> Gate[Caller, NodeCall]:
+    """The ASGI application of a site."""
+    return build(site, ROUTES)

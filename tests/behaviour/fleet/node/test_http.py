@@ -1,0 +1,162 @@
+"""A node over HTTP: the same answers and the same errors as by direct calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import urllib3
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.fleet.http_ports import HttpNode
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.log.port import rows_of
+from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.node.node import Node
+from lakebed.fleet.node.service import Caller, NodeCall, NodeSite, application
+from lakebed.fleet.ports import Location, TimelineChange
+from lakebed.http.listening import bind, url_of
+from lakebed.http.options import HttpOptions
+from lakebed.http.process import RunningServer
+from lakebed.http.serving import Serving
+from lakebed.ids import new_uuid
+from worlds.fleet_node import TENANT, Fleet
+
+TOKEN = "a-token-of-the-fleet"
+
+
+@dataclass
+class Running:
+    """A node that is served."""
+
+    fleet: Fleet
+    node: Node
+    url: str
+    server: RunningServer[Caller, NodeCall]
+
+    def client(self, token: str | None = TOKEN) -> HttpNode:
+        """A client of it."""
+        return HttpNode(self.url, token=token)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    """A node with some rows on a free loopback port."""
+    fleet = Fleet(policy=Policy(retain_rows=20))
+    node = fleet.node("a")
+    options = HttpOptions()
+    listener = bind("127.0.0.1", 0, backlog=options.backlog)
+    url = url_of("127.0.0.1", listener)
+    serving = Serving.open(
+        "node", options=options, environment=fleet.environment, authority=url.partition("://")[2], reads_inline=True
+    )
+    site = NodeSite(serving, node, token=TOKEN)
+    with RunningServer(application(site), site, listener) as server:
+        yield Running(fleet, node, url, server)
+
+
+def test_reads_are_those_of_the_node(running: Running) -> None:
+    """get, get_many and scan at every LSN, and what is refused."""
+    fleet, client = running.fleet, running.client()
+    last = fleet.append(rows=50)
+    state = fleet.oracle.state(MAIN, last)
+    keys = [b"key-%04d" % number for number in range(45)]
+    assert client.get(TENANT, MAIN, keys[0], at_least=last).lsn == last
+    assert client.get_many(TENANT, MAIN, keys, lsn=last) == [state.get(key) for key in keys]
+    for key in keys:
+        assert client.get(TENANT, MAIN, key).value == state.get(key)
+    batches = list(client.scan(TENANT, MAIN, b"key-0010", b"key-0030", lsn=last))
+    found = {k: v for b in batches for k, v in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)}
+    assert found == {key: value for key, value in state.items() if b"key-0010" <= key < b"key-0030"}
+    assert batches[0].schema.metadata == {b"lsn": b"%d" % last}
+    nothing = list(client.scan(TENANT, MAIN, b"x", b"y"))
+    assert [batch.num_rows for batch in nothing] == [0]
+    assert nothing[0].schema.metadata == {b"lsn": b"%d" % last}
+    assert client.lag(TENANT) == {MAIN: 0}
+    assert client.utilization().tenant_count == 1
+
+
+def test_changes_over_http(running: Running) -> None:
+    """Changes, checkpoints, compactions and locations work as by direct calls, and can be repeated."""
+    fleet, client = running.fleet, running.client()
+    last = fleet.append(rows=50)
+    client.get(TENANT, MAIN, b"x", at_least=last)
+    txn = client.checkpoint(TENANT)
+    assert fleet.control.committed == txn == client.checkpoint(TENANT)
+    branch = TimelineChange(kind="branch", name="b", id="id-b", parent=MAIN)
+    info = client.change(TENANT, branch)
+    assert (info.id, info.branch_lsn, info.parent) == ("id-b", last, MAIN)
+    assert client.change(TENANT, branch) == info
+    assert [one.name for one in client.timelines(TENANT)] == [MAIN, "b"]
+    client.compact(TENANT, MAIN)
+    held = client.locations()
+    assert [(one.tenant, one.generation) for one in held] == [(TENANT, 1)]
+    client.put_location(Location(TENANT, 1, None))
+    running.fleet.work("a")
+    assert client.locations() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "status", "path"),
+    [
+        (Unavailable, "not_attached", 421, "tenants/other/timelines/main/value?key=YQ=="),
+        (NotFound, "timeline_not_found", 404, f"tenants/{TENANT}/timelines/other/value?key=YQ=="),
+        (Unavailable, "lsn_not_reached", 425, f"tenants/{TENANT}/timelines/main/value?key=YQ==&at_least=9"),
+        (InvalidRequest, "empty_key", 400, f"tenants/{TENANT}/timelines/main/value?key="),
+        (InvalidRequest, "missing_parameter", 400, f"tenants/{TENANT}/timelines/main/value"),
+        (InvalidRequest, "invalid_query", 400, f"tenants/{TENANT}/timelines/main/value?key=a"),
+        (InvalidRequest, "invalid_query", 400, f"tenants/{TENANT}/timelines/main/value?key=YQ==&lsn=-1"),
+    ],
+)
+def test_refusals(running: Running, error: type[LakebedError], kind: str, status: int, path: str) -> None:
+    """Each wrong request gets a clear status and kind."""
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    reply = urllib3.request("GET", f"{running.url}/node/v1/{path}", headers=headers, retries=False)
+    assert (reply.status, reply.headers["x-lakebed-error"]) == (status, kind)
+    assert reply.headers["x-lakebed-error-class"] == error.__name__
+
+
+def test_errors_come_back_as_they_were(running: Running) -> None:
+    """The client raises what the node raised."""
+    client = running.client()
+    with pytest.raises(InvalidRequest) as caught:
+        running.client("wrong").locations()
+    assert caught.value.kind == "unauthorized"
+    with pytest.raises(AlreadyExists):
+        client.change(TENANT, TimelineChange(kind="create", name=MAIN, id="x"))
+    with pytest.raises(InvalidRequest) as caught:
+        client.change(TENANT, TimelineChange(kind="branch", name="b", id="b", parent=MAIN, lsn=9))
+    assert caught.value.kind == "lsn_not_committed"
+    with pytest.raises(Conflict) as stale:
+        client.put_location(Location(TENANT, 0, None))
+    assert stale.value.kind == "stale_generation"
+    for body in (b"", b"x", b"[]", b"{}", b'{"kind":"branch"}', b'{"kind":1,"name":2}'):
+        reply = urllib3.request(
+            "POST",
+            f"{running.url}/node/v1/tenants/{TENANT}/changes",
+            body=body,
+            headers={"authorization": f"Bearer {TOKEN}"},
+            retries=False,
+        )
+        assert reply.status == 400, body
+
+
+def test_a_scan_that_is_cut_off_is_an_error(running: Running) -> None:
+    """A node that loses its files in the middle of a scan is not taken for the end of the rows."""
+    fleet, client = running.fleet, running.client()
+    for part in range(30):
+        keys = [b"%04d-%04d" % (part, number) for number in range(100)]
+        rows = rows_of(keys, [fleet.rng.randbytes(10_000) for _ in keys])
+        fleet.log.append(log_key(TENANT, MAIN), rows, write_id=new_uuid(fleet.rng))
+        running.node.ingest_once(TENANT)
+        running.node.flush_once(TENANT)
+    scanned = client.scan(TENANT, MAIN)
+    assert next(scanned).num_rows
+    fleet.storage.delete([meta.path for meta in fleet.storage.list()])
+    with pytest.raises(Unavailable) as cut:
+        list(scanned)
+    assert cut.value.kind == "scan_interrupted"
+    with pytest.raises(Unavailable) as gone:
+        list(client.scan(TENANT, MAIN))
+    assert gone.value.kind == "file_gone"
