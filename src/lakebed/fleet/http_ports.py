@@ -34,9 +34,9 @@ from lakebed.fleet.ports import (
     Event,
     FleetAddress,
     Found,
-    Held,
     Heartbeat,
     HeartbeatReply,
+    Held,
     Location,
     NodePort,
     NodeReport,
@@ -380,9 +380,7 @@ class HttpNode(NodePort):
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         path += f"?{asked}" if asked else ""
         try:
-            return self._asker.send(
-                self._url, method, path, content, again=True, read_s=self._read_s, preload=preload
-            )
+            return self._asker.send(self._url, method, path, content, again=True, read_s=self._read_s, preload=preload)
         except OutcomeUnknown as error:
             raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
 
