@@ -17,33 +17,38 @@ Invariants:
   point at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under
   today's name.
 
-Does not know: the files of a deleted tag. Source: table tags proposal, "Periodically Creation & Expiration".
+Source: table tags proposal, "Periodically Creation & Expiration".
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import delete_tags
 from lakebed.table.model import Snapshot, Tag
+from lakebed.table.options import (
+    TAG_AUTOMATIC_COMPLETION,
+    TAG_AUTOMATIC_CREATION,
+    TAG_CREATE_INTERVAL,
+    TAG_CREATE_TIME,
+    TAG_CREATION_DELAY,
+    TAG_CREATION_PERIOD,
+    TAG_CREATION_PERIOD_DURATION,
+    TAG_RETAINED_MAX,
+    TableOptions,
+)
 from lakebed.table.tags import TAG_AUTOMATIC, is_automatic
 from lakebed.table.times import committed_ms, first_written_ms, is_future
-from lakebed.texts import whole_number
 
 PERIODS_MAX = 1000
 """Missed periods completed at once, the newest."""
 
 _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
-_MODES = ("none", "process-time", "watermark", "batch")
-_PERIODS = {"daily": _DAY_MS, "hourly": _HOUR_MS, "two-hours": 2 * _HOUR_MS}
-_TIME_OF_DAY = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 _BATCH_PREFIX = "batch-write-"
 
 
@@ -58,25 +63,25 @@ class AutomaticTagging:
     retained_max: int | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> AutomaticTagging:
-        """From a table's options. Raises `InvalidRequest` that names the option and what it takes."""
-        mode = options.get("tag.automatic-creation")
-        period_ms = _period_ms(options)
-        delay_ms = _delay_ms(options, period_ms)
-        if mode is None:
-            mode = "process-time" if "tag.create-time" in options or "tag.create-interval" in options else "none"
-        if mode not in _MODES:
-            raise _wrong("tag.automatic-creation", mode, f"one of {', '.join(_MODES)}")
-        retained = options.get("tag.num-retained-max")
-        retained_max = None if retained is None else whole_number(retained, minimum=1)
-        if retained is not None and retained_max is None:
-            raise _wrong("tag.num-retained-max", retained, "a whole number, at least 1")
+    def of(cls, values: Mapping[str, str]) -> AutomaticTagging:
+        """By a table's options. Raises `InvalidRequest` that names the option and what it takes."""
+        options = TableOptions(values)
+        interval_ms, delay_ms = options.get(TAG_CREATE_INTERVAL), options.get(TAG_CREATE_TIME)
+        period_ms = interval_ms or options.get(TAG_CREATION_PERIOD_DURATION) or options.get(TAG_CREATION_PERIOD)
+        mode = options.get(TAG_AUTOMATIC_CREATION)
+        if not options.is_set(TAG_AUTOMATIC_CREATION) and (interval_ms is not None or delay_ms is not None):
+            mode = "process-time"
+        if delay_ms is None:
+            delay_ms = options.get(TAG_CREATION_DELAY)
+            if delay_ms >= period_ms:
+                raise InvalidRequest(
+                    f"Option {TAG_CREATION_DELAY.name!r} = {values[TAG_CREATION_DELAY.name]!r} is invalid: use less "
+                    "than the period of the tags.",
+                    kind="invalid_option",
+                    option=TAG_CREATION_DELAY.name,
+                )
         return cls(
-            mode=mode,
-            period_ms=period_ms,
-            delay_ms=delay_ms,
-            complete=options.get("tag.automatic-completion", "false").lower() == "true",
-            retained_max=retained_max,
+            mode, period_ms, delay_ms, options.get(TAG_AUTOMATIC_COMPLETION), retained_max=options.get(TAG_RETAINED_MAX)
         )
 
     def name_of(self, period_start_ms: int) -> str:
@@ -207,38 +212,3 @@ def _surplus(settings: AutomaticTagging, tags: Sequence[Tag], create: Sequence[t
     automatic = [tag.name for tag in tags if is_automatic(tag)] + [name for name, _ in create]
     dated = sorted(automatic, key=lambda name: name.removeprefix(_BATCH_PREFIX))
     return tuple(dated[: max(0, len(dated) - settings.retained_max)])
-
-
-def _period_ms(options: Mapping[str, str]) -> int:
-    interval = options.get("tag.create-interval")
-    if interval is not None:
-        days = whole_number(interval)
-        interval_ms = parse_duration_ms(interval) if days is None else _DAY_MS * days
-        if interval_ms < _DAY_MS or interval_ms % _DAY_MS:
-            raise _wrong("tag.create-interval", interval, "whole days, at least one, such as '1 d'")
-        return interval_ms
-    period = options.get("tag.creation-period-duration", options.get("tag.creation-period", "daily"))
-    period_ms = _PERIODS.get(period) or parse_duration_ms(period)
-    if period_ms < 1000 or period_ms % 1000:
-        raise _wrong("tag.creation-period", period, "daily, hourly, two-hours, or a duration of whole seconds")
-    return period_ms
-
-
-def _delay_ms(options: Mapping[str, str], period_ms: int) -> int:
-    time_of_day = options.get("tag.create-time")
-    if time_of_day is not None:
-        match = _TIME_OF_DAY.fullmatch(time_of_day)
-        if match is None:
-            raise _wrong("tag.create-time", time_of_day, "a time of day 'hh:mm'")
-        return int(match[1]) * _HOUR_MS + int(match[2]) * 60_000
-    delay = options.get("tag.creation-delay", "0 ms")
-    delay_ms = parse_duration_ms(delay)
-    if delay_ms >= period_ms:
-        raise _wrong("tag.creation-delay", delay, "less than tag.creation-period")
-    return delay_ms
-
-
-def _wrong(option: str, value: str, takes: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Option {option!r} cannot be {value!r}: it takes {takes}.", kind="invalid_option", option=option, value=value
-    )

@@ -10,7 +10,11 @@ from collections.abc import Callable
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
-from lakebed.texts import shown
+from lakebed.texts import shown, whole_number
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_PERIODS_MS = {"daily": _DAY_MS, "hourly": _HOUR_MS, "two-hours": 2 * _HOUR_MS}
 
 
 def parse_boolean(text: str) -> bool:
@@ -72,13 +76,29 @@ def parse_bucket(text: str) -> int:
     return number
 
 
-def parse_period(text: str) -> str:
+def parse_period_ms(text: str) -> int:
     """A named period, or a duration of whole seconds."""
-    if text not in ("daily", "hourly", "two-hours"):
-        period_ms = parse_duration_ms(text)
-        if period_ms < 1000 or period_ms % 1000:
-            raise InvalidRequest(f"{shown(text)} is not daily, hourly, two-hours or a duration of whole seconds.")
-    return text
+    period_ms = _PERIODS_MS.get(text) or parse_duration_ms(text)
+    if period_ms < 1000 or period_ms % 1000:
+        raise InvalidRequest(f"{shown(text)} is not daily, hourly, two-hours or a duration of whole seconds.")
+    return period_ms
+
+
+def parse_days_ms(text: str) -> int:
+    """Whole days, at least one: a number, or a duration."""
+    days = whole_number(text)
+    interval_ms = parse_duration_ms(text) if days is None else _DAY_MS * days
+    if interval_ms < _DAY_MS or interval_ms % _DAY_MS:
+        raise InvalidRequest(f"{shown(text)} is not a number of whole days, at least one, such as '1 d'.")
+    return interval_ms
+
+
+def parse_time_of_day_ms(text: str) -> int:
+    """A time of day, ``hh:mm``, in milliseconds since midnight."""
+    match = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])", text)
+    if match is None:
+        raise InvalidRequest(f"{shown(text)} is not a time of day between '00:00' and '23:59'.")
+    return int(match[1]) * _HOUR_MS + int(match[2]) * 60_000
 
 
 def parse_directory(text: str) -> str:

@@ -1,9 +1,8 @@
 """Options of a table: what exists, what it means, and what is refused.
 
-Owns: every known option, with its parser, default and effect; the names are Paimon's.
-
-Invariants: an unknown option, an invalid value and an unsupported value are refused when they are set. A table of
-another client with unknown options is still read.
+Owns: every known option, with its parser, default and effect; the names are Paimon's. Invariants: an unknown option, an
+invalid value and an unsupported value are refused when they are set. A table of another client with unknown options is
+still read.
 """
 
 from __future__ import annotations
@@ -20,13 +19,14 @@ from lakebed.table.option_values import (
     integer,
     parse_boolean,
     parse_bucket,
+    parse_days_ms,
     parse_directory,
     parse_names,
-    parse_period,
+    parse_period_ms,
+    parse_time_of_day_ms,
     parse_weights,
     pattern,
 )
-from lakebed.table.options_refused import COLUMN_PREFIXES, REFUSED
 from lakebed.texts import shown
 
 T = TypeVar("T")
@@ -47,8 +47,9 @@ class Option(Generic[T]):
     """Values of the format that lakebed does not implement."""
     immutable: bool = False
     """Decides the layout of existing files; can be set only when the table is created."""
-    fallback: tuple[str, ...] = ()
-    """Other names of the same option."""
+    refused: str | None = None
+    """What to do instead of an option that only other clients implement. It can be set to its default only: an option
+    that is accepted without effect misleads. In another client's table it has any value: ignoring it loses no row."""
 
 
 _OPTIONS: dict[str, Option[Any]] = {}
@@ -57,9 +58,12 @@ _NO_NAMES: Final[tuple[str, ...]] = ()
 
 def _option(name: str, default: T, parse: Callable[[str], T], doc: str, **members: Any) -> Option[T]:
     option = Option(name, default, parse, doc, **members)
-    for spelling in (name, *option.fallback):
-        _OPTIONS[spelling] = option
+    _OPTIONS[name] = option
     return option
+
+
+def _refused(name: str, default: T, parse: Callable[[str], T], instead: str) -> None:
+    _option(name, default, parse, f"For other clients: {instead}.", refused=instead)
 
 
 _DAY_MS: Final = 86_400_000
@@ -177,8 +181,6 @@ EXTERNAL_PATHS_WEIGHTS = _option(
     parse_weights,
     "With weight-robin: whole numbers above 0, one for each path, by which they are chosen.",
 )
-PATH = _option("path", None, str, "Where other clients find the table; lakebed ignores it.")
-AUTO_CREATE = _option("auto-create", False, parse_boolean, "For other clients; lakebed ignores it.")
 
 # Data files. ---------------------------------------------------------------------------------------------------------
 FILE_FORMAT = _option(
@@ -210,9 +212,6 @@ DATA_FILE_PREFIX = _option(
     pattern(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", "a file name of letters, digits, '_', '.' and '-'"),
     "First part of the names of data files.",
 )
-CHANGELOG_FILE_PREFIX = _option(
-    "changelog-file.prefix", "changelog-", str, "First part of the names of changelog files."
-)
 STATS_MODE = _option(
     "metadata.stats-mode",
     "truncate(16)",
@@ -222,9 +221,6 @@ STATS_MODE = _option(
 READ_BATCH_SIZE = _option("read.batch-size", 65_536, integer(1), "Rows a batch when reading.")
 WRITE_BUFFER_SIZE = _option(
     "write-buffer-size", 256 * _MB, parse_size_bytes, "Bytes buffered a writer before files are cut."
-)
-WRITE_BUFFER_SPILLABLE = _option(
-    "write-buffer-spillable", True, parse_boolean, "For other clients; lakebed ignores it."
 )
 WRITE_ONLY = _option("write-only", False, parse_boolean, "Never compact or expire while writing; a separate job does.")
 
@@ -254,16 +250,6 @@ COMMIT_TIMEOUT = _option("commit.timeout", None, parse_duration_ms, "Time after 
 COMMIT_MIN_RETRY_WAIT = _option("commit.min-retry-wait", 10, parse_duration_ms, "Shortest pause after a lost race.")
 COMMIT_MAX_RETRY_WAIT = _option("commit.max-retry-wait", 10_000, parse_duration_ms, "Longest pause after a lost race.")
 COMMIT_USER_PREFIX = _option("commit.user-prefix", None, str, "First part of generated commit users.")
-COMMIT_FORCE_COMPACT = _option("commit.force-compact", False, parse_boolean, "Compact before every commit.")
-IGNORE_EMPTY_COMMIT = _option(
-    "snapshot.ignore-empty-commit", True, parse_boolean, "Make no snapshot for a commit without changes."
-)
-DYNAMIC_PARTITION_OVERWRITE = _option(
-    "dynamic-partition-overwrite",
-    None,
-    parse_boolean,
-    "An overwrite without a partition replaces only partitions it writes.",
-)
 
 # Snapshots, tags, consumers, branches. -------------------------------------------------------------------------------
 SNAPSHOT_RETAINED_MIN = _option("snapshot.num-retained.min", 10, integer(1), "Newest snapshots expiry always keeps.")
@@ -274,15 +260,6 @@ SNAPSHOT_TIME_RETAINED = _option(
     "snapshot.time-retained", _HOUR_MS, parse_duration_ms, "Age at which snapshots may expire."
 )
 SNAPSHOT_EXPIRE_LIMIT = _option("snapshot.expire.limit", 50, integer(1), "Snapshots one run of expiry removes at most.")
-SNAPSHOT_EXPIRE_MODE = _option(
-    "snapshot.expire.execution-mode", "sync", choice("sync", "async"), "For other clients; lakebed expires when asked."
-)
-SNAPSHOT_CLEAN_EMPTY = _option(
-    "snapshot.clean-empty-directories", False, parse_boolean, "Remove folders that expiry left empty."
-)
-CHANGELOG_RETAINED_MIN = _option("changelog.num-retained.min", None, integer(1), "As for snapshots.")
-CHANGELOG_RETAINED_MAX = _option("changelog.num-retained.max", None, integer(1), "As for snapshots.")
-CHANGELOG_TIME_RETAINED = _option("changelog.time-retained", None, parse_duration_ms, "As for snapshots.")
 TAG_AUTOMATIC_CREATION = _option(
     "tag.automatic-creation",
     "none",
@@ -290,20 +267,20 @@ TAG_AUTOMATIC_CREATION = _option(
     "Which clock makes automatic tags; batch tags every batch commit.",
 )
 TAG_CREATION_PERIOD = _option(
-    "tag.creation-period", "daily", parse_period, "Period of automatic tags: daily, hourly, two-hours, or a duration."
+    "tag.creation-period",
+    _DAY_MS,
+    parse_period_ms,
+    "Period of automatic tags: daily, hourly, two-hours, or a duration.",
 )
 TAG_CREATION_PERIOD_DURATION = _option(
-    "tag.creation-period-duration", None, parse_duration_ms, "Period of automatic tags as a duration."
+    "tag.creation-period-duration", None, parse_period_ms, "Period of automatic tags as a duration."
 )
 TAG_CREATION_DELAY = _option("tag.creation-delay", 0, parse_duration_ms, "How long after its period a tag is made.")
 TAG_CREATE_TIME = _option(
-    "tag.create-time",
-    None,
-    pattern(r"([01][0-9]|2[0-3]):[0-5][0-9]", "a time of day between '00:00' and '23:59'"),
-    "Time of day 'hh:mm' at which daily tags are made.",
+    "tag.create-time", None, parse_time_of_day_ms, "Time of day 'hh:mm' at which daily tags are made."
 )
 TAG_CREATE_INTERVAL = _option(
-    "tag.create-interval", None, parse_duration_ms, "Whole days, at least one, between automatic tags."
+    "tag.create-interval", None, parse_days_ms, "Whole days, at least one, between automatic tags."
 )
 TAG_RETAINED_MAX = _option(
     "tag.num-retained-max", None, integer(1), "Automatic tags kept; tags a person made never count."
@@ -314,47 +291,11 @@ TAG_DEFAULT_TIME_RETAINED = _option(
 TAG_AUTOMATIC_COMPLETION = _option(
     "tag.automatic-completion", False, parse_boolean, "Make the tags of missed periods too."
 )
-TAG_PERIOD_FORMATTER = _option(
-    "tag.period-formatter",
-    "with_dashes",
-    choice("with_dashes", "without_dashes", "without_dashes_and_spaces"),
-    "How automatic tags are named.",
-)
-TAG_BATCH_CUSTOMIZED_NAME = _option("tag.batch-customized-name", None, str, "Name of tags made by batch commits.")
 TAG_TIME_EXPIRE_ENABLED = _option(
     "tag.time-expire-enabled", True, parse_boolean, "Whether expiry of tags looks at lifetimes."
 )
-CONSUMER_ID = _option("consumer-id", None, str, "Name under which a stream's progress is kept.")
-CONSUMER_EXPIRATION = _option(
-    "consumer.expiration-time", None, parse_duration_ms, "Age at which a consumer no longer holds snapshots."
-)
-CONSUMER_MODE = _option("consumer.mode", "exactly-once", choice("exactly-once", "at-least-once"), "For streams.")
-CONSUMER_IGNORE_PROGRESS = _option("consumer.ignore-progress", False, parse_boolean, "For streams.")
-BRANCH = _option("branch", "main", str, "Branch to read and write.")
 
 # Reading. ------------------------------------------------------------------------------------------------------------
-SCAN_MODE = _option(
-    "scan.mode",
-    "default",
-    choice(
-        "default",
-        "latest-full",
-        "latest",
-        "from-snapshot",
-        "from-snapshot-full",
-        "from-timestamp",
-        "full",
-        "incremental",
-    ),
-    "Where a read begins.",
-)
-SCAN_TAG_NAME = _option("scan.tag-name", None, str, "Tag to read.")
-SCAN_SNAPSHOT_ID = _option("scan.snapshot-id", None, integer(1), "Snapshot to read.")
-SCAN_VERSION = _option("scan.version", None, str, "Version to read: snapshot id, tag or branch.")
-SCAN_TIMESTAMP = _option("scan.timestamp", None, str, "Time to read at, as text.")
-SCAN_TIMESTAMP_MILLIS = _option("scan.timestamp-millis", None, integer(0), "Time to read at, Unix ms.")
-SCAN_MANIFEST_PARALLELISM = _option("scan.manifest.parallelism", 16, integer(1), "Manifests read at once.")
-SCAN_FALLBACK_BRANCH = _option("scan.fallback-branch", None, str, "Branch read for missing partitions.")
 SOURCE_SPLIT_TARGET_SIZE = _option("source.split.target-size", 128 * _MB, parse_size_bytes, "Bytes a split aims at.")
 SOURCE_SPLIT_OPEN_FILE_COST = _option(
     "source.split.open-file-cost", 4 * _MB, parse_size_bytes, "Least bytes a file counts for."
@@ -371,19 +312,10 @@ COMPACTION_SIZE_RATIO = _option(
 COMPACTION_MAX_SIZE_AMPLIFICATION = _option(
     "compaction.max-size-amplification-percent", 200, integer(0), "Percent of extra data at which all runs are merged."
 )
-COMPACTION_OPTIMIZATION_INTERVAL = _option(
-    "compaction.optimization-interval", None, parse_duration_ms, "How often a full compaction happens."
-)
 COMPACTION_SORTED_RUN_TRIGGER = _option(
     "num-sorted-run.compaction-trigger", 5, integer(2), "Sorted runs of a bucket that make it worth compacting."
 )
-SORTED_RUN_STOP_TRIGGER = _option(
-    "num-sorted-run.stop-trigger", None, integer(2), "For other clients; lakebed ignores it."
-)
 LEVEL_COUNT = _option("num-levels", None, integer(2), "Levels of a bucket; default: the trigger plus one.")
-COMPACTION_FORCE_UP_LEVEL_0 = _option(
-    "compaction.force-up-level-0", False, parse_boolean, "Compaction always takes level 0."
-)
 CHANGELOG_PRODUCER = _option(
     "changelog-producer",
     "none",
@@ -414,19 +346,80 @@ DATA_EVOLUTION = _option(
     unsupported=("true",),
     immutable=True,
 )
-BLOOM_FILTER_COLUMNS = _option(
-    "file-index.bloom-filter.columns",
-    _NO_NAMES,
-    parse_names,
-    "Columns other clients build bloom filters for; lakebed ignores it.",
+
+# Options that only other clients implement. --------------------------------------------------------------------------
+_NO_STREAMS: Final = "lakebed keeps no progress of streams"
+_NO_CHANGELOGS: Final = "lakebed writes and keeps no changelogs"
+_NO_METASTORE: Final = "lakebed registers nothing in a metastore"
+_refused("path", None, str, "the catalog says where a table is")
+_refused("auto-create", False, parse_boolean, "create tables with create_table")
+_refused("changelog-file.prefix", "changelog-", str, _NO_CHANGELOGS)
+_refused("write-buffer-spillable", True, parse_boolean, "lakebed writes files when the buffer is full and never spills")
+_refused("commit.force-compact", False, parse_boolean, "compact with compact(), in a process of its own if you like")
+_refused("snapshot.ignore-empty-commit", True, parse_boolean, "a commit without changes makes no snapshot")
+_refused("dynamic-partition-overwrite", None, parse_boolean, "pass dynamic=True or dynamic=False to each overwrite")
+_refused("snapshot.expire.execution-mode", "sync", choice("sync", "async"), "expiry runs when it is called")
+_refused(
+    "snapshot.clean-empty-directories",
+    False,
+    parse_boolean,
+    "object stores have no folders, and empty local folders do no harm",
 )
-METASTORE_PARTITIONED = _option(
-    "metastore.partitioned-table", False, parse_boolean, "For other clients; lakebed ignores it."
+_refused("changelog.num-retained.min", None, integer(1), _NO_CHANGELOGS)
+_refused("changelog.num-retained.max", None, integer(1), _NO_CHANGELOGS)
+_refused("changelog.time-retained", None, parse_duration_ms, _NO_CHANGELOGS)
+_refused(
+    "tag.period-formatter",
+    "with_dashes",
+    choice("with_dashes", "without_dashes", "without_dashes_and_spaces"),
+    "names of digits alone would read as snapshot ids",
 )
-METASTORE_TAG_TO_PARTITION = _option("metastore.tag-to-partition", None, str, "For other clients; lakebed ignores it.")
+_refused("tag.batch-customized-name", None, str, "tags of batch commits are named after their day")
+_refused("consumer-id", None, str, _NO_STREAMS)
+_refused("consumer.expiration-time", None, parse_duration_ms, "a consumer holds its snapshots until it is deleted")
+_refused("consumer.mode", "exactly-once", choice("exactly-once", "at-least-once"), _NO_STREAMS)
+_refused("consumer.ignore-progress", False, parse_boolean, _NO_STREAMS)
+_refused("branch", "main", str, "open the branch with branch=")
+_refused(
+    "scan.mode",
+    "default",
+    choice(
+        "default",
+        "latest-full",
+        "latest",
+        "from-snapshot",
+        "from-snapshot-full",
+        "from-timestamp",
+        "full",
+        "incremental",
+    ),
+    "a read takes version= or timestamp_ms=",
+)
+_refused("scan.tag-name", None, str, "a read takes version='tag.<name>'")
+_refused("scan.snapshot-id", None, integer(1), "a read takes version=<id>")
+_refused("scan.version", None, str, "a read takes version=")
+_refused("scan.timestamp", None, str, "a read takes timestamp_ms=")
+_refused("scan.timestamp-millis", None, integer(0), "a read takes timestamp_ms=")
+_refused("scan.manifest.parallelism", 16, integer(1), "lakebed chooses how many manifests it reads at once")
+_refused("scan.fallback-branch", None, str, "a read is of one branch")
+_refused("compaction.optimization-interval", None, parse_duration_ms, "full compactions run when they are called")
+_refused("num-sorted-run.stop-trigger", None, integer(2), "writers never wait for compactions")
+_refused("compaction.force-up-level-0", False, parse_boolean, "compact(full=True) takes every file")
+_refused("file-index.bloom-filter.columns", _NO_NAMES, parse_names, "lakebed builds no bloom filters")
+_refused("metastore.partitioned-table", False, parse_boolean, _NO_METASTORE)
+_refused("metastore.tag-to-partition", None, str, _NO_METASTORE)
 
 OPTIONS: Final[Mapping[str, Option[Any]]] = _OPTIONS
-"""Every option by each of its names."""
+"""Every option by its name."""
+
+COLUMN_PREFIXES: Final[Mapping[str, str]] = {
+    "fields.": "columns have no aggregate functions or options of their own",
+    "parquet.": "lakebed sets the options of Parquet files itself",
+    "orc.": "lakebed writes Parquet files only",
+    "file.compression.per.level": "files of all levels are compressed alike",
+    "file.format.per.level": "lakebed writes Parquet files only",
+}
+"""Beginnings of the names of further options that only other clients implement, each with the same reason."""
 
 IMMUTABLE_OPTIONS: Final = frozenset(name for name, option in OPTIONS.items() if option.immutable)
 """Set when a table is created, never later."""
@@ -443,19 +436,12 @@ class TableOptions:
     values: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, option: Option[T]) -> T:
-        """The option's value, or its default.
-
-        Raises:
-            InvalidRequest: the table has an invalid value.
-        """
-        for name in (option.name, *option.fallback):
-            if name in self.values:
-                return _parsed(name, option, self.values[name])
-        return option.default
+        """The option's value, or its default. Raises `InvalidRequest`: the table has an invalid value."""
+        return _parsed(option.name, option, self.values[option.name]) if self.is_set(option) else option.default
 
     def is_set(self, option: Option[Any]) -> bool:
         """Whether the table sets the option."""
-        return any(name in self.values for name in (option.name, *option.fallback))
+        return option.name in self.values
 
 
 def _parsed(name: str, option: Option[T], text: str) -> T:
@@ -486,9 +472,8 @@ def check_options(
         primary_keys: of the table.
         accepted: beginnings of names that the table's merge engine implements.
 
-    Raises:
-        InvalidRequest: an unknown option (suggests the nearest), an invalid or unsupported value, or options that
-            contradict the kind of table.
+    Raises `InvalidRequest`: an unknown option (suggests the nearest), an invalid or unsupported value, or options that
+    contradict the kind of table.
     """
     check_option_names(values)
     for name, text in values.items():
@@ -504,8 +489,8 @@ def check_options(
                 name, text, next(why for start, why in COLUMN_PREFIXES.items() if name.startswith(start))
             )
         value = _parsed(name, option, text)
-        if option.name in REFUSED and value != option.default:
-            raise unsupported_option(name, text, REFUSED[option.name])
+        if option.refused is not None and value != option.default:
+            raise unsupported_option(name, text, option.refused)
         if text.strip().lower() in option.unsupported:
             raise unsupported_option(name, text)
     options = TableOptions(values)

@@ -1,7 +1,7 @@
 """Every option of a table has a proof: what it changes, or that it is refused. A new option needs one here.
 
 A proof is a function under ``@proves("name", ...)``. It is called with the name, and must fail when the option has no
-effect. An option without proof must be refused: one of `options_refused.REFUSED`, or with the value in `UNSUPPORTED`.
+effect. An option without proof must be refused: one of other clients (`refused`), or with the value in `UNSUPPORTED`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from lakebed.spark.write_tasks import write_task
 from lakebed.table.auto_tags import AutomaticTagging
 from lakebed.table.dynamic_bucket import DynamicBuckets
 from lakebed.table.options import OPTIONS
-from lakebed.table.options_refused import REFUSED
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 
@@ -109,7 +108,7 @@ def test_every_option_has_an_effect(name: str) -> None:
     if name in PROOFS:
         PROOFS[name](name)
     else:
-        assert option.name in REFUSED or name in UNSUPPORTED, f"option {name!r} needs a proof in this file"
+        assert option.refused or name in UNSUPPORTED, f"option {name!r} needs a proof in this file"
         value = UNSUPPORTED.get(name) or next(text for text in SAMPLES if _is_another(option, text))
         with pytest.raises(InvalidRequest, match=name) as refused:
             make({name: value})
