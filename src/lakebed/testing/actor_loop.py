@@ -1,11 +1,9 @@
 """Actors as greenlets, run one at a time in an order drawn from a seed.
 
 Owns: who runs next, what time it is, who is crashed, paused or waiting, and the trace. Knows no store and no lock;
-those are built on `ActorLoop.switch` and `ActorLoop.wait_until`.
-
-Invariants: the same seed and the same actors give the same trace, whatever PYTHONHASHSEED; between two switching points
-an actor runs alone; time passes only when no actor can run; a crashed actor is unwound by `Crashed` at its next
-switching point and never runs again after that.
+those are built on `ActorLoop.switch` and `ActorLoop.wait_until`. Invariants: the same seed and the same actors give the
+same trace, whatever PYTHONHASHSEED; between two switching points an actor runs alone; time passes only when no actor
+can run; a crashed actor is unwound by `Crashed` at its next switching point and never runs again after that.
 """
 
 from __future__ import annotations
@@ -179,11 +177,7 @@ class ActorLoop:
         return self._current
 
     def switch(self, label: str) -> None:
-        """A switching point: let others run. Does nothing outside of actors.
-
-        Raises:
-            Crashed: this actor is gone.
-        """
+        """A switching point: let others run. Does nothing outside of actors. Raises `Crashed`: this actor is gone."""
         actor = self._current
         if actor is None:
             return

@@ -26,7 +26,6 @@ class Between(StoreWrapper):
         self.happened = False
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Perform, then let it happen."""
         result = perform()
         if not self.happened and call.kind == self._kind and call.path.startswith(self._prefix):
             self.happened = True

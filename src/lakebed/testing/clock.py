@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from lakebed.clock import Clock
+
 START_MS = 1_700_000_000_000
 
 
-class ManualClock:
+class ManualClock(Clock):
     """`Clock` whose sleep returns at once and moves time forward.
 
     Example:
@@ -20,15 +22,12 @@ class ManualClock:
         self._elapsed_s = 0.0
 
     def now_ms(self) -> int:
-        """Unix time in milliseconds, UTC."""
         return self._start_ms + round(self._elapsed_s * 1000)
 
     def monotonic_s(self) -> float:
-        """Seconds since the clock was made."""
         return self._elapsed_s
 
     def sleep(self, seconds: float) -> None:
-        """Move on by `seconds` and return."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:

@@ -1,10 +1,9 @@
 """A store that fails on purpose: before the effect, after it, slowly, late, or for good.
 
 Owns: the vocabulary of faults and the store that carries them out. One `FaultyStore` is one actor's way to a store that
-others reach in their own way: when it crashes, only that actor is gone.
-
-Invariants: which call fails is decided by the call and its index alone, so a run is repeatable; a crashed store never
-has an effect again, whatever ``finally`` blocks of its user try.
+others reach in their own way: when it crashes, only that actor is gone. Invariants: which call fails is decided by the
+call and its index alone, so a run is repeatable; a crashed store never has an effect again, whatever ``finally`` blocks
+of its user try.
 """
 
 from __future__ import annotations
@@ -139,7 +138,6 @@ class FaultyStore(StoreWrapper):
         return len(late)
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Make the call, or let it fail as decided."""
         state = self._state
         if state.is_crashed:
             raise Crashed(f"{call} after the crash")

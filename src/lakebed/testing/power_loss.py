@@ -1,9 +1,8 @@
 """A store that forgets what was not made durable when the power goes.
 
-Owns: the model of durable objects. Invariants: an object put with ``durable=True`` or named to ``sync``, and a
-deletion that returned, survive; an object put without is there until the power goes, and then, as chance has it, is
-there, is cut short, or is what it was before (the older durable body, or nothing). That is the port's promise, and no
-more.
+Owns: the model of durable objects. Invariants: an object put with ``durable=True`` or named to ``sync``, and a deletion
+that returned, survive; an object put without is there until the power goes, and then, as chance has it, is there, is
+cut short, or is what it was before (the older durable body, or nothing). That is the port's promise, and no more.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class PowerLossStore(StoreWrapper):
         self.put(path, body, durable=False)
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Make the call and note what it made durable."""
         if call.kind == "put" and not call.durable:
             before = self._volatile[call.path] if call.path in self._volatile else self._body(call.path)
             result = perform()

@@ -42,7 +42,6 @@ class RecordingStore(StoreWrapper):
         self.trace: list[Recorded] = []
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Make the call and write it down."""
         outcome = "crashed"
         try:
             result = perform()

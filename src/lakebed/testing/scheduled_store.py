@@ -25,7 +25,6 @@ class ScheduledStore(StoreWrapper):
         self._calls = calls
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        """Make the call as `ScheduledCalls.call` does."""
         errors = CallErrors(
             refused=lambda label: Unavailable(f"the store cannot {label} now", path=call.path),
             lost=lambda label: lost(call),

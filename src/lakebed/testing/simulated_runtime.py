@@ -6,29 +6,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from lakebed.clock import Clock
 from lakebed.errors import Closed
+from lakebed.runtime import Condition, Pool, Runtime
 from lakebed.testing.actor_loop import Actor, ActorLoop
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class SimulatedClock:
+class SimulatedClock(Clock):
     """`Clock` of a simulation: a sleeping actor gives way, and time jumps when all sleep."""
 
     def __init__(self, loop: ActorLoop) -> None:
         self._loop = loop
 
     def now_ms(self) -> int:
-        """Unix time in milliseconds, UTC."""
         return self._loop.start_ms + round(self._loop.now_s * 1000)
 
     def monotonic_s(self) -> float:
-        """Seconds since the simulation began."""
         return self._loop.now_s
 
     def sleep(self, seconds: float) -> None:
-        """Give way for at least `seconds`."""
         self._loop.wait_until(None, label="sleep", timeout_s=seconds)
 
 
@@ -59,7 +58,7 @@ class _Lock:
         self._held = False
 
 
-class _Condition:
+class _Condition(Condition):
     def __init__(self, loop: ActorLoop, name: str, lock: _Lock) -> None:
         self._loop = loop
         self._name = name
@@ -74,7 +73,6 @@ class _Condition:
         self._lock.__exit__(*exc)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Leave, wait for a notification or the time, take again."""
         before = self._notified
         self._lock.leave()
         try:
@@ -88,11 +86,10 @@ class _Condition:
                 self._lock.take()
 
     def notify_all(self) -> None:
-        """Wake every waiter once the lock is free."""
         self._notified += 1
 
 
-class _InlinePool:
+class _InlinePool(Pool):
     """Runs items one after another where they are asked for, with a switch before each."""
 
     def __init__(self, loop: ActorLoop) -> None:
@@ -100,7 +97,6 @@ class _InlinePool:
         self._is_closed = False
 
     def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """All results, computed now; the first error is raised where its result would be."""
         if self._is_closed:
             raise Closed("the pool was closed")
         outcomes: list[tuple[R | None, Exception | None]] = []
@@ -113,7 +109,6 @@ class _InlinePool:
         return _replayed(outcomes)
 
     def close(self) -> None:
-        """Refuse further work."""
         self._is_closed = True
 
 
@@ -124,8 +119,8 @@ def _replayed(outcomes: list[tuple[Any, Exception | None]]) -> Iterator[Any]:
         yield result
 
 
-class SimulatedRuntime:
-    """`Runtime` of a simulation."""
+class SimulatedRuntime(Runtime):
+    """`Runtime` of a simulation: taking and leaving locks are switching points, and pools run their items inline."""
 
     def __init__(self, loop: ActorLoop) -> None:
         self._loop = loop
@@ -136,21 +131,17 @@ class SimulatedRuntime:
         return f"{what} {self._made}"
 
     def lock(self) -> AbstractContextManager[Any]:
-        """A lock whose taking and leaving are switching points."""
         return _Lock(self._loop, self._next("lock"))
 
     def condition(self, lock: AbstractContextManager[Any] | None = None) -> _Condition:
-        """A condition whose waits and locks are switching points."""
         name = self._next("condition")
         assert lock is None or isinstance(lock, _Lock), "the lock comes from another runtime"
         return _Condition(self._loop, name, lock or _Lock(self._loop, name))
 
     def pool(self, worker_count_max: int) -> _InlinePool:
-        """A pool that runs its items inline."""
         return _InlinePool(self._loop)
 
     def spawn(self, function: Callable[[], None], *, name: str) -> Callable[[], None]:
-        """A further actor of the calling actor's process; the returned call waits until it is done."""
         actor: Actor = self._loop.spawn(self._next(name), function)
 
         def join() -> None:

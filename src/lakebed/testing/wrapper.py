@@ -2,8 +2,8 @@
 
 Owns: `Call` (what is asked) and `StoreWrapper`. Invariants: a wrapper is an `ObjectStore`, wrappers nest, and `sub` of
 a wrapper is a view of the same wrapper, with the same state; a `Call` names paths from the wrapper's root, whichever
-view made it; a listing is one call a page. `url`, `signed_url`, `root_url` and `count` ask nothing of the store and
-pass by.
+view made it; a listing is one call a page, a stream one a chunk, a delete one a thousand paths. `url`, `signed_url`,
+`root_url` and `count` ask nothing of the store and pass by.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Call:
         return f"{self.kind}{'!' if self.create_only else ''} {self.path}{more}"
 
 
-class StoreWrapper:
+class StoreWrapper(ObjectStore):
     """An `ObjectStore` that hands every call to `intercept`. Subclasses override that one method.
 
     Args:
@@ -81,28 +81,22 @@ class StoreWrapper:
 
     @property
     def root_url(self) -> str:
-        """See `ObjectStore.root_url`."""
         return self._inner.root_url
 
     @property
     def is_versioned(self) -> bool:
-        """See `ObjectStore.is_versioned`."""
         return self._inner.is_versioned
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        """See `ObjectStore.get`."""
         return self.intercept(Call("get", self._at(path)), lambda: self._inner.get(path, byte_range=byte_range))
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """See `ObjectStore.get_ranges`."""
         return self.intercept(Call("get_ranges", self._at(path)), lambda: self._inner.get_ranges(path, ranges))
 
     def head(self, path: str) -> ObjectMeta:
-        """See `ObjectStore.head`."""
         return self.intercept(Call("head", self._at(path)), lambda: self._inner.head(path))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        """See `ObjectStore.put`."""
         kept = bytes(body)  # the call may land after its caller reused the buffer
         call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
         self.intercept(call, lambda: self._inner.put(path, kept, create_only=create_only, durable=durable))
@@ -110,7 +104,7 @@ class StoreWrapper:
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
-        """See `ObjectStore.put_stream`. One call of a put: its chunks are kept, for it may land when they are gone."""
+        # One call of a put: its chunks are kept, because it may land when they are gone.
         kept = b"".join(bytes(chunk) for chunk in chunks)
         call = Call("put", self._at(path), size_bytes=len(kept), create_only=create_only, durable=durable)
         return self.intercept(
@@ -120,11 +114,9 @@ class StoreWrapper:
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
-        """See `ObjectStore.get_stream`. One call a chunk."""
         return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """See `ObjectStore.list`."""
         call = Call("list", self._at(prefix))
         while True:
             page = self.intercept(call, partial(self._page, prefix, start_after))
@@ -137,40 +129,33 @@ class StoreWrapper:
         return tuple(islice(self._inner.list(prefix, start_after=start_after), self._page_count))
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
-        """See `ObjectStore.list_with_delimiter`."""
         call = Call("list_with_delimiter", self._at(prefix))
         return self.intercept(call, lambda: self._inner.list_with_delimiter(prefix))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.delete`. One call a thousand paths."""
         remaining = iter(paths)
         while batch := list(islice(remaining, 1000)):
             full = tuple(map(self._at, batch))
             self.intercept(Call("delete", full[0], full), partial(self._inner.delete, batch))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
-        """See `ObjectStore.copy`."""
         full = (self._at(source), self._at(target))
         call = Call("copy", full[1], full, create_only=create_only)
         self.intercept(call, lambda: self._inner.copy(source, target, create_only=create_only))
 
     def sync(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.sync`."""
         kept = list(paths)
         if kept:
             full = tuple(map(self._at, kept))
             self.intercept(Call("sync", full[0], full), lambda: self._inner.sync(kept))
 
     def url(self, path: str) -> str:
-        """See `ObjectStore.url`."""
         return self._inner.url(path)
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
-        """See `ObjectStore.signed_url`."""
         return self._inner.signed_url(path, expires_in_s=expires_in_s, method=method)
 
     def sub(self, prefix: str) -> Self:
-        """See `ObjectStore.sub`. The view shares this wrapper's state."""
         view = copy.copy(self)
         view._inner = self._inner.sub(prefix)
         view._folder = join_path(self._folder, prefix.removesuffix("/"))
@@ -184,7 +169,6 @@ class StoreWrapper:
         return view
 
     def count(self) -> AbstractContextManager[RequestCounts]:
-        """See `ObjectStore.count`."""
         return self._inner.count()
 
     def _at(self, path: str) -> str:
