@@ -60,7 +60,6 @@ class _Check:
         self._checked_wal: set[int] = set()
 
     def run(self) -> None:
-        """Check everything."""
         newest = self._load(max(id for id in map(parse_manifest, self._listed) if id is not None), "the database")
         found = Found(tuple(self._listed.values()), (), ())
         if newest is None or not is_taken_apart(found, newest, now_ms=self._now_ms):

@@ -68,8 +68,7 @@ def _is_written(file: DataFile, field: DataField) -> bool:
 
 def _check_keys(path: str, file: DataFile, rows: pa.Table, schema: TableSchema, findings: Findings) -> None:
     """Check that keys ascend, each once, from the least to the greatest stated; also numbers and deletes."""
-    keys = [field for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name)) is not None]
-    types = [field.type for field in keys]
+    keys, types = schema.key_fields, [field.type for field in schema.key_fields]
     columns = [rows.column(field.name).combine_chunks() for field in keys]
     stated = [decode_rows(pa.array([row], pa.binary()), types) for row in (file.min_key, file.max_key)]
     same = [[bound.cast(column.type) for bound, column in zip(row, columns, strict=True)] for row in stated]

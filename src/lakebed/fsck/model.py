@@ -66,7 +66,6 @@ class CheckReport:
         )
 
     def _repr_html_(self) -> str:
-        """Return the findings as a table for a notebook."""
         rows = [(one.severity, one.store, one.path, one.sentence) for one in self.findings[:HTML_ROWS_MAX]]
         return html_table(("severity", "store", "path", "finding"), rows, title=repr(self))
 

@@ -1,12 +1,10 @@
 """The repair of data files' statistics: recompute them, and rewrite the manifest entries, in one commit a branch.
 
 Owns: `repair_url`, `repair_statistics` and `RepairReport`. An entry is rewritten when it does not have the current
-`STATS_VERSION`: it was written, or its manifest was merged, by an older lakebed or by another client, and
-`file_stats` does not trust all of its bounds.
-
-Invariants: no data file is written or deleted; a file that cannot be read keeps its entry and is reported; a file that
-another writer replaced meanwhile is left out; the entries of older versions and tags are unchanged, and readers still
-do not trust them. One row group is in memory at a time.
+`STATS_VERSION`: it was written, or its manifest was merged, by an older lakebed or by another client, and `file_stats`
+does not trust all of its bounds. Invariants: no data file is written or deleted; a file that cannot be read keeps its
+entry and is reported; a file that another writer replaced meanwhile is left out; the entries of older versions and tags
+are unchanged, and readers still do not trust them. One row group is in memory at a time.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from lakebed.table.commit import CommitRequest, StagedChange, commit
 from lakebed.table.data_file import OpenDataFile
 from lakebed.table.layout import MAIN_BRANCH
 from lakebed.table.manifest import ENTRY_SCHEMA, files_of
-from lakebed.table.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats, TableSchema
-from lakebed.table.options import BUCKET
+from lakebed.table.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats
 from lakebed.table.read import open_in_folders
 from lakebed.table.splits import bucket_groups
 from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats
@@ -173,11 +170,10 @@ class _BranchRepairer:
         self._read_bytes = 0
 
     def run(self, *, dry_run: bool) -> BranchRepair:
-        """Recompute, and commit unless `dry_run` or no entry changes."""
         head = self._table.latest()
         live = ENTRY_SCHEMA.empty_table() if head is None else self._table.context.manifests.live_entries(head)
         if not dry_run:
-            check_writable(self._table.schema, bucket_count=self._table.options.get(BUCKET))
+            check_writable(self._table.schema)
         self._recompute(live)
         snapshot = self._commit() if self._described and not dry_run else None
         return BranchRepair(
@@ -192,7 +188,6 @@ class _BranchRepairer:
         )
 
     def _recompute(self, live: pa.Table) -> None:
-        """Read every file without current statistics."""
         stale = live.filter(pc.fill_null(pc.not_equal(live["stats_version"], STATS_VERSION), True))
         files = files_of(stale)
         done_count = 0
@@ -213,8 +208,9 @@ class _BranchRepairer:
     def _anew(self, path: str, file: DataFile, *, folders: Sequence[str]) -> DataFile:
         """Recompute a file's statistics from its rows; `path` names it in errors, `folders` are its bucket's."""
         schema = self._table.context.schemas.load(file.schema_id)
-        keys = [column for name in schema.trimmed_primary_keys if (column := schema.field_by_name(name)) is not None]
-        values = _stated_fields(file, schema)
+        keys = schema.key_fields
+        names = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
+        values = schema.fields if names is None else schema.named(names)
         wanted = {column.name: column for column in (*keys, *values)}
         parts: list[tuple[int, Stats, Stats]] = []
         opened = open_in_folders(self._table.store, file, folders=folders)
@@ -265,15 +261,7 @@ class _BranchRepairer:
         return StagedChange(entries=ENTRY_SCHEMA.empty_table(), base=head, live=live)
 
 
-def _stated_fields(file: DataFile, schema: TableSchema) -> list[DataField]:
-    """Return the columns of the entry's value statistics, in their order."""
-    names = file.value_stats_cols if file.value_stats_cols is not None else file.write_cols
-    if names is None:
-        return list(schema.fields)
-    return [column for name in names if (column := schema.field_by_name(name)) is not None]
-
-
-def _leaves_rows_out(stated: Stats, true: Stats, fields: list[DataField]) -> bool:
+def _leaves_rows_out(stated: Stats, true: Stats, fields: Sequence[DataField]) -> bool:
     """Return whether a stated bound is narrower than the recomputed one, or stated where there is none."""
     arity = len(fields).to_bytes(4, "big")
     if not fields or stated == EMPTY_STATS or stated.min_values[:4] != arity or stated.max_values[:4] != arity:

@@ -87,7 +87,6 @@ class _Check:
         self._import_count = 0
 
     def run(self) -> None:
-        """Check everything."""
         # Objects first: what is staged or committed after the listing is in the snapshot or in neither.
         for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER):
             self._listed.update((meta.path, meta) for meta in self._home.store.list(folder))
@@ -107,7 +106,6 @@ class _Check:
     # ---- records
 
     def _heads(self) -> list[tuple[str, str]]:
-        """Return commits that a reference names, with the reference."""
         keys, heads = self._home.keys, []
         for name, branch in self._records(keys.branch(), Branch):
             heads.append((branch.commit_id, f"the branch {name}"))
@@ -132,7 +130,6 @@ class _Check:
         return {key[len(prefix) :].decode() for key, _ in self._snapshot.scan(*prefix_range(prefix))}
 
     def _check_history(self, commit_id: str, called: str) -> None:
-        """Check a commit and all its ancestors."""
         waiting = [(commit_id, called)]
         while waiting:
             one, needed_by = waiting.pop()

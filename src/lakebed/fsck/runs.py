@@ -24,7 +24,7 @@ def check_runs(live: pa.Table, *, schema: TableSchema, called: str, findings: Fi
     """
     if live.num_rows == 0 or not schema.primary_keys:
         return
-    types = [field.type for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name)) is not None]
+    types = [field.type for field in schema.key_fields]
     bounds = [decode_rows(live.column(name).combine_chunks(), types) for name in ("min_key", "max_key")]
     low, high = encode_keys(bounds)
     names = live.column("file_name")

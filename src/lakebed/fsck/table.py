@@ -106,7 +106,6 @@ class _LineCheck:
         self._own_files = OwnFiles(table.store, self._folders_of)
 
     def run(self) -> None:
-        """Check schemas, versions, hints and unfinished deletions."""
         for path in self._ours:
             schema_id = parse_schema(path)
             if schema_id is not None:
@@ -130,7 +129,6 @@ class _LineCheck:
     # ---- versions
 
     def _versions(self) -> list[_Version]:
-        """Return every readable snapshot and tag, oldest first."""
         found: list[_Version] = []
         for path in self._ours:
             snapshot_id, tag = parse_snapshot(path), parse_tag(path)
@@ -155,7 +153,6 @@ class _LineCheck:
             self._table.context.schemas.load(schema_id)
 
     def _check_version(self, version: _Version) -> None:
-        """Check lists, manifests, entries, counts, runs and the few other files of one version."""
         snapshot, called = version.snapshot, version.called
         self._check_schema(snapshot.schema_id, called)
         base = self._metas(snapshot.base_manifest_list, snapshot.base_manifest_list_size, called)
@@ -365,7 +362,6 @@ def _check_sizes(files: pa.Table, listed: dict[str, ObjectMeta], findings: Findi
 
 
 def _report_orphans(table: Table, listed: dict[str, ObjectMeta], used: _Used, findings: Findings) -> None:
-    """Report files in the table's folder that no version names, oldest first."""
     needed = used.paths | (set() if used.files is None else set(used.files["path"].to_pylist()))
     external = set(map(_name_of, used.external))
     now_ms = table.environment.clock.now_ms()

@@ -1,6 +1,6 @@
 """The commit of a job: the files that tasks wrote become one snapshot, on the driver.
 
-Owns: the one commit, and the check that a branch still has its files. Does not know: how rows were written.
+Owns: the one commit, and the check that a branch still has its files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakebed.repo.task_store import EntryStore
 from lakebed.table.commit import Basis, CommitOptions
 from lakebed.table.discard import paths_written
 from lakebed.table.manifest import ADD
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, CommitKind, Snapshot
+from lakebed.table.model import BucketChange, CommitKind, Snapshot
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.placement import Placement
 from lakebed.table.reclaim import paths_of
@@ -36,21 +36,11 @@ def commit_changes(
     Raises:
         Conflict: kind ``branch_moved``: in a branch of a repository, as `check_there`; otherwise as `Table.commit`.
     """
-    identifier = options.get("commit_identifier")
-    if not changes and overwrite is None and identifier is None:
+    if not changes and overwrite is None and options.get("commit_identifier") is None:
         newest = table.latest()
         if newest is not None:
             return newest
-    snapshot = table.commit(
-        changes,
-        kind=kind,
-        commit_user=options.get("commit_user"),
-        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
-        properties=options.get("properties"),
-        watermark=options.get("watermark"),
-        overwrite=overwrite,
-        basis=basis,
-    )
+    snapshot = table.commit(changes, kind=kind, overwrite=overwrite, basis=basis, **options)
     check_there(table, changes)
     return snapshot
 

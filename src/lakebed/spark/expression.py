@@ -1,8 +1,8 @@
 """Predicates as Spark's filters.
 
-Owns: the translation, and the one place where the two disagree: Spark holds NaN equal to itself and above every
-number, Arrow (and so lakebed, wherever it reads itself) holds every comparison with NaN but ``<>`` to be false. The
-filter that comes out means what lakebed means, so that a row is in or out whichever reader brought it.
+Owns: the translation, and the one place where the two disagree: Spark holds NaN equal to itself and above every number,
+Arrow (and so lakebed, wherever it reads itself) holds every comparison with NaN but ``<>`` to be false. The filter that
+comes out means what lakebed means, so that a row is in or out whichever reader brought it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ def quoted(name: str) -> Column:
 def column_of(predicate: Predicate, schema: pa.Schema) -> Column:
     """The predicate as a boolean column over a DataFrame with the columns of `schema`.
 
-    Raises:
-        InvalidRequest: as `bind`.
+    Raises `InvalidRequest`: as `bind`.
     """
     return _translated(bind(predicate, schema), schema)
 

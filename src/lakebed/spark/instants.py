@@ -25,8 +25,7 @@ def instants_to_utc(brought: pa.Schema, schema: TableSchema) -> list[str]:
 def in_utc(df: DataFrame, schema: TableSchema) -> DataFrame:
     """Convert instants to local times in UTC, where the table has no time zone.
 
-    Raises:
-        InvalidRequest: the session's time zone is not UTC, so the meant zone is not clear.
+    Raises `InvalidRequest`: the session's time zone is not UTC, so the meant zone is not clear.
     """
     for name in instants_to_utc(arrow_schema_of(df.schema), schema):
         zone = df.sparkSession.conf.get("spark.sql.session.timeZone")

@@ -1,7 +1,7 @@
 """What must be on the machine before Spark can start: PySpark and a Java runtime. Checked here, told in one sentence.
 
-Owns: finding `java`, reading its version, and the sentences a user sees when something is missing. Imports no
-PySpark, so that its absence can be reported.
+Owns: finding `java`, reading its version, and the sentences a user sees when something is missing. Imports no PySpark,
+so that its absence can be reported.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _ANSWER_SECONDS_MAX = 30
 def require_pyspark() -> None:
     """Return when PySpark 4.1 or newer and pandas can be imported.
 
-    Raises:
-        InvalidRequest: they are missing or too old; names what to install.
+    Raises `InvalidRequest`: they are missing or too old; names what to install.
     """
     for package in ("pyspark", "pandas"):
         if importlib.util.find_spec(package) is None:
@@ -55,8 +54,7 @@ def require_pyspark() -> None:
 def find_java() -> Path:
     """The `java` that Spark will run: ``$JAVA_HOME/bin/java`` when JAVA_HOME is set, else the first on PATH.
 
-    Raises:
-        InvalidRequest: there is none; names where it was looked for and what to install.
+    Raises `InvalidRequest`: there is none; names where it was looked for and what to install.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -92,10 +90,8 @@ def parse_java_version(text: str) -> int | None:
 def require_java() -> Path:
     """The `java` Spark will run, known to be new enough.
 
-    Raises:
-        InvalidRequest: no Java, one that does not answer, or one older than 17; says which and what to do.
-
-    Cost: one ``java -version``, some 50 ms.
+    Raises `InvalidRequest`: no Java, one that does not answer, or one older than 17; says which and what to do. Cost:
+    one ``java -version``, some 50 ms.
     """
     java = find_java()
     try:

@@ -81,9 +81,8 @@ def compact_table(
     Returns:
         What was done, or would be read. Its `snapshot` is None when there was nothing to do.
 
-    Raises:
-        Conflict: other writers replaced the files during every attempt; kind ``branch_moved``: the branch that the
-            table is in was reset during the job.
+    Raises `Conflict`: other writers replaced the files during every attempt; kind ``branch_moved``: the branch that the
+    table is in was reset during the job.
     """
     table.refresh()
     made: list[BucketChange] = []
@@ -237,10 +236,8 @@ def diff_versions(
         The columns of `end`, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row
         before and after. In an append table a row that occurs n times more often appears n times.
 
-    Raises:
-        NotFound: no such version or key column.
-
-    Cost: reads the files that only one of the versions has (with a primary key also those whose keys overlap them).
+    Raises `NotFound`: no such version or key column. Cost: reads the files that only one of the versions has (with a
+    primary key also those whose keys overlap them).
     """
     old_splits, new_splits, plan = plan_diff(table.context, start, end)
     old = read_splits(spark, table, splits=old_splits, plan=plan)

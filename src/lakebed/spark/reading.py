@@ -2,12 +2,10 @@
 
 Owns: which splits go which way. Files that need no merge are read by Spark's own vectorised Parquet reader
 (`relation`), one scan for each schema they were written with, renamed and widened to the table's newest. Splits that
-need a merge, and everything in a store that Spark cannot reach, are read by lakebed on the executors and handed over
-as Arrow batches.
-
-Invariants: the version is resolved, and its files are listed, when the DataFrame is made: every action on it sees the
-same rows. Columns, order and nullability are the table's, whichever way the rows come. Credentials travel inside the
-pickled function, never in a path, a plan or an event log.
+need a merge, and everything in a store that Spark cannot reach, are read by lakebed on the executors and handed over as
+Arrow batches. Invariants: the version is resolved, and its files are listed, when the DataFrame is made: every action
+on it sees the same rows. Columns, order and nullability are the table's, whichever way the rows come. Credentials
+travel inside the pickled function, never in a path, a plan or an event log.
 """
 
 from __future__ import annotations
@@ -219,7 +217,6 @@ def _native_frame(
 
 
 def _evolved(field: DataField, stored: DataField | None, target: spark_types.DataType) -> Column:
-    """A column under its newest name and type."""
     if stored is None:
         return functions.lit(None).cast(target).alias(field.name)
     column = quoted(stored.name)

@@ -3,10 +3,8 @@
 Owns: how a list of (URL, size) becomes a DataFrame without one request to the store: the file statuses, which Spark
 would ask the store for, are known from the manifest and put where Spark looks first. So planning costs no listing and
 no HEAD a file; and since nothing is listed, folders named ``dt=2013-01-01`` add no columns, and columns keep their
-nullability.
-
-Knows neither tables nor splits. Uses Spark's internal classes through the gateway of a classic session, which a Spark
-Connect session does not have: `is_available` tells.
+nullability. Knows neither tables nor splits. Uses Spark's internal classes through the gateway of a classic session,
+which a Spark Connect session does not have: `is_available` tells.
 """
 
 from __future__ import annotations

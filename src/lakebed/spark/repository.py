@@ -184,8 +184,7 @@ def collect_repository(
         repository: open in this process. A repository behind a server is collected by the server.
         options, dry_run, progress: as `Repository.collect_garbage`; the report is the same too.
 
-    Raises:
-        InvalidRequest: as `Repository.collect_garbage`; a repository behind a server, or in this process's memory.
+    Raises `InvalidRequest`: as `Repository.collect_garbage`; a repository behind a server, or in this process's memory.
     Cost: as `Repository.collect_garbage`; the driver holds the listing and the garbage, and no range.
     """
     if isinstance(repository.transport, HttpTransport):
@@ -235,7 +234,6 @@ def _sorted(left: DataFrame) -> pa.Table:
 
 
 def _named(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> DataFrame:
-    """Read the addresses in ranges, once."""
 
     def lakebed_names(assigned: Iterator[RangeOf]) -> Batches:
         with _committed(store) as committed:
@@ -257,7 +255,6 @@ def _problem_row(ulids: pa.Array, problem: LakebedError | None) -> pa.RecordBatc
 
 
 def _committed(store: bytes) -> AbstractContextManager[Committed]:
-    """Open the ranges of a repository in a task."""
     return closing(Committed(pickle.loads(store), environment=Environment()))
 
 

@@ -3,8 +3,6 @@
 Owns: which settings a local session gets (each with its reason) and where its temporary files live. Invariants: a
 running session is used unchanged; the caller's settings win; a local session listens on the loopback address only and
 writes outside its tables into one temporary folder, removed when the interpreter exits.
-
-Knows nothing of tables: reading and writing work in any Spark 4 session.
 """
 
 from __future__ import annotations
@@ -110,7 +108,6 @@ def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: M
 
 
 def _local_settings(master: str, *, cores: int | None, memory: str | None) -> dict[str, str]:
-    """Return the settings of a session on this machine: size, address, folder for temporary files."""
     core_count = cores or _usable_core_count()
     folder = _temporary_folder()
     return {
@@ -154,8 +151,7 @@ def _stop_and_remove(folder: Path) -> None:
 def launch(conf: SparkConf) -> JavaGateway:
     """Start a JVM; its output goes to this process's standard error, except one meaningless line.
 
-    Raises:
-        Unavailable: it did not start.
+    Raises `Unavailable`: it did not start.
     """
     read_end, write_end = os.pipe()
     ThreadRuntime().spawn(lambda: _relay(read_end), name="spark-stderr")

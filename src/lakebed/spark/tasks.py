@@ -3,7 +3,6 @@
 Owns: how a store is shipped (`ship`), how work is distributed over tasks (`packed`, `dealt`), and how the changes of
 tasks reach the driver (`collect_changes`, `changes_of_units`). For a store in a branch, tasks get access to the bytes
 and not to the branch: the driver resolves what they read (`located`) and stages what they upload, in one change.
-
 Invariants: a store, with its credentials, is only ever part of a pickled function; an error of a task that a retry
 would repeat is returned as the same `LakebedError`, Spark retries after every other error; only uploads of attempts
 that Spark accepted are staged.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -78,9 +77,7 @@ def located(
         packs: the units of each task.
         files: the files that a unit reads, each as its possible paths; see `split_files`.
 
-    Raises:
-        NotFound: a file is gone.
-    Cost: that of `EntryStore.entries` for all paths together; for other stores none.
+    Raises `NotFound`: a file is gone. Cost: that of `EntryStore.entries` for all paths together; for other stores none.
     """
     url = store.root_url
     if not isinstance(store, EntryStore):
@@ -220,12 +217,11 @@ def _stage(store: EntryStore, uploads: Sequence[tuple[str, Entry]]) -> None:
             return
 
 
-class _Result:
+class _Result(NamedTuple):
     """The result of a task."""
 
-    def __init__(self, changes: list[Any], uploads: list[tuple[str, Entry]]) -> None:
-        self.changes = changes
-        self.uploads = uploads
+    changes: list[Any]
+    uploads: list[tuple[str, Entry]]
 
 
 def returning_changes(

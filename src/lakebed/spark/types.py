@@ -1,8 +1,8 @@
 """The table's types as Spark's, and as the Arrow types in which rows cross between Python and the JVM. Pure.
 
-Owns: `spark_schema` (what a DataFrame of a table looks like), `carried_schema` (how its rows travel),
-`arrow_schema_of` (a DataFrame's schema as Arrow, to create or check a table). Invariant: column order and nullability
-are the table's own.
+Owns: `spark_schema` (what a DataFrame of a table looks like), `carried_schema` (how its rows travel), `arrow_schema_of`
+(a DataFrame's schema as Arrow, to create or check a table). Invariant: column order and nullability are the table's
+own.
 
 | Paimon | Spark | note |
 | --- | --- | --- |
@@ -53,8 +53,7 @@ _MICROSECONDS = 6
 def spark_schema(fields: Sequence[DataField]) -> spark.StructType:
     """The schema of a DataFrame over these columns.
 
-    Raises:
-        InvalidRequest: a column whose type this Spark does not have.
+    Raises `InvalidRequest`: a column whose type this Spark does not have.
     """
     return spark.StructType([spark.StructField(field.name, _spark_of(field), field.nullable) for field in fields])
 
@@ -156,8 +155,7 @@ _ARROW: dict[type[spark.DataType], pa.DataType] = {
 def arrow_schema_of(schema: spark.StructType) -> pa.Schema:
     """A DataFrame's schema as Arrow: what `Table.create` takes, and what a table's columns are checked against.
 
-    Raises:
-        InvalidRequest: a column of a type that tables do not have (intervals, variants, ...).
+    Raises `InvalidRequest`: a column of a type that tables do not have (intervals, variants, ...).
     """
     return pa.schema([pa.field(field.name, _arrow_of(field.dataType, field.name), field.nullable) for field in schema])
 

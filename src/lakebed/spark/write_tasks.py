@@ -150,7 +150,7 @@ def _bucket_number(task: WriteTask) -> Column:
     """Compute the share of each row. With dynamic buckets one task gets all rows of a key, and places that key."""
     if task.settings.share_count == 1:
         return functions.lit(0)
-    fields = [field for name in task.settings.bucket_keys if (field := task.schema.field_by_name(name)) is not None]
+    fields = task.schema.named(task.settings.bucket_keys)
     function: Any = _bucket_function(fields, task.settings)
     placing = arrow_udf(function, IntegerType())  # type: ignore[call-overload]
     placed: Column = placing(*(quoted(field.name) for field in fields))

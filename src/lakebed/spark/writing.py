@@ -1,12 +1,11 @@
 """Writing DataFrames into tables: append, overwrite, upsert, delete and merge, each as one snapshot.
 
 Owns: the verbs and their one commit on the driver; `write_tasks` distributes the rows. Tasks write data files with
-lakebed's own `TableWriter`, so these are the same files that the local verbs write, statistics included.
-
-Invariants: a verb changes the table once, at its end, or not at all. A task that fails, is retried or runs twice leaves
-files that nothing references; only the result of the attempt that Spark accepted is committed. Mistakes (a column that
-does not fit, a null key) raise the same errors as the local verbs. Credentials are part of the pickled function, never
-of a path, a plan or an event log.
+lakebed's own `TableWriter`, so these are the same files that the local verbs write, statistics included. Invariants: a
+verb changes the table once, at its end, or not at all. A task that fails, is retried or runs twice leaves files that
+nothing references; only the result of the attempt that Spark accepted is committed. Mistakes (a column that does not
+fit, a null key) raise the same errors as the local verbs. Credentials are part of the pickled function, never of a
+path, a plan or an event log.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from lakebed.table.overwrite import Overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan
 from lakebed.table.rows import Rewrite, rewrites_of, without_rows
-from lakebed.table.scan import ScanRequest, scan_snapshot
+from lakebed.table.scan import scan_snapshot
 from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
 
@@ -132,8 +131,7 @@ def write_arrow(
         rows: few enough for one process. Of rows of one key the last one is kept.
         deletes, **options: as `upsert`.
 
-    Raises:
-        InvalidRequest, Conflict, OutcomeUnknown: as `write`.
+    Raises `InvalidRequest`, `Conflict`, `OutcomeUnknown`: as `write`.
     """
     earlier = _earlier(table, options)
     if earlier is not None:
@@ -162,8 +160,7 @@ def upsert(
             has a column of that name.
         order_by, **options: as `write`.
 
-    Raises:
-        InvalidRequest: the table has no primary key, or as `write`.
+    Raises `InvalidRequest`: the table has no primary key, or as `write`.
     """
     _require_keys(table, "upsert into")
     return _run(df, table, options=options, deletes=deletes, order_by=order_by)
@@ -189,11 +186,9 @@ def merge(
         deletes: a boolean column of `df`: where it is true, the (matched) key is deleted.
         order_by, **options: as `write`.
 
-    Raises:
-        InvalidRequest: the table has no primary key, or as `write`.
-
-    Cost: an upsert's when `df` has every column and nothing is ignored; else also a read of the table's newest version
-    and a join with it, again when another writer changes rows of the same buckets between that read and the commit.
+    Raises `InvalidRequest`: the table has no primary key, or as `write`. Cost: an upsert's when `df` has every column
+    and nothing is ignored; else also a read of the table's newest version and a join with it, again when another writer
+    changes rows of the same buckets between that read and the commit.
     """
     _require_keys(table, "merge into")
     schema = table.refresh()
@@ -233,7 +228,6 @@ def _joined(
     matched: str,
     not_matched: str,
 ) -> DataFrame:
-    """Return the rows of `df` to upsert, completed from a version of the table."""
     keys = list(schema.primary_keys)
     kept = missing if matched == "update" else []
     current = _read(df.sparkSession, table, basis, columns=[*keys, *kept])
@@ -262,11 +256,9 @@ def delete(
     Returns:
         The snapshot; None when a predicate matched no row and there is no identifier to remember.
 
-    Raises:
-        InvalidRequest: keys for a table without primary key, or a predicate that does not fit the table.
-
-    Cost: by key, one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then
-    gets an upsert of the keys found, an append table new files that replace those with such rows.
+    Raises `InvalidRequest`: keys for a table without primary key, or a predicate that does not fit the table. Cost: by
+    key, one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then gets an
+    upsert of the keys found, an append table new files that replace those with such rows.
     """
     if not isinstance(rows, DataFrame):
         if not table.refresh().primary_keys:
@@ -292,8 +284,7 @@ def _until_unchanged(
         made: computes the rows from the version to read.
         **more: of `_run`.
 
-    Raises:
-        Conflict: other writers were faster each time.
+    Raises `Conflict`: other writers were faster each time.
     """
     earlier = _earlier(table, options)
     if earlier is not None:
@@ -317,8 +308,7 @@ def _read(
     columns: Sequence[str] | None,
     where: Predicate | str | None = None,
 ) -> DataFrame:
-    """Read a version with the newest schema's columns."""
-    scan = scan_snapshot(table.context, basis.snapshot, request=ScanRequest(columns=columns, where=where))
+    scan = scan_snapshot(table.context, basis.snapshot, columns=columns, where=where)
     return read_splits(spark, table, splits=scan.splits(), plan=scan.plan)
 
 

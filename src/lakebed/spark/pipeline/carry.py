@@ -4,9 +4,8 @@ Owns: `plan_carry`. A step of the new plan takes over the record of an earlier s
 the same `StepIdentity.source` and the same input, and every step before it that writes to a table it touches is done
 too and was done earlier (or an earlier run had both in this order, by consent). A finished step that cannot be taken
 over would run again. If it changes rows or names of versions, a person must consent to that (`--replay`), or to keeping
-the earlier result (`--carry`). Consent to keep a result holds for later plans as well.
-
-Invariants: no I/O; decides step by step in the order of the plan.
+the earlier result (`--carry`). Consent to keep a result holds for later plans as well. Invariants: no I/O; decides step
+by step in the order of the plan.
 """
 
 from __future__ import annotations

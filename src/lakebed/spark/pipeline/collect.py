@@ -28,7 +28,7 @@ from lakebed.spark.pipeline.report_model import (
     TagFacts,
     VersionFacts,
 )
-from lakebed.table.model import ROLLED_BACK_TO, Tag
+from lakebed.table.model import ROLLED_BACK_TO
 from lakebed.table.table import Table
 
 
@@ -198,7 +198,7 @@ def _table_facts(
                 check=next((check for check in checks if (check.table, check.tag) == (name, tag.name)), None),
                 read_ms=now_ms if read_now else read.read_ms if is_compared and read is not None else None,
                 read_now=read_now,
-                expires_ms=_expires_ms(tag),
+                expires_ms=tag.expires_ms,
             )
         )
     return TableFacts(
@@ -216,14 +216,7 @@ def _table_facts(
     )
 
 
-def _expires_ms(tag: Tag) -> int | None:
-    if tag.create_time_ms is None or tag.time_retained_ms is None:
-        return None
-    return tag.create_time_ms + tag.time_retained_ms
-
-
 def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tuple[VersionFacts, ...]:
-    """Return the commits that the ledger knows, and other living snapshots."""
     versions: list[VersionFacts] = []
     recorded = {number: step for step in steps if (number := committed_snapshot(step)) is not None}
     undone = _rolled_back(table, alive)

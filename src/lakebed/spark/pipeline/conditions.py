@@ -10,7 +10,7 @@ is not SQL) is None, and the caller asks Spark. A test compares the results with
     value       = column | whole number | 'text' | TRUE | FALSE
                 | count(*) | count([DISTINCT] column, ...) | min(column) | max(column) | sum(column)   (overall only)
 
-Both sides of a comparison are whole numbers, or texts, or booleans. Knows nothing of pipelines; starts nothing.
+Both sides of a comparison are whole numbers, or texts, or booleans.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ class _Evaluator:
         self._depth = 0
 
     def whole(self) -> Any:
-        """Evaluate the condition, which must end with the text."""
         result = self._either()
         if self._position < len(self._tokens):
             _refuse()

@@ -104,9 +104,8 @@ class RunContext:
         A table whose merge engine ignores repeated rows (it has ``sequence.field``) may get an increment twice: nothing
         is compared.
 
-        Raises:
-            Rejected: another run merged the same increment into the table; or a killed call of this run has made the
-                step's commit, of another increment.
+        Raises `Rejected`: another run merged the same increment into the table; or a killed call of this run has made
+        the step's commit, of another increment.
         """
         own = self.identity(step)
         if engine_of(table.schema).ignores_repeats:
@@ -139,8 +138,7 @@ class RunContext:
     def table(self, name: str, *, step: PlannedStep) -> Table:
         """Return a table of the lake; a declared one with a schema is created when absent.
 
-        Raises:
-            InvalidRequest: neither declared nor in the lake; names the step's line.
+        Raises `InvalidRequest`: neither declared nor in the lake; names the step's line.
         """
         table = self._tables.get(name)
         if table is None:

@@ -369,6 +369,5 @@ def _causes(java_exception: Any) -> tuple[str, bool]:
 
 
 def _line(text: str) -> str:
-    """Return the first line that is not empty, shortened."""
     first = first_line(text)
     return first if len(first) <= _WORDS_MAX else first[: _WORDS_MAX - 1] + "…"

@@ -2,7 +2,7 @@
 
 Owns: the order of a run. Invariants: a step is recorded only after its effects are durable; a failed step leaves every
 later step undone; a call after a kill continues where the killed call stopped; nothing that changes rows or names of
-versions runs again without consent. Knows no kind of step: they are in `steps`.
+versions runs again without consent.
 """
 
 from __future__ import annotations
@@ -72,8 +72,7 @@ def execute(call: RunCall) -> RunSummary:
     A kill (or Ctrl-C) records no end of the call, so the ledger reports the run as unfinished. A call that finds the
     run complete changes neither its end nor its number of calls.
 
-    Raises:
-        InvalidRequest, AlreadyExists, Rejected: see `run.run_file`.
+    Raises `InvalidRequest`, `AlreadyExists`, `Rejected`: see `run.run_file`.
     """
     plan, ledger, progress, clock = call.plan, call.ledger, call.progress, call.environment.clock
     began_s = clock.monotonic_s()
@@ -131,8 +130,7 @@ def _start(call: RunCall) -> _Start:
 def _replay_of_run(call: RunCall) -> tuple[str, ...]:
     """Return the patterns to replay: of this call, and of the call that began the run.
 
-    Raises:
-        InvalidRequest: the run belongs to another plan.
+    Raises `InvalidRequest`: the run belongs to another plan.
     """
     try:
         call.ledger.check(call.plan)
@@ -146,8 +144,7 @@ def _carried(
 ) -> Sequence[StepRecord]:
     """Return the records of earlier runs that stand for steps of this plan.
 
-    Raises:
-        InvalidRequest: finished steps would run again without consent.
+    Raises `InvalidRequest`: finished steps would run again without consent.
     """
     run_id = call.ledger.run_id
     found = plan_carry(
@@ -166,7 +163,6 @@ def _carried(
 
 
 def _advance(step: PlannedStep, context: RunContext, call: RunCall, done: Mapping[int, StepRecord]) -> None:
-    """Run one step and record it, or take its record from the ledger."""
     kind = KINDS[step.kind]
     if step.ordinal in done:
         kind.recall(step, context)

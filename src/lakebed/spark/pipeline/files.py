@@ -53,8 +53,7 @@ class FileReading:
 def find_files(pattern: str, *, location: SourceLocation) -> list[str]:
     """Return the files that a path, a pattern or a URL names, sorted.
 
-    Raises:
-        InvalidRequest: no local file matches; names the step's line.
+    Raises `InvalidRequest`: no local file matches; names the step's line.
     """
     if "://" in pattern:
         return [pattern]

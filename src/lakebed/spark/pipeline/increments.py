@@ -97,11 +97,9 @@ def commit_identity(
         content: of the increment; None: unknown, so it counts as a new one.
         ledger_of: the ledger of a run, by its id.
 
-    Raises:
-        Rejected: another run merged the same increment; ``kind`` is ``merged_already``. A killed call of this run has
-            committed another increment; ``kind`` is ``input_changed``.
-
-    Cost: 1 PUT; when the increment was met before, also 1 or 2 GET; of a resumed run also 1 probe and 2 GET.
+    Raises `Rejected`: another run merged the same increment; ``kind`` is ``merged_already``. A killed call of this run
+    has committed another increment; ``kind`` is ``input_changed``. Cost: 1 PUT; when the increment was met before, also
+    1 or 2 GET; of a resumed run also 1 probe and 2 GET.
     """
     table, name, own = commit.table, commit.name, commit.own
     is_resumed, is_replayed = commit.is_resumed, commit.is_replayed

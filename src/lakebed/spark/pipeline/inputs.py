@@ -81,7 +81,6 @@ def digest(value: object) -> str:
 
 
 def _found(view: PlannedStep) -> list[Path]:
-    """Return the local files that a view reads."""
     pattern = view.settings["from"]
     found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
     return [file for path in found for file in _files(Path(path))]

@@ -107,8 +107,7 @@ def read_settings(
         entries: the step's own keys (without ``step`` and ``name``).
         location: the step, for errors about what is missing.
 
-    Raises:
-        InvalidRequest: unknown, missing or wrong; one sentence with file and line.
+    Raises `InvalidRequest`: unknown, missing or wrong; one sentence with file and line.
     """
     known = {key.name: key for key in kind.keys}
     for name, entry in entries.items():

@@ -129,8 +129,7 @@ class Ledger:
     def begin(self, plan: Plan, *, replay: Sequence[str] = ()) -> int:
         """Write (or check) what runs, and the start of a call. Return the call's number, from 1.
 
-        Raises:
-            InvalidRequest: the run id belongs to another plan.
+        Raises `InvalidRequest`: the run id belongs to another plan.
         """
         record = RunRecord(
             format=FORMAT,
@@ -184,8 +183,7 @@ class Ledger:
     def record(self, record: StepRecord) -> None:
         """Write the record of a finished step.
 
-        Raises:
-            Conflict: another process recorded the same step: two of them run this run at once.
+        Raises `Conflict`: another process recorded the same step: two of them run this run at once.
         """
         try:
             self._create(f"steps/{record.ordinal:06d}.json", record)
@@ -309,7 +307,6 @@ class Ledger:
 
 
 def _there(ids: list[str]) -> str:
-    """Return a sentence with the runs of the lake, in the order of their ids."""
     if not ids:
         return "No pipeline has run in it."
     shown = ", ".join(ids[-_SHOWN_RUNS_MAX:])

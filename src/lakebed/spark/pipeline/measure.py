@@ -107,7 +107,6 @@ def disk_use(table: Table) -> DiskUse:
 
 
 def _delta(table: Table, snapshot: Snapshot) -> tuple[pa.Table, pa.Table]:
-    """Return the entries that a commit added, and those that it removed."""
     entries = table.context.manifests.delta_entries(snapshot)
     is_add = pc.equal(entries["kind"], pa.scalar(_ADD, entries.schema.field("kind").type))
     return entries.filter(is_add), entries.filter(pc.invert(is_add))

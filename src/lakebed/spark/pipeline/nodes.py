@@ -1,8 +1,7 @@
 """YAML with line numbers: text -> a small tree in which every key and value has its location.
 
 Owns: reading YAML, and errors that name a line. Invariants: scalars stay text (``2013-01-01`` is not a date here,
-``on`` is not true), the reader of a value decides its type; a key appears once in a mapping. Knows nothing about
-pipelines.
+``on`` is not true), the reader of a value decides its type; a key appears once in a mapping.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ def compose(text: str, *, file: str) -> Node:
         text: the document.
         file: its name, for error messages.
 
-    Raises:
-        InvalidRequest: not YAML, empty, or a key twice in one mapping; `facts` has ``file`` and ``line``.
+    Raises `InvalidRequest`: not YAML, empty, or a key twice in one mapping; `facts` has ``file`` and ``line``.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -126,8 +124,7 @@ class _Converter:
     def convert(self, node: yaml.Node, *, depth: int) -> Node:
         """Convert one node with everything below it.
 
-        Raises:
-            InvalidRequest: too deep, or too many nodes: an alias inside its own anchor, or aliases of aliases.
+        Raises `InvalidRequest`: too deep, or too many nodes: an alias inside its own anchor, or aliases of aliases.
         """
         location = SourceLocation(self._file, node.start_mark.line + 1)
         self._count += 1

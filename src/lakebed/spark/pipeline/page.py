@@ -18,13 +18,13 @@ from lakebed.spark.pipeline.page_parts import (
     are,
     bytes_text,
     card,
-    counted,
     grid,
     time_text,
     utc_text,
 )
 from lakebed.spark.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
 from lakebed.spark.pipeline.report_model import Check, ReportFacts, RunFacts, Stop, TagFacts
+from lakebed.texts import counted
 
 _DROPPED_MAX = 10
 _VERDICT_MARKS = {"good": "✓", "open": "…", "bad": "!"}
@@ -143,7 +143,6 @@ def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
 
 
 def _held_how(tags: Sequence[TagFacts]) -> str:
-    """Say how tags that hold were verified."""
     read = [tag.read_now and tag.reads_same for tag in tags]
     if all(read):
         return "reads as it did when it was tagged"
@@ -296,14 +295,12 @@ def _runs(runs: Sequence[RunFacts]) -> str:
 
 
 def _stop(stop: Stop) -> str:
-    """Describe what ended a call of the run, and whether it was repaired."""
     later = "" if stop.repaired_ms is None else f" Repaired: the step was done at {time_text(stop.repaired_ms)} UTC."
     css = "stop" if stop.repaired_ms is None else "stop repaired"
     return f'<p class="{css}"><b>{time_text(stop.ended_ms)} UTC</b> {escape(stop.sentence)}{later}</p>'
 
 
 def _dropped(run: RunFacts) -> dict[str, int]:
-    """Return the number of bad rows that the run's own steps left out, by step."""
     counts = {step.name: int(step.metrics.get("rows_dropped", 0)) for step in run.steps if not step.carried_from}
     return {name: count for name, count in counts.items() if count}
 

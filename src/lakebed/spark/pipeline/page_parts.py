@@ -50,11 +50,6 @@ def utc_text(unix_ms: int | None) -> str:
     return "an unknown day" if unix_ms is None else f"{time_text(unix_ms)} UTC"
 
 
-def counted(number: int, what: str) -> str:
-    """``1 row``, ``2 rows``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
 def are(count: int) -> str:
     """Return the verb that goes with a count."""
     return "is" if count == 1 else "are"

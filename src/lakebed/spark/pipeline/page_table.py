@@ -16,7 +16,6 @@ from lakebed.spark.pipeline.page_parts import (
     are,
     bytes_text,
     card,
-    counted,
     grid,
     legend,
     time_text,
@@ -26,6 +25,7 @@ from lakebed.spark.pipeline.page_parts import (
 )
 from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
 from lakebed.spark.pipeline.report_model import TableFacts, TagFacts, VersionFacts
+from lakebed.texts import counted
 
 _WRITTEN = {"merge": "merges: upserts and deletes", "ingest": "ingests", "append": "commits from outside of pipelines"}
 _FATES = {"alive": "kept", "gone": "expired", "undone": "rolled back"}
@@ -221,7 +221,6 @@ def _freed(table: TableFacts) -> str:
 
 
 def _tags(tags: Sequence[TagFacts]) -> str:
-    """Return the table of tags, with the columns that have values."""
     if not tags:
         return ""
     read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)

@@ -32,8 +32,7 @@ def pinned_schema(
 
     A step is identified by its pipeline, kind and target (not by file names, which change daily).
 
-    Raises:
-        Corruption: the pinned schema is damaged; names its path.
+    Raises `Corruption`: the pinned schema is damaged; names its path.
     """
     target = step.settings["into"] or step.settings["as"]
     digest = hashlib.sha256(f"{step.kind}\0{target}".encode()).hexdigest()[:16]

@@ -4,8 +4,6 @@ Owns: which files and values count as plain. Invariant: a file is either read ex
 (default options, a header, UTF-8, the session's time zone UTC), or not at all: `read_plain_csv` returns None for
 everything whose meaning depends on details of that reader (quotes inside values, escapes, numbers in other notations,
 rows that do not fit), and the caller asks Spark. So no row is found bad here. A test compares the two readers.
-
-Knows nothing of pipelines and starts nothing.
 """
 
 from __future__ import annotations

@@ -5,13 +5,12 @@ Every mistake in the text of a pipeline file is found here or in `parse`, before
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 from lakebed.errors import InvalidRequest
+from lakebed.spark.pipeline.inputs import digest
 from lakebed.spark.pipeline.keys import Key, read_key, read_settings
 from lakebed.spark.pipeline.model import ColumnSpec, Plan, PlannedStep, TableSpec
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
@@ -43,8 +42,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
         document: what `parse.load` read.
         variables: values from the caller; they win over the file's.
 
-    Raises:
-        InvalidRequest: a variable, value, table or step is wrong; names file and line.
+    Raises `InvalidRequest`: a variable, value, table or step is wrong; names file and line.
     """
     scope = _scope(document, variables or {})
     tables = {name: _table(name, entry.value, entry.location, scope) for name, entry in document.tables.entries.items()}
@@ -82,7 +80,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
         variables={name: value.text for name, value in scope.items()},
         tables=tables,
         steps=tuple(steps),
-        fingerprint=_digest(
+        fingerprint=digest(
             [document.name, [asdict(table) for table in tables.values()], [step.fingerprint for step in steps]]
         ),
         branch=branch,
@@ -161,12 +159,11 @@ def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, 
         settings=settings,
         line=node.location.line,
         group=f"{loop_names[0]} {scope[loop_names[0]].text}" if loop_names else "",
-        fingerprint=_digest([node.kind, name, _identifying(node.kind, settings)]),
+        fingerprint=digest([node.kind, name, _identifying(node.kind, settings)]),
     )
 
 
 def _identifying(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that belong to a step's fingerprint."""
     later = {key.name: key.default for key in KINDS[kind].keys if key.is_later}
     return {name: value for name, value in settings.items() if name not in later or value != later[name]}
 
@@ -239,7 +236,3 @@ def _columns(table: str, node: MappingNode, schema: Mapping[str, str]) -> tuple[
             raise location.error(f"column '{column}' of table '{table}': {error.message}") from error
         columns.append(ColumnSpec(column, bare.upper(), nullable))
     return tuple(columns)
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()

@@ -231,7 +231,6 @@ def _nice(highest: float, *, step_min: float = 0.0) -> tuple[float, list[float]]
 
 
 def _x_axis(ticks: Sequence[Tick], x_max: float) -> str:
-    """Return the labels below a plot, once for each of the widths."""
     return "".join(
         f'<div class="xs {css}" aria-hidden="true">{_x_labels(ticks, x_max, width)}</div>'
         for css, width in _LABEL_WIDTHS.items()

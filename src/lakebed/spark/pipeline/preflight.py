@@ -51,10 +51,8 @@ def check_tags(plan: Plan, lake: Lake, done: Mapping[int, StepRecord]) -> None:
     Args:
         done: the steps that will not run.
 
-    Raises:
-        AlreadyExists: a tag is on another snapshot and its step does not say `replace`.
-
-    Cost: 1 GET a tag that is to be made.
+    Raises `AlreadyExists`: a tag is on another snapshot and its step does not say `replace`. Cost: 1 GET a tag that is
+    to be made.
     """
     writes: set[str] = set()
     rewrites: set[str] = set()

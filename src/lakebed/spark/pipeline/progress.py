@@ -25,42 +25,27 @@ class Progress(Protocol):
 
     def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
         """A run begins; the ledger has `steps_done` steps already."""
-        ...
+        return
 
     def spark_starting(self) -> None:
         """A Spark session is about to start (seconds)."""
-        ...
+        return
 
     def step_started(self, step: PlannedStep) -> None:
         """A step begins."""
-        ...
+        return
 
     def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
         """A step is done and in the ledger."""
-        ...
+        return
 
     def run_ended(self, summary: RunSummary | None) -> None:
         """The run ended; None: it failed."""
-        ...
+        return
 
 
 class SilentProgress(Progress):
     """Shows nothing."""
-
-    def run_began(self, plan: Plan, *, run_id: str, steps_done: int) -> None:
-        return
-
-    def spark_starting(self) -> None:
-        return
-
-    def step_started(self, step: PlannedStep) -> None:
-        return
-
-    def step_finished(self, step: PlannedStep, record: StepRecord) -> None:
-        return
-
-    def run_ended(self, summary: RunSummary | None) -> None:
-        return
 
 
 class LineProgress(Progress):

@@ -140,8 +140,7 @@ def check_file(
 
     Reads the lake's tables, when there is a lake, and looks for the input files. Spark's parser reads the SQL.
 
-    Raises:
-        InvalidRequest: the first mistake, with file and line.
+    Raises `InvalidRequest`: the first mistake, with file and line.
     """
     plan = Pipeline.load(path).plan(variables=variables)
     environment = environment or Environment()
@@ -182,8 +181,7 @@ def status(
         branch: ``repository/branch``: the runs in that branch.
         run_id: only this run; its steps are read too, for `RunStatus.rows_dropped`.
 
-    Raises:
-        NotFound: no lake there, or no such run.
+    Raises `NotFound`: no lake there, or no such run.
     """
     environment = environment or Environment()
     with open_workspace(
@@ -201,10 +199,8 @@ def status(
 def _check_before_creation(plan: Plan, *, storage_options: Mapping[str, str] | None, environment: Environment) -> None:
     """Look for tables that only an existing lake can have, before a missing lake is created.
 
-    Raises:
-        InvalidRequest: there is no lake, and a step names a table that the plan does not declare.
-
-    Cost: no request when the plan declares its tables.
+    Raises `InvalidRequest`: there is no lake, and a step names a table that the plan does not declare. Cost: no request
+    when the plan declares its tables.
     """
     try:
         check_tables(plan, None)

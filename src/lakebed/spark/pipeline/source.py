@@ -38,8 +38,7 @@ def check_source(settings: Mapping[str, Any]) -> str | None:
 def source_rows(step: PlannedStep, context: RunContext) -> Rows:
     """Return the rows that a step reads.
 
-    Raises:
-        InvalidRequest: no such table or view, or SQL that Spark does not accept; names the step's line.
+    Raises `InvalidRequest`: no such table or view, or SQL that Spark does not accept; names the step's line.
     """
     settings, location = step.settings, context.location(step)
     engine = context.engine()

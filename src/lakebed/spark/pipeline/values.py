@@ -35,8 +35,7 @@ class Value:
 def substitute(text: str, variables: Mapping[str, Value], location: SourceLocation) -> str:
     """Replace every ``${name}`` and ``${name.part}``; ``$$`` is a dollar sign.
 
-    Raises:
-        InvalidRequest: an unknown variable, or one without such a part; names the line.
+    Raises `InvalidRequest`: an unknown variable, or one without such a part; names the line.
     """
 
     def replace(match: re.Match[str]) -> str:

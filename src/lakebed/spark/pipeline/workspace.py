@@ -2,9 +2,8 @@
 
 Owns: opening both, and creating the branch. With ``branch: analytics/dev`` everything of the pipeline is in that branch
 of the repository, in the folder `LAKE_FOLDER`: its tables, at ``lake/<database>.db/<table>``, and its ledger. So a
-reset of the branch reverts the records of steps together with their data, and a merge merges both.
-
-Invariant: a missing repository is not created; a missing branch is created from the default branch. Knows no step.
+reset of the branch reverts the records of steps together with their data, and a merge merges both. Invariant: a missing
+repository is not created; a missing branch is created from the default branch.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class Workspace:
 def split_branch(text: str) -> tuple[str, str]:
     """Split ``repository/branch``; the name of the branch may contain slashes.
 
-    Raises:
-        InvalidRequest: it is not of this form.
+    Raises `InvalidRequest`: it is not of this form.
     """
     repository, _, branch = text.partition("/")
     if not repository or not branch:
@@ -98,7 +96,6 @@ def open_workspace(
 
 
 def _branch(repository: Any, name: str, *, create: bool) -> Any:
-    """Open the branch; with `create`, create a missing one."""
     branch = repository.branch(name)
     try:
         branch.head()

@@ -1,10 +1,7 @@
 """``audit``: SQL expectations that must hold for an increment (or a table) before later steps run.
 
 ``every_row`` has predicates over one row: a row for which the predicate is not true (false or NULL) breaks it.
-``overall`` has predicates over all rows, with aggregates: ``count(*) > 0``.
-
-Metrics: ``rows``, ``expectations``.
-
+``overall`` has predicates over all rows, with aggregates: ``count(*) > 0``. Metrics: ``rows``, ``expectations``.
 Idempotent: reads only. All expectations are one Spark job; only a broken one costs a second, for its sample. Simple
 expectations about few rows of this process that hold (see `..conditions`) are evaluated without Spark.
 """
@@ -48,8 +45,7 @@ class Broken:
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     """Check every expectation in one pass.
 
-    Raises:
-        Rejected: one or more do not hold; ``kind`` is ``audit_failed``, `facts` has ``rows`` and ``broken``.
+    Raises `Rejected`: one or more do not hold; ``kind`` is ``audit_failed``, `facts` has ``rows`` and ``broken``.
     """
     every_row, overall = step.settings["every_row"], step.settings["overall"]
     source = source_rows(step, context)

@@ -1,7 +1,6 @@
 """``compact``: rewrite small files of a table into large ones.
 
 Metrics: ``table``, ``snapshot`` (absent when there was nothing to do) and what it did to files: see `..measure`.
-
 Idempotent: compact files are not rewritten, so a repetition commits nothing.
 """
 

@@ -2,9 +2,8 @@
 
 Metrics: ``table``, ``snapshots_expired``, ``files_deleted``, ``bytes_freed`` (all objects the sweep deleted),
 ``disk_bytes_before`` and ``disk_bytes_after`` (every object below the table's folder), ``data_bytes_before`` and
-``data_bytes_after`` (its data files), ``newest_bytes`` (data files of the newest version), ``warnings``.
-
-Idempotent: deleted files stay deleted; a crash leaves a plan in the table that the next expiry finishes.
+``data_bytes_after`` (its data files), ``newest_bytes`` (data files of the newest version), ``warnings``. Idempotent:
+deleted files stay deleted; a crash leaves a plan in the table that the next expiry finishes.
 """
 
 from __future__ import annotations

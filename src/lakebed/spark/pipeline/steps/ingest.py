@@ -2,11 +2,8 @@
 
 Metrics: into a table: ``table``, ``snapshot``, and what it did to files (see `..measure`); as a view: ``view`` and, of
 CSV and JSON, ``rows``. ``files_read`` counts input files where they are local. With ``bad_rows: drop`` also
-``rows_dropped`` and the first of them in ``dropped``.
-
-Every row of CSV and JSON is checked against the schema before it is used: a row that does not fit stops the run here
-(or is left out and counted), whatever columns later steps read.
-
+``rows_dropped`` and the first of them in ``dropped``. Every row of CSV and JSON is checked against the schema before it
+is used: a row that does not fit stops the run here (or is left out and counted), whatever columns later steps read.
 Idempotent: the commit carries the run's identity. A view commits nothing; a resumed run makes it again when it needs
 it. The schema of CSV and JSON is the given one, or is inferred once and then pinned in the lake, so that tomorrow's
 file cannot change a type silently.
@@ -72,8 +69,7 @@ class _Source:
     def check(self) -> BadRows:
         """Find the bad rows.
 
-        Raises:
-            InvalidRequest: there are some, and they are not to be dropped; names the step's line, files and lines.
+        Raises `InvalidRequest`: there are some, and they are not to be dropped; names the step's line, files and lines.
         """
         found = self.context.engine().check_files(self.names, self.reading)
         if found.bad_count and self.step.settings["bad_rows"] == "stop":
@@ -101,7 +97,6 @@ class _Source:
         return self.unchecked(), found
 
     def shaped(self, rows: Rows) -> Rows:
-        """Apply ``select`` to rows, when there is one."""
         select, engine = self.step.settings["select"], self.context.engine()
         if select is not None:
             rows = engine.query(select, views={"files": rows}, location=self.reading.location)
@@ -126,7 +121,6 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 
 def _append(source: _Source) -> dict[str, Any]:
-    """Append rows to a table, in one commit."""
     step, context = source.step, source.context
     name, found = step.settings["into"], None
     # Rows are checked first where bad ones are dropped; otherwise the write itself finds them, in one pass.
@@ -153,7 +147,6 @@ def _append(source: _Source) -> dict[str, Any]:
 
 
 def _counts(found: BadRows | None) -> dict[str, Any]:
-    """Return the metrics of a check."""
     if found is None:
         return {}
     counts: dict[str, Any] = {"rows": found.row_count - found.bad_count}

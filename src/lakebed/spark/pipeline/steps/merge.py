@@ -1,10 +1,9 @@
 """``merge``: an increment into a primary-key table: insert what is new, update what is there, delete what is marked.
 
 Metrics: ``table``, ``snapshot`` (absent when the increment had no rows) and what it did to files: see `..measure`;
-``content``: the identity of the increment (see `..inputs`).
-
-Idempotent: the commit carries the run's identity. An increment that another run merged is refused before anything is
-committed, unless the table orders rows by ``sequence.field``: then a late row never replaces a newer one.
+``content``: the identity of the increment (see `..inputs`). Idempotent: the commit carries the run's identity. An
+increment that another run merged is refused before anything is committed, unless the table orders rows by
+``sequence.field``: then a late row never replaces a newer one.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 Only in a pipeline with ``branch:``. It publishes everything in the branch: the tables after the steps before, and the
 ledger's records of those steps. A merge takes each table whole from the side that changed it; a table that changed on
-both sides is a conflict, and nothing is merged.
-
-Metrics: ``branch``, ``into``, ``commit`` (of the branch) and ``merge`` (of the other branch): ids of commits.
-
-Idempotent: a step that runs again after a crash commits and merges what is still missing, perhaps only records of the
-ledger.
+both sides is a conflict, and nothing is merged. Metrics: ``branch``, ``into``, ``commit`` (of the branch) and ``merge``
+(of the other branch): ids of commits. Idempotent: a step that runs again after a crash commits and merges what is still
+missing, perhaps only records of the ledger.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """``report``: write the page of this lake's runs, with every tagged version read again.
 
 Metrics: ``html``, ``json``, ``tags_read``: a list of ``table``, ``tag``, ``rows``, ``checksum`` as they read now, for
-later reports that do not read them again.
-
-Idempotent: the page is replaced. It covers the steps before this one.
+later reports that do not read them again. Idempotent: the page is replaced. It covers the steps before this one.
 """
 
 from __future__ import annotations

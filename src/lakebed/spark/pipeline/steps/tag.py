@@ -1,9 +1,8 @@
 """``tag``: pin the last snapshot that this run wrote to a table (the newest one, when it wrote none).
 
 Metrics: ``table``, ``tag``, ``snapshot``; with ``fingerprint: true`` also ``rows`` and ``checksum``, which the report
-computes again to show that the tag still reads the same.
-
-Idempotent: a tag that is already on the right snapshot is not changed.
+computes again to show that the tag still reads the same. Idempotent: a tag that is already on the right snapshot is not
+changed.
 """
 
 from __future__ import annotations
