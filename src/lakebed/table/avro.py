@@ -1,16 +1,13 @@
 """Avro container files to and from flat Arrow columns, without a Python loop over records. Pure.
 
 Owns: reading and writing record files with the kinds of fields that manifests have. A column is named by its path
-through nested records, such as ``_FILE._KEY_STATS._MIN_VALUES``.
-
-Method: given the start of each record, all records are decoded together, field by field, with a few numpy calls over
-the positions of all records for each field. lakebed's files state the length of every record in the header entry
-`LENGTHS_KEY` (base64 of zstandard over uint32; other readers ignore it). In files of other clients fastavro skips from
-record to record.
-
-Invariants: damaged bytes always raise `Corruption` with the path of the file and never yield fewer records. Every
-record must end where the next begins, every block has the sync marker, lakebed's blocks have zstandard's checksum, and
-the sync marker of lakebed's files is the digest of their header.
+through nested records, such as ``_FILE._KEY_STATS._MIN_VALUES``. Method: given the start of each record, all records
+are decoded together, field by field, with a few numpy calls over the positions of all records for each field. lakebed's
+files state the length of every record in the header entry `LENGTHS_KEY` (base64 of zstandard over uint32; other readers
+ignore it). In files of other clients fastavro skips from record to record. Invariants: damaged bytes always raise
+`Corruption` with the path of the file and never yield fewer records. Every record must end where the next begins, every
+block has the sync marker, lakebed's blocks have zstandard's checksum, and the sync marker of lakebed's files is the
+digest of their header.
 """
 
 from __future__ import annotations
@@ -344,7 +341,6 @@ def encode_values(schema: RecordSchema, values: Mapping[str, Sequence[Any]], cou
 
 
 def _container(schema: RecordSchema, content: memoryview, lengths: I64) -> bytes:
-    """Header and blocks around encoded records."""
     compressor = zstandard.ZstdCompressor(write_checksum=True)
     entries = {
         b"avro.codec": b"zstandard",
@@ -391,7 +387,6 @@ def _leaves_of(record: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Ca
 
 
 def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
-    """The bytes of one value of a kind."""
     if isinstance(kind, list):
         null_index = kind.index("null")
         null, some, inner = _varint(null_index), _varint(1 - null_index), _encoder_of(kind[1 - null_index])

@@ -1,9 +1,7 @@
 """The container of Avro record files: header, blocks, codecs, sync markers; and a cursor over bytes. Pure.
 
-Owns: reading of everything around the records, and `DamageError`, an error without the path.
-
-Invariants: every block has the sync marker of its file; in files of lakebed it is the digest of the header.
-Does not know: fields, columns.
+Owns: reading of everything around the records, and `DamageError`, an error without the path. Invariants: every block
+has the sync marker of its file; in files of lakebed it is the digest of the header.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Avro files of few records, decoded record by record. Pure.
 
 Owns: `leaves_of` and `decode_few`. Decoding whole columns has the fixed cost of some hundred records; most manifests of
-a table with frequent commits, and most lists, have fewer.
-
-Invariants: the results and the errors are those of `avro.decode_columns`.
+a table with frequent commits, and most lists, have fewer. Invariants: the results and the errors are those of
+`avro.decode_columns`.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ def leaves_of(schema_json: bytes) -> tuple[Leaf, ...] | None:
 
 
 def _read_of(kind: Any) -> Callable[[Cursor], Any] | None:
-    """A function that reads one value of a kind from a cursor."""
     if kind in ("int", "long"):
         return Cursor.long
     if kind == "bytes":

@@ -11,10 +11,9 @@ A slot holds the value itself (booleans and integers sign-cut to their width, fl
 milliseconds, DECIMAL of at most 18 digits as unscaled int64, TIMESTAMP of precision <= 3 as milliseconds), or at most 7
 bytes of a string with ``0x80 | length`` in the last byte, or ``offset << 32 | length`` of a longer one, or
 ``offset << 32 | nanoseconds of the millisecond`` of a finer timestamp whose milliseconds are at the offset. Offsets
-count from the header's first byte. A DECIMAL above 18 digits is stored as big-endian two's complement in 16 bytes.
-
-Invariants: the slot of a null is zero, without a variable part. Nested types are encoded as null only: they are never
-keys and have no statistics. Does not know: the columns of a row; the caller passes their types.
+count from the header's first byte. A DECIMAL above 18 digits is stored as big-endian two's complement in 16 bytes. The
+slot of a null is zero, without a variable part. Nested types are encoded as null only: they are never keys and have no
+statistics.
 """
 
 from __future__ import annotations
@@ -101,8 +100,7 @@ def slots_of(column: pa.Array | pa.ChunkedArray, type_text: str) -> Slots:
     Args:
         column: values; cast to the type's Arrow type when it has another.
 
-    Raises:
-        InvalidRequest: values of a nested type that are not null, or values that do not fit the type.
+    Raises `InvalidRequest`: values of a nested type that are not null, or values that do not fit the type.
     """
     parsed = parse_type(type_text)
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -204,8 +202,7 @@ def encode_rows(columns: Sequence[pa.Array | pa.ChunkedArray], types: Sequence[s
     Returns:
         ``binary`` array without nulls, in row order.
 
-    Raises:
-        InvalidRequest: a value does not fit its type, or is of a nested type.
+    Raises `InvalidRequest`: a value does not fit its type, or is of a nested type.
     """
     parts = [slots_of(column, text) for column, text in zip(columns, types, strict=True)]
     count, arity = len(parts[0].words), len(parts)
@@ -255,8 +252,7 @@ def _with_tails(fixed: Bytes, parts: list[Slots], lengths: I64, offsets_in_row: 
 def encode_row(values: Sequence[Any], types: Sequence[str]) -> bytes:
     """One BinaryRow of Python values (None is null). Costs some tens of microseconds; columns go to `encode_rows`.
 
-    Raises:
-        InvalidRequest: a value does not fit its type.
+    Raises `InvalidRequest`: a value does not fit its type.
     """
     if not types:
         return EMPTY_ROW
@@ -273,8 +269,7 @@ def encode_row(values: Sequence[Any], types: Sequence[str]) -> bytes:
 def decode_rows(rows: pa.Array, types: Sequence[str]) -> list[pa.Array]:
     """The columns of some BinaryRows; inverse of `encode_rows`.
 
-    Raises:
-        Corruption: a row has another arity or points outside itself. The caller adds the path.
+    Raises `Corruption`: a row has another arity or points outside itself. The caller adds the path.
     """
     return decode_columns(rows, types, range(len(types)))
 

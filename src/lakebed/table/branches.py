@@ -17,8 +17,6 @@ Invariants:
 - A deletion removes only the pin that it found when it began: one that was delayed does not remove the pin of a new
   branch of the same name.
 - A branch that was published (`fast_forward`) has a mark in main until it is deleted.
-
-Does not know: which files may be deleted.
 """
 
 from __future__ import annotations
@@ -125,8 +123,14 @@ def branch_exists(store: ObjectStore, name: str) -> bool:
 
 
 def every_branch(branch: TableBranch) -> list[TableBranch]:
-    """Main and every branch of the table; their fork snapshots are not looked up. Cost: as `branch_names`."""
-    return [branch.main, *map(branch.of_branch, branch_names(branch.store))]
+    """Main and every branch of the table, each with its own newest schema; fork snapshots are not looked up.
+
+    Cost: as `branch_names`, and 1 LIST + 1 GET a branch.
+    """
+    found = [branch.main, *map(branch.main.of_branch, branch_names(branch.store))]
+    for one in found[1:] if branch.branch is None else found:
+        one.refresh()
+    return found
 
 
 def with_fork_point(branch: TableBranch) -> TableBranch:

@@ -2,9 +2,8 @@
 
 Owns: the bucket functions of the format (DO NOT CHANGE: other clients place rows by them). The default is Murmur3 (32
 bit, seed 42) over the 4-byte words of the key's BinaryRow without its arity, then ``|hash % bucket_count|`` with the
-sign rule of C; ``mod`` is the remainder of a single integer.
-
-Invariant: rows are never materialised; the words of all rows are mixed column by column.
+sign rule of C; ``mod`` is the remainder of a single integer. Invariant: rows are never materialised; the words of all
+rows are mixed column by column.
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ def bucket_of(
         function: value of the option ``bucket-function.type``: ``default`` (the hash), or ``mod`` for one column of
             type INT or BIGINT (the remainder of its value, never negative; null counts as 0).
 
-    Raises:
-        InvalidRequest: `bucket_count` < 1, no column, or a column of a nested type.
-
-    Cost: about 10 ms a million int64 keys.
+    Raises `InvalidRequest`: `bucket_count` < 1, no column, or a column of a nested type. Cost: about 10 ms a million
+    int64 keys.
     """
     if bucket_count < 1 or not columns:
         raise InvalidRequest(f"Cannot place rows into {bucket_count} buckets by {len(columns)} columns.")

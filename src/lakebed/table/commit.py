@@ -15,7 +15,7 @@ Invariants:
 - Where another client rolled back below the boundary, the next id is the boundary, and the snapshot's property
   ``lakebed.follows`` says which snapshot it was committed on.
 
-Does not know: rows, Parquet, tags. Other clients' commits are raced by the same create-only put.
+Other clients' commits are raced by the same create-only put.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ import pyarrow.compute as pc
 from lakebed.errors import Conflict, LakebedError
 from lakebed.ids import new_uuid
 from lakebed.log import logger
-from lakebed.reclaim.model import Deletable, ReclaimPlan
-from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
 from lakebed.table.context import TableBranch
+from lakebed.table.discard import discard
 from lakebed.table.dynamic_bucket import (
     IndexEntry,
     encode_hashes,
@@ -261,7 +260,6 @@ class _Commit:
     """The entries of the manifests written so far, by name."""
 
     def run(self) -> Snapshot:
-        """Try until the change is committed or may not be tried again; see `commit`."""
         while True:  # `_wait_or_give_up` ends the loop
             self.try_started_s = self.branch.environment.clock.monotonic_s()
             try:
@@ -408,8 +406,7 @@ class _Commit:
             )
         deltas = None if self.checked is None else self._deltas_between(self.checked, head)
         if deltas is None or any(touches(entries, delta) for _, delta in deltas):
-            fields = map(self.schema.field_by_name, self.schema.trimmed_primary_keys)
-            keys = [field.type for field in fields if field is not None]
+            keys = [field.type for field in self.schema.key_fields]
             live = self.branch.manifests.live_entries(head)
             check_fits(entries, live=live, key_types=keys, snapshot_id=head.id)
         self.checked = head
@@ -488,7 +485,6 @@ class _Commit:
     # ---- before and after
 
     def _earlier_snapshot(self, inherited: InheritedState, head: Snapshot | None) -> Snapshot | None:
-        """The snapshot that the same (user, identifier) was committed with, if there is one."""
         if head is None:
             return None
         return _find_earlier(self.branch, self.commit_user, self.request.commit_identifier, inherited, head)
@@ -535,11 +531,7 @@ class _Commit:
     def _discard(self, *, keep: frozenset[str]) -> None:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
         unused = [path for path in self.written if path not in keep]
-        if unused:
-            doomed = tuple(
-                Deletable(path=path, size_bytes=0, why="written by a commit that lost its race") for path in unused
-            )
-            Sweeper(self.branch.store, self.branch.environment).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
+        discard(self.branch.store, unused, environment=self.branch.environment)
 
 
 def manifest_meta(entries: pa.Table, *, file_name: str, file_size: int, schema: TableSchema) -> ManifestMeta:
@@ -556,7 +548,7 @@ def manifest_meta(entries: pa.Table, *, file_name: str, file_size: int, schema: 
 
 
 def _partition_stats(entries: pa.Table, schema: TableSchema) -> Stats:
-    fields = [field for name in schema.partition_keys if (field := schema.field_by_name(name))]
+    fields = schema.partition_fields
     if not fields:
         return Stats(min_values=EMPTY_ROW, max_values=EMPTY_ROW, null_counts=())
     columns = decode_rows(pc.unique(entries["partition"]), [field.type for field in fields])

@@ -1,7 +1,6 @@
 """Merge small files into fewer, larger, sorted ones: the plan (pure) and the merge itself (in bounded memory).
 
 Owns: `plan_compaction`, `run_task`, and `compact`, which runs a plan and commits it as one COMPACT snapshot.
-
 Primary-key tables compact as the format's other clients do ("universal"): the newest sorted runs of a bucket are merged
 into the level below them when there are ``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones
 outgrow ``compaction.max-size-amplification-percent`` of the oldest. Append tables concatenate small files.
@@ -41,7 +40,6 @@ from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
 from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema
 from lakebed.table.options import (
-    BUCKET,
     COMPACTION_MAX_FILES,
     COMPACTION_MAX_SIZE_AMPLIFICATION,
     COMPACTION_MIN_FILES,
@@ -358,12 +356,11 @@ def current_tasks(
 ) -> list[CompactTask]:
     """Plan the compaction of the newest snapshot; arguments as `compact`.
 
-    Raises:
-        UnsupportedFormat, InvalidRequest: the table's options ask for a merge that this package would do wrong.
+    Raises `UnsupportedFormat`, `InvalidRequest`: the table's options ask for a merge that this package would do wrong.
     """
     schema = branch.schema
     check_readable(schema)
-    check_writable(schema, bucket_count=branch.options.get(BUCKET))
+    check_writable(schema)
     newest = branch.snapshots.latest()
     if newest is None:
         return []
@@ -391,8 +388,7 @@ def compact(
         progress: called after each task that runs here.
         run_tasks: runs the tasks elsewhere, each by `run_task` with the plan given; None: here.
 
-    Raises:
-        Conflict: that happened `COMPACT_TRIES_MAX` times.
+    Raises `Conflict`: that happened `COMPACT_TRIES_MAX` times.
     """
     clock = branch.environment.clock
     started_s = clock.monotonic_s()
@@ -484,8 +480,7 @@ def _report(
 def _in_partitions(entries: pa.Table, *, values: Mapping[str, object], schema: TableSchema) -> pa.Table:
     """The entries of the partitions whose columns have the given values.
 
-    Raises:
-        InvalidRequest: a name that is not a partition column.
+    Raises `InvalidRequest`: a name that is not a partition column.
     """
     columns = partition_columns(entries, schema)
     mask = np.ones(entries.num_rows, np.bool_)

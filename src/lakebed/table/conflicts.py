@@ -1,9 +1,8 @@
 """Whether a change can still be applied to the newest snapshot. Pure: raises `Conflict` or returns nothing.
 
 Owns: the two rules of a commit that lost a race. (1) Every file that the change deletes is still live. (2) In a
-primary-key table, files of one level > 0 in one bucket do not overlap in their keys.
-
-Does not know: where entries come from, how often a commit is retried. Columns are those of `manifest.ENTRY_SCHEMA`.
+primary-key table, files of one level > 0 in one bucket do not overlap in their keys. Columns are those of
+`manifest.ENTRY_SCHEMA`.
 """
 
 from __future__ import annotations
@@ -31,10 +30,7 @@ def rests_on_state(entries: pa.Table) -> bool:
 
 def touches(entries: pa.Table, others: pa.Table) -> bool:
     """Whether another commit's delta may conflict with `entries`: `rests_on_state` for one of the same buckets."""
-    if others.num_rows == 0 or not rests_on_state(others):
-        return False
-    theirs, ours = row_codes(_BUCKET, others, entries)
-    return bool(np.isin(theirs, ours).any())
+    return rests_on_state(others) and writes_same_buckets(entries, others)
 
 
 def writes_same_buckets(entries: pa.Table, others: pa.Table) -> bool:
@@ -54,8 +50,7 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
         key_types: Paimon type texts of the trimmed primary key; empty for append tables.
         snapshot_id: of `live`, for the message.
 
-    Raises:
-        Conflict: with kind ``file_gone`` or ``keys_overlap``.
+    Raises `Conflict`: with kind ``file_gone`` or ``keys_overlap``.
     """
     deletes = entries.filter(pc.equal(entries["kind"], DELETE)).select(list(IDENTITY))
     wanted, there = row_codes(IDENTITY, deletes, live)

@@ -1,9 +1,8 @@
 """Conversion of a caller's rows to the columns and types of a table. Pure.
 
-Owns: the Arrow types that a column accepts, and the messages about rows that do not fit.
-
-Invariants: a conversion keeps every value or the write is refused; text is never converted to a number or the reverse.
-The result has exactly the table's columns, in order, with the table's Arrow types and no null in a key.
+Owns: the Arrow types that a column accepts, and the messages about rows that do not fit. Invariants: a conversion keeps
+every value or the write is refused; text is never converted to a number or the reverse. The result has exactly the
+table's columns, in order, with the table's Arrow types and no null in a key.
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     A missing column is filled with nulls in an append table if it is nullable. In a primary-key table it is refused,
     because an upsert would silently erase stored values.
 
-    Raises:
-        InvalidRequest: an unknown or missing column, an incompatible type, a value that the conversion would change, or
-            a null that is not allowed.
+    Raises `InvalidRequest`: an unknown or missing column, an incompatible type, a value that the conversion would
+    change, or a null that is not allowed.
     """
     _refuse_unknown(rows.column_names, schema)
     may_fill = not schema.primary_keys
@@ -215,8 +213,7 @@ def _listed(names: Sequence[str]) -> str:
 def boolean_mask(rows: pa.Table, *, column: str) -> pa.ChunkedArray:
     """The column that marks rows to delete, checked to be boolean and without nulls.
 
-    Raises:
-        InvalidRequest: no such column, another type, or nulls in it.
+    Raises `InvalidRequest`: no such column, another type, or nulls in it.
     """
     position = rows.schema.get_field_index(column)
     if position < 0:

@@ -1,7 +1,7 @@
 """Consumers: the progress of streaming readers, one file each at ``consumer/consumer-<name>``.
 
 Owns: reading these files. Other clients of the format write them; lakebed honours them: neither the snapshot that a
-consumer reads next nor a newer one expires. Does not know: snapshots.
+consumer reads next nor a newer one expires.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ class Consumer:
 def load_consumers(store: ObjectStore, layout: Layout) -> Iterator[Consumer]:
     """The consumers of a branch, in the order of the listing.
 
-    Raises:
-        Corruption: a consumer's file is unreadable, so which snapshots it needs is unknown.
-    Cost: 1 LIST + 1 GET a consumer.
+    Raises `Corruption`: a consumer's file is unreadable, so which snapshots it needs is unknown. Cost: 1 LIST + 1 GET a
+    consumer.
     """
     for meta in store.list(layout.consumer_folder):
         name = parse_consumer(meta.path)

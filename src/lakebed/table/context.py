@@ -1,17 +1,14 @@
 """The context of one branch of a table: what the functions of this package work on.
 
-Owns: `TableBranch`, which holds the store, the paths and the components of a branch, and `NewestSchema`.
-
-Invariants: a context is immutable but for the newest schema it has seen; making one costs no request. Does not know:
-rows, commits, deletions. Those are functions of a context: `rows`, `commit`, `expire`, `rollback`, `orphans` and more;
-tags are methods of its `tags`.
+Owns: `TableBranch`, which holds the store, the paths and the components of a branch. Invariants: a context is immutable
+but for the newest schema it has seen; making one costs no request. Rows, commits and deletions are functions of a
+context: `rows`, `commit`, `expire`, `rollback`, `orphans` and more; tags are methods of its `tags`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -29,24 +26,6 @@ if TYPE_CHECKING:
     from lakebed.table.dynamic_bucket import HashIndex
 
 
-class NewestSchema:
-    """The newest schema of a branch that this process has seen. Thread-safe."""
-
-    def __init__(self, log: SchemaLog, seen: TableSchema) -> None:
-        self._log = log
-        self.seen = seen
-
-    def refresh(self) -> TableSchema:
-        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
-        self.seen = self._log.latest() or self.seen
-        return self.seen
-
-    def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
-        """Store a changed schema and remember it. Raises as `SchemaLog.change`."""
-        self.seen = self._log.change(change, time_ms=time_ms)
-        return self.seen
-
-
 @dataclass(frozen=True, eq=False)
 class TableBranch:
     """Main or another branch of a table. Thread-safe; make one with `TableBranch.of`."""
@@ -58,8 +37,6 @@ class TableBranch:
     layout: Layout
     environment: Environment
     schemas: SchemaLog
-    newest_schema: NewestSchema
-    """Of the branch that the context was opened as; `of_branch` shares it."""
     snapshots: SnapshotLog
     tags: Tags
     manifests: ManifestReader
@@ -68,6 +45,8 @@ class TableBranch:
     fork_point: Snapshot | None = None
     """The fork snapshot: the one that a branch started from, whose files are main's; see `branches.with_fork_point`.
     None: main, or not looked up yet."""
+    made_by: TableBranch | None = None
+    """Main, whose `of_branch` made this context; None: it was opened by itself."""
 
     @classmethod
     def of(
@@ -75,24 +54,41 @@ class TableBranch:
     ) -> TableBranch:
         """The context of a branch whose newest schema is known; `branch` None is main. Cost: no request."""
         layout = Layout(branch=None if branch == MAIN_BRANCH else branch)
-        schemas = SchemaLog(store, layout)
-        return _assembled(store, name, layout, environment, schemas, NewestSchema(schemas, schema))
+        schemas = SchemaLog(store, layout, newest=schema)
+        snapshots = SnapshotLog(store, layout=layout, environment=environment)
+        tags = Tags(
+            store,
+            layout=layout,
+            snapshots=snapshots,
+            environment=environment,
+            default_retained_ms=lambda: TableOptions(schemas.seen.options).get(TAG_DEFAULT_TIME_RETAINED),
+        )
+        return cls(
+            store=store,
+            name=name,
+            layout=layout,
+            environment=environment,
+            schemas=schemas,
+            snapshots=snapshots,
+            tags=tags,
+            manifests=ManifestReader(store, layout, environment=environment),
+            commit_turn=environment.runtime.lock(),
+        )
 
     def of_branch(self, branch: str | None) -> TableBranch:
         """Another branch of the table; None is main. Its `fork_point` is not looked up.
 
-        It shares `schema`, `options` and `refresh` with this context, which so are not those of the other branch: the
-        folders of data files are the same in all branches. To read rows by the other branch's own schema, use
-        `branches.open_branch`. Cost: no request.
+        Its `schema` is this context's until `refresh` looks for its own. Cost: no request.
         """
-        layout = Layout(branch=branch)
-        schemas = SchemaLog(self.store, layout)
-        return _assembled(self.store, self.name, layout, self.environment, schemas, self.newest_schema)
+        other = TableBranch.of(
+            self.store, name=self.name, schema=self.schema, branch=branch, environment=self.environment
+        )
+        return other if branch is None else replace(other, made_by=self.main)
 
     @cached_property
     def main(self) -> TableBranch:
         """Main of the same table; this context itself when it is main's."""
-        return self if self.branch is None else self.of_branch(None)
+        return self if self.branch is None else self.made_by or self.of_branch(None)
 
     @property
     def branch(self) -> str | None:
@@ -101,11 +97,8 @@ class TableBranch:
 
     @property
     def schema(self) -> TableSchema:
-        """The newest schema seen of the branch that the context was opened as; `of_branch` shares it.
-
-        `refresh` looks again.
-        """
-        return self.newest_schema.seen
+        """The newest schema that was seen; `refresh` looks again."""
+        return self.schemas.seen
 
     @property
     def options(self) -> TableOptions:
@@ -120,41 +113,9 @@ class TableBranch:
         return HashIndex(self.store, self.layout)
 
     def refresh(self) -> TableSchema:
-        """Look for a newer schema of the branch that the context was opened as, and remember it; see `schema`.
-
-        Cost: 1 LIST, 1 GET when there is one.
-        """
-        return self.newest_schema.refresh()
+        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
+        return self.schemas.refresh()
 
     def now_ms(self) -> int:
         """Unix ms, UTC, by the clock of the environment."""
         return self.environment.clock.now_ms()
-
-
-def _assembled(
-    store: ObjectStore,
-    name: str,
-    layout: Layout,
-    environment: Environment,
-    schemas: SchemaLog,
-    newest_schema: NewestSchema,
-) -> TableBranch:
-    snapshots = SnapshotLog(store, layout=layout, environment=environment)
-    return TableBranch(
-        store=store,
-        name=name,
-        layout=layout,
-        environment=environment,
-        schemas=schemas,
-        newest_schema=newest_schema,
-        snapshots=snapshots,
-        tags=Tags(
-            store,
-            layout=layout,
-            snapshots=snapshots,
-            environment=environment,
-            default_retained_ms=lambda: TableOptions(newest_schema.seen.options).get(TAG_DEFAULT_TIME_RETAINED),
-        ),
-        manifests=ManifestReader(store, layout, environment=environment),
-        commit_turn=environment.runtime.lock(),
-    )

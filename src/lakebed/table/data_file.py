@@ -1,7 +1,7 @@
 """One data file: writing it as Parquet, reading it, and its description in a manifest.
 
 Owns: the columns of a data file, its encoding (compression, dictionaries, row groups), rolling at the target size, and
-the translation of decoder errors. Does not know: snapshots, merging.
+the translation of decoder errors.
 
 Columns of a file:
 - append table: the table's columns, in schema order;
@@ -41,20 +41,6 @@ from lakebed.table.types import arrow_field, arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-
-__all__ = [
-    "ADD_KINDS",
-    "DELETE_KIND",
-    "INSERT_KIND",
-    "KEY_PREFIX",
-    "KIND_COLUMN",
-    "SEQUENCE_COLUMN",
-    "SYSTEM_COLUMNS",
-    "FileSettings",
-    "OpenDataFile",
-    "RollingWriter",
-    "open_data_file",
-]
 
 KEY_PREFIX = "_KEY_"
 SEQUENCE_COLUMN = "_SEQUENCE_NUMBER"
@@ -126,7 +112,7 @@ class RollingWriter:
         self._environment = environment
         self._level = level
         self._file_source = file_source
-        self._keys = tuple(_require(schema, name) for name in schema.trimmed_primary_keys)
+        self._keys = schema.key_fields
         self._columns = _file_schema(schema)
         self._stated = () if settings.stats_mode == "none" else schema.fields
         self._uuid = new_uuid(environment.rng)
@@ -167,7 +153,7 @@ class RollingWriter:
         numbered: list[DataFile] = []
         for file in self._files:
             last = first_sequence + file.row_count - 1
-            numbered.append(_with_sequences(file, first_sequence, last))
+            numbered.append(replace(file, min_sequence_number=first_sequence, max_sequence_number=last))
             first_sequence = last + 1
         return numbered
 
@@ -302,22 +288,9 @@ def _file_schema(schema: TableSchema) -> pa.Schema:
         return arrow_schema(schema.fields)
     columns = [arrow_field(column) for column in schema.fields]
     values = [column.with_nullable(column.name not in schema.primary_keys) for column in columns]
-    keys = [
-        pa.field(KEY_PREFIX + name, arrow_field(_require(schema, name)).type, nullable=False)
-        for name in schema.trimmed_primary_keys
-    ]
+    keys = [pa.field(KEY_PREFIX + key.name, arrow_field(key).type, nullable=False) for key in schema.key_fields]
     system = [pa.field(SEQUENCE_COLUMN, pa.int64(), nullable=False), pa.field(KIND_COLUMN, pa.int8(), nullable=False)]
     return pa.schema([*keys, *system, *values])
-
-
-def _with_sequences(file: DataFile, first: int, last: int) -> DataFile:
-    return replace(file, min_sequence_number=first, max_sequence_number=last)
-
-
-def _require(schema: TableSchema, name: str) -> DataField:
-    field = schema.field_by_name(name)
-    assert field is not None, f"key {name} is not a column"
-    return field
 
 
 class OpenDataFile:
@@ -507,7 +480,6 @@ class _RangedFile(io.RawIOBase):
         return self._position
 
     def size(self) -> int:
-        """Bytes in the whole object."""
         return self._size_bytes
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

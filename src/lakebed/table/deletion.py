@@ -15,7 +15,6 @@ Owns: `carry_out`. The order of every deletion:
    next run.
 
 Any process may repeat any step at any time, also while another carries out the same deletion.
-Does not know: why the versions are deleted, or how the candidates of a walk are gathered.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.reserve import freeing_space
@@ -47,14 +46,6 @@ from lakebed.table.unfinished import Deletion, HiddenTag, path_of, store_deletio
 from lakebed.texts import spans_of
 
 ProgressCall = Callable[[Progress], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The candidates of versions that lost their last tag or snapshot."""
-
-    candidates: pa.Table
-    warnings: tuple[str, ...] = ()
 
 
 def open_for_deletion(branch: TableBranch) -> TableBranch:
@@ -101,9 +92,9 @@ def carry_out(
     if deletion.snapshot_ids and len(versions.snapshot_ids):
         branch.snapshots.store_earliest_hint(int(versions.snapshot_ids[0]))
     if deletion.released:
-        released = gather_released(branch, deletion, versions, referenced)
-        warnings += released.warnings
-        deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released.candidates]))
+        released, unreadable = gather_released(branch, deletion, versions, referenced)
+        warnings += unreadable
+        deletion = replace(deletion, released=(), candidates=concat([deletion.candidates, released]))
         try:
             store_deletion(branch.store, branch.layout, deletion)
         except Unavailable as error:
@@ -243,8 +234,8 @@ def is_unchanged(branch: TableBranch, tag: HiddenTag) -> bool:
 
 def gather_released(
     branch: TableBranch, deletion: Deletion, versions: LiveVersions, referenced: ReferencedFiles
-) -> Released:
-    """Candidates of the versions that `deletion` released and that nothing else holds.
+) -> tuple[pa.Table, tuple[str, ...]]:
+    """Candidates of the versions that `deletion` released and that nothing else holds, and warnings.
 
     Cost: each such version's lists and manifests.
     """
@@ -261,7 +252,7 @@ def gather_released(
             warnings.append(
                 f"files of version {snapshot.id} are left to orphan cleaning, because it cannot be read: {error}"
             )
-    return Released(_each_once(concat(tables)), tuple(warnings))
+    return _each_once(concat(tables)), tuple(warnings)
 
 
 def _each_once(candidates: pa.Table) -> pa.Table:

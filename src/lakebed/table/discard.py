@@ -1,4 +1,4 @@
-"""Deletion of data files that were written and will never be referenced.
+"""Deletion of files that were written and will never be referenced.
 
 Best effort: a file that cannot be deleted stays as an orphan for `remove_orphan_files`. Callers must be certain that no
 snapshot references the files: the write failed before the commit, or the commit is known to have failed. After an
@@ -20,9 +20,7 @@ from lakebed.table.placement import Placement
 
 def discard(store: ObjectStore, paths: Iterable[str], *, environment: Environment) -> None:
     """Delete files that nothing references. Never raises for a store that fails. Cost: 1 DELETE a thousand files."""
-    doomed = tuple(
-        Deletable(path=path, size_bytes=0, why="written for a change that was not committed") for path in paths
-    )
+    doomed = tuple(Deletable(path, 0, "written for a change that was not committed") for path in paths)
     if doomed:
         Sweeper(store, environment, reaches_outside=True).sweep(ReclaimPlan(store="", hide=(), doomed=doomed))
 

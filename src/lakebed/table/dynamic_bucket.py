@@ -10,8 +10,6 @@ Invariants:
 - A commit looks up its new hashes in the index of the snapshot below it. A hash that another bucket has is a
   `Conflict`: a concurrent writer placed the key. So the first invariant also holds for concurrent writers.
 - Deletes and compactions do not change the index; an overwrite drops the index of the partitions that it replaces.
-
-Does not know: rows or snapshots.
 """
 
 from __future__ import annotations
@@ -183,9 +181,8 @@ class BucketAssigner:
     def assign(self, partition: bytes, hashes: Int32s) -> Int32s:
         """The bucket of each hash.
 
-        Raises:
-            InvalidRequest: a partition would need more buckets than the format can number.
-        Cost: a sort of the distinct hashes.
+        Raises `InvalidRequest`: a partition would need more buckets than the format can number. Cost: a sort of the
+        distinct hashes.
         """
         if partition not in self._known:
             known = self._load(partition)
@@ -272,8 +269,7 @@ def index_update(
         index: reads its files.
         drops: for an overwrite, whether each of some partitions is replaced.
 
-    Raises:
-        Conflict: another writer placed one of the keys in another bucket.
+    Raises `Conflict`: another writer placed one of the keys in another bucket.
     """
     partitions = list(dict.fromkeys(entry.partition for entry in entries))
     dropped = set()

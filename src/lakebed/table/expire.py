@@ -8,8 +8,8 @@ Invariants:
 - Every check that can refuse a verb runs before anything is written.
 - An unreadable snapshot or manifest ends a walk before the version that it might matter to: that version stays.
 
-Cost: expiring k snapshots reads the lists of those and of the first that stays, and their delta manifests, whatever
-the number and the size of tags; a few listings; 1 PUT, and 1 DELETE for each thousand files.
+Cost: expiring k snapshots reads the lists of those and of the first that stays, and their delta manifests, whatever the
+number and the size of tags; a few listings; 1 PUT, and 1 DELETE for each thousand files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 import numpy as np
+from msgspec import structs
 
 from lakebed.errors import InvalidRequest, NotFound, Unavailable
 from lakebed.ids import new_uuid
@@ -37,8 +38,8 @@ from lakebed.table.deletion import (
     open_for_deletion,
     tag_now,
 )
-from lakebed.table.lineage import held_by_hint, least
-from lakebed.table.live_versions import LiveVersions, held_from, read_live_versions
+from lakebed.table.lineage import held_from
+from lakebed.table.live_versions import LiveVersions, read_live_versions
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.options import (
     SNAPSHOT_EXPIRE_LIMIT,
@@ -79,8 +80,7 @@ class ExpireRules(TypedDict, total=False):
 def retention_of(branch: TableBranch, rules: ExpireRules) -> Retention:
     """The rules of the caller, completed by the table's options.
 
-    Raises:
-        InvalidRequest: a number below 1, more snapshots to keep at least than at most, or a time with `by_order`.
+    Raises `InvalidRequest`: a number below 1, more snapshots to keep at least than at most, or a time with `by_order`.
     """
     refuse_unknown_keywords(rules, ExpireRules)
     retain_max, retain_min = rules.get("retain_max"), rules.get("retain_min")
@@ -117,8 +117,7 @@ def expire(
 ) -> ReclaimReport:
     """Expire the oldest snapshots, as far as the rules and the consumers allow, and delete what nothing needs then.
 
-    Raises:
-        Corruption: a consumer's progress is unreadable.
+    Raises `Corruption`: a consumer's progress is unreadable.
     """
     branch = open_for_deletion(branch)
     return _expire(branch, retention_of(branch, rules), dry_run=dry_run, progress=progress)
@@ -129,7 +128,7 @@ def _expire(
 ) -> ReclaimReport:
     reports = [] if dry_run else recover(branch)
     referenced = ReferencedFiles(branch)
-    held = least(held_from(branch), held_by_hint(branch))
+    held = held_from(branch)
     ids = branch.snapshots.ids()
     count = plan_expiry(ids, retention, time_ms_of=_Times(branch, retention.older_than_ms).of, held_from=held)
     walk, warnings = _readable_walk(branch, referenced, ids[: count + 1] if count else [])
@@ -228,8 +227,7 @@ def preview(branch: TableBranch, deletion: Deletion, referenced: ReferencedFiles
     candidates = deletion.candidates
     warnings: tuple[str, ...] = ()
     if deletion.released:
-        released = gather_released(branch, deletion, versions, referenced)
-        candidates, warnings = released.candidates, released.warnings
+        candidates, warnings = gather_released(branch, deletion, versions, referenced)
     judgement = judge(
         candidates,
         branch=branch,
@@ -384,6 +382,6 @@ def replace_tag(branch: TableBranch, name: str, *, source: Source, time_retained
     )
     pinned = tag_now(branch, pin.name)
     if pinned is not None:
-        deletion = replace(deletion, tags=(pinned[0],), released=(*deletion.released, pinned[1]))
+        deletion = structs.replace(deletion, tags=(pinned[0],), released=(*deletion.released, pinned[1]))
     carry_out(branch, deletion)
     return tag

@@ -40,6 +40,7 @@ from lakebed.table.external_paths import ENTROPY, ExternalPaths
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import TableSchema
 from lakebed.table.options import EXTERNAL_PATHS_STRATEGY
+from lakebed.table.ragged import one_array
 from lakebed.table.row_codes import row_codes
 from lakebed.table.schema import decode_schema
 
@@ -117,9 +118,8 @@ def targets_of(store: ObjectStore, schema: TableSchema, *, rng: random.Random) -
     Args:
         store: the table's folder.
 
-    Raises:
-        InvalidRequest: invalid options, or a table with external paths in a branch of a repository.
-    Cost: nothing without external paths, else 1 GET.
+    Raises `InvalidRequest`: invalid options, or a table with external paths in a branch of a repository. Cost: nothing
+    without external paths, else 1 GET.
     """
     paths = ExternalPaths.of(schema.options)
     if not paths.roots:
@@ -254,9 +254,7 @@ def roots_of(store: ObjectStore, paths: Iterable[str] | None = None) -> Roots:
         store: the table's folder.
         paths: a listing of the table's folder; None: list it.
 
-    Raises:
-        Corruption: a schema is not readable.
-    Cost: 1 GET a schema, and without `paths` 2 LIST or more.
+    Raises `Corruption`: a schema is not readable. Cost: 1 GET a schema, and without `paths` 2 LIST or more.
     """
     if paths is None:
         layout = Layout()
@@ -299,7 +297,7 @@ class OwnFiles:
             self.folders_of(partition, bucket)
             for partition, bucket in zip(pairs["partition"].to_pylist(), pairs["bucket"].to_pylist(), strict=True)
         ]
-        urls, names = (_whole(files[name]) for name in ("external_path", "file_name"))
+        urls, names = (one_array(files[name]) for name in ("external_path", "file_name"))
         there = pc.replace_substring_regex(urls, r"/[^/]*$", "")
         is_named = pc.equal(pc.binary_join_element_wise(there, names, "/"), urls)
         is_plain = _are_in(there, numbers, folders, self._roots.plain)
@@ -339,11 +337,6 @@ def bucket_folders_below(place: ObjectStore, prefix: str, *, depth: int) -> Iter
                 yield folder
         elif "=" in name:
             yield from bucket_folders_below(place, folder, depth=depth - 1)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def _flags(column: Any) -> BoolArray:

@@ -28,9 +28,8 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     Args:
         branches: main and every branch.
 
-    Raises:
-        Corruption, UnsupportedFormat, NotFound: something that may name such files cannot be read.
-    Cost: 1 GET a schema; with external roots also all manifests of the table, and the listing of the roots.
+    Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something that may name such files cannot be read. Cost: 1 GET
+    a schema; with external roots also all manifests of the table, and the listing of the roots.
     """
     main = branches[0]
     roots = roots_of(main.store)

@@ -1,7 +1,7 @@
 """The options ``data-file.external-paths*``: the locations of a table's new data files. Pure.
 
 Owns: `ExternalPaths`. URLs are printed as in the format's Java implementation (DO NOT CHANGE: they are in manifest
-entries, and a file is identified by the text of its URL). Does not know: stores, existing files.
+entries, and a file is identified by the text of its URL).
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ class ExternalPaths:
     def of(cls, values: Mapping[str, str]) -> ExternalPaths:
         """The locations by a table's options.
 
-        Raises:
-            InvalidRequest: an invalid value, a root that is not a URL or is of an unknown kind of storage, or options
-                that contradict each other.
+        Raises `InvalidRequest`: an invalid value, a root that is not a URL or is of an unknown kind of storage, or
+        options that contradict each other.
         """
         options = TableOptions(values)
         strategy, listed = options.get(EXTERNAL_PATHS_STRATEGY), options.get(EXTERNAL_PATHS)
@@ -72,7 +71,6 @@ def _of_scheme(listed: tuple[str, ...], scheme: str | None) -> tuple[str, ...]:
 
 
 def _root(url: str) -> str:
-    """A root as the Java implementation prints it."""
     scheme, colon, rest = url.partition(":")
     if not colon or not rest.startswith("/") or re.search(r"/\.{1,2}(/|\Z)", rest):
         raise _invalid(EXTERNAL_PATHS.name, f"{url!r} is not a URL such as s3://bucket/folder or file:///folder.")

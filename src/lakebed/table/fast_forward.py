@@ -1,12 +1,10 @@
 """Publish a branch: its newest version becomes main's in one commit, when main has not moved since the fork.
 
-Owns: `fast_forward`, when it is allowed, and what protects the files that both branches share from then on.
-
-Paimon's procedure of this name deletes main's snapshots, schemas and tags after the fork and copies the branch's in
-their place; what was committed to main meanwhile is lost. lakebed refuses that, as Git does.
-
-The order: copy the branch's schemas (create-only), pin the version in the branch, write the mark in main, commit. A
-crash before the commit leaves main's rows unchanged, and a repetition continues.
+Owns: `fast_forward`, when it is allowed, and what protects the files that both branches share from then on. Paimon's
+procedure of this name deletes main's snapshots, schemas and tags after the fork and copies the branch's in their place;
+what was committed to main meanwhile is lost. lakebed refuses that, as Git does. The order: copy the branch's schemas
+(create-only), pin the version in the branch, write the mark in main, commit. A crash before the commit leaves main's
+rows unchanged, and a repetition continues.
 
 Invariants:
 - The commit is one snapshot of main, derived from the newest at each try: a writer that was faster makes it a
@@ -19,8 +17,6 @@ Invariants:
   read the branch's versions. Both last as long as the branch.
 - The property `FAST_FORWARDED` of the commit names the version of the branch that main became: a second publication of
   the same branch continues from there, and a repetition after a lost reply recognises its own commit.
-
-Does not know: which files may be deleted (`reachability`).
 """
 
 from __future__ import annotations

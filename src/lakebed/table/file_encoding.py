@@ -44,8 +44,9 @@ class ParquetSink:
         import pyarrow.parquet as pq  # only what reads or writes data files needs it
 
         self._sink = pa.BufferOutputStream()
-        self._mixed = _mixes_nanoseconds(first.schema)
-        self._schema = _stored_schema(first.schema) if self._mixed else first.schema
+        units = _timestamp_units(first.schema)
+        self._mixed = "ns" in units and len(units) > 1
+        self._schema = _with(_integer, first.schema) if self._mixed else first.schema
         self._logical = first.schema
         dictionaries = _dictionary_columns(first, no_dictionary)
         self._without_zero = [name for name in dictionaries if pa.types.is_floating(first.schema.field(name).type)]
@@ -57,7 +58,7 @@ class ParquetSink:
             use_dictionary=dictionaries,
             write_statistics=_ordered_columns(self._schema),
             store_decimal_as_integer=True,
-            use_deprecated_int96_timestamps=_has_nanoseconds(first.schema),
+            use_deprecated_int96_timestamps="ns" in units,
             store_schema=not self._mixed,
         )
 
@@ -73,7 +74,7 @@ class ParquetSink:
     def write(self, group: pa.Table) -> None:
         """Add one row group."""
         # Parquet has no seconds: as elsewhere, they are stored as milliseconds.
-        stored = group.cast(_millisecond_schema(group.schema)).cast(self._schema) if self._mixed else group
+        stored = group.cast(_with(_milliseconds, group.schema)).cast(self._schema) if self._mixed else group
         self._writer.write_table(stored, row_group_size=max(1, group.num_rows))
 
     def finish(self) -> pa.Buffer:
@@ -138,21 +139,9 @@ def _timestamp_units(schema: pa.Schema) -> set[str]:
     return {leaf.unit for leaf in leaves if pa.types.is_timestamp(leaf)}
 
 
-def _has_nanoseconds(schema: pa.Schema) -> bool:
-    return "ns" in _timestamp_units(schema)
-
-
-def _mixes_nanoseconds(schema: pa.Schema) -> bool:
-    units = _timestamp_units(schema)
-    return "ns" in units and len(units) > 1
-
-
-def _millisecond_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(_mapped(field.type, _milliseconds)) for field in schema])
-
-
-def _stored_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(_mapped(field.type, _integer)) for field in schema])
+def _with(change: Callable[[pa.TimestampType], pa.DataType], schema: pa.Schema) -> pa.Schema:
+    """The columns with each timestamp in them changed."""
+    return pa.schema([field.with_type(_mapped(field.type, change)) for field in schema])
 
 
 def _milliseconds(kind: pa.TimestampType) -> pa.DataType:
@@ -208,7 +197,6 @@ class _Footer:
         return (value >> 1) ^ -(value & 1)
 
     def list_head(self) -> tuple[int, int]:
-        """Size and element type of a list."""
         head = self.body[self.position]
         self.position += 1
         return (head >> 4 if head >> 4 < 15 else self.varint()), head & 15

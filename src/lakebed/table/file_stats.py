@@ -50,7 +50,7 @@ def partition_columns(entries: pa.Table, schema: TableSchema) -> dict[str, pa.Ar
     encoded = entries.column("partition").combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
-    types = [field.type for name in schema.partition_keys if (field := schema.field_by_name(name)) is not None]
+    types = [field.type for field in schema.partition_fields]
     columns = decode_columns(encoded.dictionary, types, range(len(types)))
     return {name: values.take(encoded.indices) for name, values in zip(schema.partition_keys, columns, strict=True)}
 
@@ -133,7 +133,7 @@ class _FileBounds:
         self.schema = schema
         self.file_schema = file_schema
         names = stats_names if stats_names is not None else tuple(field.name for field in file_schema.fields)
-        self.stats_names = [name for name in names if file_schema.field_by_name(name) is not None]
+        self.stats_names = [field.name for field in file_schema.named(names)]
         self.stats_columns = stats_columns
         self.count = group.num_rows
         self._bounds: dict[str, _Bounds | None] = {}
@@ -166,7 +166,7 @@ class _FileBounds:
         return found
 
     def _decoded(self, stats: str, names: list[str], name: str, type_text: str) -> _Bounds | None:
-        types = [field.type for part in names if (field := self.file_schema.field_by_name(part)) is not None]
+        types = [field.type for field in self.file_schema.named(names)]
         index = names.index(name)
         rows = [self.group.column(f"{stats}_{end}").combine_chunks() for end in ("min", "max")]
         arity = len(names).to_bytes(4, "big")

@@ -1,9 +1,7 @@
 """Conversion of rows from and to other libraries: pandas, polars, DuckDB, and every object with an Arrow stream.
 
-Owns: `as_arrow`, and the conversions of `Scan.to_pandas`, `to_polars` and `to_duckdb`.
-
-Invariants: none of these libraries is required, and none is imported before it is used. Rows are converted as columns.
-Does not know: tables.
+Owns: `as_arrow`, and the conversions of `Scan.to_pandas`, `to_polars` and `to_duckdb`. Invariants: none of these
+libraries is required, and none is imported before it is used. Rows are converted as columns.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    import pandas as pd
     import polars as pl
     from duckdb import DuckDBPyConnection
 
@@ -26,7 +25,6 @@ class ArrowStream(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The stream, as a capsule."""
-        ...
 
 
 def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
@@ -37,9 +35,8 @@ def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
             ``__arrow_c_stream__``. Named levels of a pandas index become columns.
         like: the target columns. Integers that pandas stores as floats, because some are missing, become integers.
 
-    Raises:
-        InvalidRequest: rows of another kind, or values without an Arrow type.
-    Cost: a DataFrame is already in memory; other streams are read once, while they are written.
+    Raises `InvalidRequest`: rows of another kind, or values without an Arrow type. Cost: a DataFrame is already in
+    memory; other streams are read once, while they are written.
     """
     if isinstance(rows, ArrowRows):
         return rows
@@ -67,7 +64,7 @@ def as_arrow(rows: Any, *, like: pa.Schema | None = None) -> Any:
     )
 
 
-def into_pandas(rows: pa.Table) -> Any:
+def into_pandas(rows: pa.Table) -> pd.DataFrame:
     """As a pandas DataFrame. Raises `InvalidRequest` when pandas is not installed."""
     try:
         import pandas  # noqa: F401

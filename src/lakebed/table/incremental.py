@@ -42,7 +42,7 @@ from lakebed.table.read import (
     read_split_table,
     sequences_of,
 )
-from lakebed.table.scan import Scan, ScanRequest, scan_snapshot
+from lakebed.table.scan import Scan, scan_snapshot
 from lakebed.table.schema import require_column
 from lakebed.table.splits import in_key_order, merge_rank, plan_splits, touching
 from lakebed.table.travel import resolve
@@ -97,11 +97,10 @@ def plan_diff(
 
 def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
     """Scans of two versions with the columns of the second."""
-    request = ScanRequest()
     before, after = (resolve(branch, version=version).snapshot for version in (start, end))
     return (
-        scan_snapshot(branch, before, request=request, schema_id=after.schema_id),
-        scan_snapshot(branch, after, request=request, schema_id=after.schema_id),
+        scan_snapshot(branch, before, schema_id=after.schema_id),
+        scan_snapshot(branch, after, schema_id=after.schema_id),
     )
 
 
@@ -118,11 +117,9 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
         deletion. Where the merge engine asks for it (`Increments.COMPARED`), a row that lost to another row of the
         table is left out.
 
-    Raises:
-        InvalidRequest: the merge engine cannot tell the table's rows from the rows written.
-
-    Cost: the delta manifests and the delta files, whatever the size of the table; with `Increments.COMPARED` also the
-        files of the last snapshot whose keys touch theirs.
+    Raises `InvalidRequest`: the merge engine cannot tell the table's rows from the rows written. Cost: the delta
+    manifests and the delta files, whatever the size of the table; with `Increments.COMPARED` also the files of the last
+    snapshot whose keys touch theirs.
     """
     schema, store = branch.schemas.load(end.schema_id), branch.store
     entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
@@ -212,7 +209,6 @@ class TableDiff:
         return f"TableDiff({', '.join(f'{name}={number}' for name, number in self.counts.items())}, keys={self.keys})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: the first rows of each kind."""
         columns = self.added.column_names
         rows: list[list[object]] = []
         for name in ("added", "removed", "before", "after"):
@@ -250,13 +246,10 @@ def diff_scans(
         at_once_bytes_max: by primary key, encoded bytes up to which a bucket's changed files are compared at once:
             fastest. Those of larger buckets are read side by side in key order, in windows.
 
-    Raises:
-        InvalidRequest: the keys are not unique in one of the versions, or a column is nested: arrays, maps and rows
-            have no encoding to compare them by.
-
-    Cost: reads the files that only one version has, and in a primary-key table the files whose keys overlap them.
-    Memory: what differs, and by primary key two windows. By other keys or whole rows (append tables), all rows of the
-        files that only one version has: nothing orders them.
+    Raises `InvalidRequest`: the keys are not unique in one of the versions, or a column is nested: arrays, maps and
+    rows have no encoding to compare them by. Cost: reads the files that only one version has, and in a primary-key
+    table the files whose keys overlap them. Memory: what differs, and by primary key two windows. By other keys or
+    whole rows (append tables), all rows of the files that only one version has: nothing orders them.
     """
     schema = end.table_schema
     chosen = tuple(keys) if keys is not None else schema.primary_keys

@@ -2,10 +2,9 @@
 
 Owns: `older_text`, the text in Java up to version 18, and `newer_text`, the text in Java 19 and later (DO NOT CHANGE:
 folders of partitions have these names). Java up to 18 prints one digit too many, or another last digit, for many values
-of FLOAT and some of DOUBLE: 8.5899346E9 and 8.589935E9 are the same FLOAT. Both texts parse to the same value.
-
-Sources: the documentation of ``Double.toString`` of Java 19; for the older generation the algorithm of Steele and White
-with that implementation's own estimates and stopping rules, checked against Java 17 (``tests/golden/java``).
+of FLOAT and some of DOUBLE: 8.5899346E9 and 8.589935E9 are the same FLOAT. Both texts parse to the same value. Sources:
+the documentation of ``Double.toString`` of Java 19; for the older generation the algorithm of Steele and White with
+that implementation's own estimates and stopping rules, checked against Java 17 (``tests/golden/java``).
 """
 
 from __future__ import annotations
@@ -156,7 +155,6 @@ class _Division:
     is_high: bool = False
 
     def step(self) -> int:
-        """The next digit."""
         digit, rest = divmod(self.rest, self.divisor)
         self.rest, self.margin = rest * 10, self.margin * 10
         tens = self.divisor * 10

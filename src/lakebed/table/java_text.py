@@ -2,7 +2,7 @@
 
 Owns: the texts of dates, times and timestamps for both values of the option ``partition.legacy-name`` (DO NOT CHANGE:
 other clients find files by them), and Java's definition of blank. Golden values of the Java client are in
-``tests/golden/java``. Does not know: tables, options, paths, floating-point numbers (`java_float`).
+``tests/golden/java``.
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """Every path of a table, encoded and parsed; `placement` chooses the folders of data files. Pure.
 
 Owns: the folder and file names of the format (shared with other clients, DO NOT CHANGE) and of lakebed's own objects
-below ``lakebed/``. Paths are relative to the table's root.
-
-Invariants: a branch keeps its snapshots, schemas and tags in ``branch/branch-<name>/``; manifests, data files,
-index files and statistics of every branch are in the folders of main. Each ``parse_`` function returns None for a path
-of another kind; the branch of the path does not matter. Does not know: the content of files.
+below ``lakebed/``. Paths are relative to the table's root. Invariants: a branch keeps its snapshots, schemas and tags
+in ``branch/branch-<name>/``; manifests, data files, index files and statistics of every branch are in the folders of
+main. Each ``parse_`` function returns None for a path of another kind; the branch of the path does not matter.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 MAIN_BRANCH: Final = "main"
 _NUMBER: Final = r"(0|[1-9][0-9]*)"
@@ -31,6 +29,14 @@ class Layout:
     """The paths of one branch of a table; ``branch=None`` is main."""
 
     branch: str | None = None
+
+    manifest_folder: ClassVar = "manifest"
+    """Manifests, manifest lists and index manifests of every branch."""
+    index_folder: ClassVar = "index"
+    """Index files of every branch."""
+    statistics_folder: ClassVar = "statistics"
+    branch_folder: ClassVar = "branch"
+    """Parent of all branches."""
 
     @property
     def root(self) -> str:
@@ -61,26 +67,6 @@ class Layout:
     def consumer_folder(self) -> str:
         """Where ``consumer-<id>`` objects live."""
         return self.root + "consumer"
-
-    @property
-    def manifest_folder(self) -> str:
-        """Manifests, manifest lists and index manifests of every branch."""
-        return "manifest"
-
-    @property
-    def index_folder(self) -> str:
-        """Index files (deletion vectors) of every branch."""
-        return "index"
-
-    @property
-    def statistics_folder(self) -> str:
-        """Statistics files of every branch."""
-        return "statistics"
-
-    @property
-    def branch_folder(self) -> str:
-        """Parent of all branches."""
-        return "branch"
 
     @property
     def latest_hint(self) -> str:
@@ -184,8 +170,8 @@ def parse_bucket_folder(folder: str) -> tuple[str, int] | None:
 
 
 def _number(pattern: re.Pattern[str], path: str) -> int | None:
-    match = pattern.fullmatch(path)
-    return None if match is None else int(match[1])
+    text = _text(pattern, path)
+    return None if text is None else int(text)
 
 
 def _text(pattern: re.Pattern[str], path: str) -> str | None:

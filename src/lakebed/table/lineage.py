@@ -1,19 +1,15 @@
 """Whether a branch still has the snapshots that lakebed knew: other clients roll back and use snapshot ids again.
 
 Owns: the rules that decide which snapshots below lakebed's marks are live, and whether a deletion that was planned
-earlier still fits.
-
-A rollback of the format's Java implementation to snapshot s sets ``LATEST`` to s, deletes every snapshot and tag above
-s, and the next commit creates s + 1 again. It ignores ``lakebed/boundary`` and ``lakebed/expired-below``, so live ids
-may lie below both.
+earlier still fits. A rollback of the format's Java implementation to snapshot s sets ``LATEST`` to s, deletes every
+snapshot and tag above s, and the next commit creates s + 1 again. It ignores ``lakebed/boundary`` and
+``lakebed/expired-below``, so live ids may lie below both.
 
 Invariants:
 - The newest snapshot is never hidden, whatever lakebed's marks say. The snapshot that ``LATEST`` names does not expire,
   and no newer one.
 - Below the marks only a file that lakebed wrote itself is ever withdrawn, through a plan that the report contains.
 - A deletion that was planned before such a rollback hides no snapshot, and its files are compared with all versions.
-
-Does not know: how candidates are gathered or judged.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.context import TableBranch
 from lakebed.table.inherited import follows, is_ours
-from lakebed.table.live_versions import expired_below
+from lakebed.table.live_versions import claimed_from, expired_below
 from lakebed.table.model import Snapshot
 from lakebed.table.unfinished import Deletion
 
@@ -54,9 +50,13 @@ def held_by_hint(branch: TableBranch) -> int | None:
     return newest if newest is not None and branch.snapshots.exists(newest) else None
 
 
-def least(*ids: int | None) -> int | None:
-    """The smallest of the ids that are known."""
-    return min((one for one in ids if one is not None), default=None)
+def held_from(branch: TableBranch) -> int | None:
+    """The id from which no snapshot may expire: a consumer reads it next, or ``LATEST`` names it; None: no limit.
+
+    Raises `Corruption`. Cost: 1 LIST + 1 GET a consumer, and as of reading the hint.
+    """
+    held = (claimed_from(branch), held_by_hint(branch))
+    return min((one for one in held if one is not None), default=None)
 
 
 def fits(branch: TableBranch, deletion: Deletion) -> bool:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from lakebed.errors import InvalidRequest
 from lakebed.table.predicate_tree import Compare, Comparison, Known, OneOf, Predicate
+from lakebed.texts import shown
 
 _EXACT: Final = decimal.Context(
     prec=decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, rounding=decimal.ROUND_FLOOR, traps=[]
@@ -30,14 +31,12 @@ _DIGITS_BELOW_SECOND: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
 _FRACTION: Final = re.compile(r"(?<=[0-9])[.,]([0-9]+)")
 _MISFITS: Final = (pa.ArrowException, ArithmeticError, ValueError, TypeError)
-_SHOWN_MAX: Final = 80
 
 
 def bound_comparison(name: str, op: Comparison, value: Any, kind: pa.DataType) -> Predicate:
     """``name <op> value`` for a column of type `kind`: a `Compare` with a scalar, or `Known`.
 
-    Raises:
-        InvalidRequest: the value cannot be compared with the column.
+    Raises `InvalidRequest`: the value cannot be compared with the column.
     """
     if isinstance(value, pa.Scalar) and (value.type == kind or _is_double(value.type, kind)):
         return Compare(name, op, value)
@@ -55,8 +54,7 @@ def bound_comparison(name: str, op: Comparison, value: Any, kind: pa.DataType) -
 def bound_list(name: str, values: Sequence[Any], kind: pa.DataType) -> Predicate:
     """``name IN (values)``, of at least one value. Cost: one Arrow conversion when all values are of one plain kind.
 
-    Raises:
-        InvalidRequest: a value cannot be compared with the column.
+    Raises `InvalidRequest`: a value cannot be compared with the column.
     """
     present = [value for value in values if not _is_null(value)]
     has_null = len(present) < len(values)
@@ -105,13 +103,8 @@ def _at_once(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 
 def _misfit(name: str, value: Any, kind: pa.DataType) -> InvalidRequest:
-    try:
-        shown = repr(value)
-    except ValueError:  # an integer of more digits than Python prints
-        shown = f"a number of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
-    shown = shown if len(shown) <= _SHOWN_MAX else shown[:_SHOWN_MAX] + "..."
     return InvalidRequest(
-        f"Column {name!r} is {kind} and cannot be compared with {shown}.", kind="invalid_predicate", column=name
+        f"Column {name!r} is {kind} and cannot be compared with {shown(value)}.", kind="invalid_predicate", column=name
     )
 
 

@@ -9,8 +9,6 @@ Invariants:
   holder to another unseen.
 - A writer that restores old files writes the mark of the snapshot id it tries **before** its commit. Marks are never
   removed, because the commits of other clients do not repeat them. A mark whose commit failed is harmless.
-
-Does not know: files, manifests, what may be deleted.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ def read_live_versions(branch: TableBranch) -> LiveVersions:
     before = _listed(branch)
     for _ in range(_COLLECTIONS_MAX):
         # What the first listing shows is read between the two: a tag that is replaced meanwhile makes them differ.
-        tags = branch.tags.index(before[1]).entries
+        tags = branch.tags.index(before[1])
         after = _listed(branch)
         if after == before:
             # A mark is older than its snapshot, so marks read last include those of all listed snapshots.
@@ -149,7 +147,7 @@ def _restored_ids(branch: TableBranch) -> IntArray:
     return np.array(sorted(int(name) for name in names if _MARK.fullmatch(name)), np.int64)
 
 
-def held_from(branch: TableBranch) -> int | None:
+def claimed_from(branch: TableBranch) -> int | None:
     """The smallest snapshot id that some consumer reads next; None without consumers.
 
     Raises `Corruption`. Cost: 1 LIST + 1 GET a consumer.

@@ -1,9 +1,7 @@
 """Manifests and manifest lists: Avro on disk, Arrow in memory. Pure.
 
 Owns: the Avro schemas (names DO NOT CHANGE: on disk, shared with other clients), lakebed's three extra fields, and the
-fold of ADD and DELETE entries.
-
-The extra fields are nullable and last in their records, so other clients skip them:
+fold of ADD and DELETE entries. The extra fields are nullable and last in their records, so other clients skip them:
 
 - ``_COMMIT_SNAPSHOT`` (long) of the data file meta: the snapshot that first committed the file. Null on an ADD means
   *inherited* from the manifest's ``_ADDED_SNAPSHOT``; a DELETE never inherits. If the writer schema lacks the field,
@@ -29,6 +27,7 @@ from typing_extensions import Buffer
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.table.avro import SMALL_COUNT_MAX, RecordSchema, decode_columns, encode_columns, encode_values
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
+from lakebed.table.ragged import one_array
 from lakebed.table.row_codes import first_and_last, row_codes
 
 ADD: Final = 0
@@ -58,7 +57,6 @@ class _Field(NamedTuple):
 
     @property
     def is_optional(self) -> bool:
-        """Whether the field may be null or missing."""
         return isinstance(self.avro_type, list)
 
 
@@ -132,14 +130,9 @@ def encode_manifest(entries: pa.Table) -> bytes:
     if count <= SMALL_COUNT_MAX:
         values = {field.path: entries.column(field.name).to_pylist() for field in _COLUMNS}
         return encode_values(_ENTRY_RECORD, {**values, "_VERSION": [MANIFEST_VERSION] * count}, count)
-    columns = {field.path: _whole(entries.column(field.name)) for field in _COLUMNS}
+    columns = {field.path: one_array(entries.column(field.name)) for field in _COLUMNS}
     columns["_VERSION"] = pa.array(np.full(count, MANIFEST_VERSION, np.int32))
     return encode_columns(_ENTRY_RECORD, columns, count)
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)
 
 
 def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> pa.Table:
@@ -211,11 +204,7 @@ def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
 
 
 def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
-    """The manifests of a list, in order.
-
-    Raises:
-        Corruption, UnsupportedFormat: see `decode_manifest`.
-    """
+    """The manifests of a list, in order. Raises `Corruption`, `UnsupportedFormat`: see `decode_manifest`."""
     count, found = decode_columns(body, path=path)
     _check_version(count, found, path)
     values = [_column(found, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]

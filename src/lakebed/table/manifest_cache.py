@@ -1,10 +1,8 @@
 """An in-memory cache of decoded manifests, lists and live files, limited in bytes.
 
 Owns: the cache shared by all tables of a process. Manifests are immutable and their names unique, so an entry is never
-stale. The key is the object's full URL and what its decoding depends on, or a digest of these.
-
-Invariants: the sum of sizes stays within the limit; a larger item is not cached; the least recently used is evicted.
-Does not know: how to read or decode.
+stale. The key is the object's full URL and what its decoding depends on, or a digest of these. Invariants: the sum of
+sizes stays within the limit; a larger item is not cached; the least recently used is evicted.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 Owns: the rules of ``manifest.merge-min-count``, ``manifest.target-file-size`` and
 ``manifest.full-compaction-threshold-size``, as in Paimon, and the fold that keeps a DELETE whose ADD is in an older
-manifest.
-
-Invariants: merging never changes what is live, nor any file's commit snapshot: entries come in with it resolved (-1 for
-entries of other clients) and are written out with it explicit. Order is kept: a run of neighbours is replaced in place.
+manifest. Invariants: merging never changes what is live, nor any file's commit snapshot: entries come in with it
+resolved (-1 for entries of other clients) and are written out with it explicit. Order is kept: a run of neighbours is
+replaced in place.
 """
 
 from __future__ import annotations

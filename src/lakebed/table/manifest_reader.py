@@ -133,11 +133,9 @@ class ManifestReader:
         Returns:
             `ENTRY_SCHEMA`, ADD entries only.
 
-        Raises:
-            Corruption: a manifest is unreadable.
-
-        Cost: 1 GET a manifest not cached, up to 16 in parallel, and the two lists. The files of a snapshot are cached;
-        if a later snapshot only adds manifests to its list, those alone are read.
+        Raises `Corruption`: a manifest is unreadable. Cost: 1 GET a manifest not cached, up to 16 in parallel, and the
+        two lists. The files of a snapshot are cached; if a later snapshot only adds manifests to its list, those alone
+        are read.
         """
         metas = self.all_metas(snapshot)
         kept = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]

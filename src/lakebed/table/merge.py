@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakebed.errors import UnsupportedFormat
+from lakebed.table.ragged import one_array
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 """One int64 a row; codes of one `encode_keys` call compare as their keys do."""
@@ -48,21 +49,20 @@ def encode_keys(runs: Sequence[Columns], *, descending: Sequence[bool] = ()) -> 
         One array a run. A single integer-like key column costs nothing (the array is the column's memory). Anything
         else is ranked over all runs together, so codes of different calls are not comparable.
 
-    Raises:
-        UnsupportedFormat: the type of a key column has no order (arrays, maps, rows).
+    Raises `UnsupportedFormat`: the type of a key column has no order (arrays, maps, rows).
     """
     if not runs:
         return []
     lengths = [len(columns[0]) for columns in runs]
     if len(runs[0]) == 1 and not any(descending) and all(columns[0].null_count == 0 for columns in runs):
-        plain = [_plain_codes(_one_array(columns[0])) for columns in runs]
+        plain = [_plain_codes(one_array(columns[0])) for columns in runs]
         if all(codes is not None for codes in plain):
             return [codes for codes in plain if codes is not None]
     combined: Codes | None = None
     span = 1
     for position in range(len(runs[0])):
         chunks = [chunk for columns in runs for chunk in _chunks(columns[position])]
-        column = _one_array(pa.chunked_array(chunks, type=runs[0][position].type))
+        column = one_array(pa.chunked_array(chunks, type=runs[0][position].type))
         is_reversed = position < len(descending) and descending[position]
         for part, part_span in _ordered_parts(column, is_reversed=is_reversed):
             combined, span = _append_digit(combined, span, part, part_span)
@@ -232,11 +232,3 @@ def _fill_nulls(column: pa.Array) -> pa.Array:
 
 def _chunks(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
     return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
-
-
-def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    if isinstance(column, pa.Array):
-        return column
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

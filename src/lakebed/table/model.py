@@ -72,6 +72,21 @@ class TableSchema:
         """Primary keys without partition keys: what files of one bucket are sorted by."""
         return tuple(key for key in self.primary_keys if key not in self.partition_keys)
 
+    @property
+    def key_fields(self) -> tuple[DataField, ...]:
+        """The columns of `trimmed_primary_keys`."""
+        return self.named(self.trimmed_primary_keys)
+
+    @property
+    def partition_fields(self) -> tuple[DataField, ...]:
+        """The partition columns."""
+        return self.named(self.partition_keys)
+
+    def named(self, names: Sequence[str]) -> tuple[DataField, ...]:
+        """The columns of some names, in this order; names without a column are left out."""
+        by_name = {column.name: column for column in self.fields}
+        return tuple(by_name[name] for name in names if name in by_name)
+
     def field_by_name(self, name: str) -> DataField | None:
         """The column of that name, or None."""
         return next((column for column in self.fields if column.name == name), None)
@@ -122,6 +137,13 @@ class Tag:
     """Unix ms, UTC; written only when a lifetime was given."""
     time_retained_ms: int | None = None
     """None: kept until deleted."""
+
+    @property
+    def expires_ms(self) -> int | None:
+        """The end of its lifetime, Unix ms, UTC; None: it is kept until it is deleted."""
+        if self.create_time_ms is None or self.time_retained_ms is None:
+            return None
+        return self.create_time_ms + self.time_retained_ms
 
     def __repr__(self) -> str:
         return f"Tag({self.name!r}, snapshot={self.snapshot.id}, rows={self.snapshot.total_record_count})"

@@ -183,9 +183,8 @@ def used_paths(branches: Sequence[TableBranch]) -> Iterator[Used]:
     Args:
         branches: main and every branch.
 
-    Raises:
-        Corruption, UnsupportedFormat, NotFound: something cannot be read, so what is used is unknown.
-    Cost: all manifests of the table.
+    Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something cannot be read, so what is used is unknown. Cost:
+    all manifests of the table.
     """
     for branch in branches:
         referenced = ReferencedFiles(branch)
@@ -249,9 +248,8 @@ def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
 def _checked(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnused) -> Search:
     """A search during which no live data file was missing.
 
-    Raises:
-        Corruption: live data files are not in their folders: they are lost, or the table's layout is not that of its
-            options. Files that were written or expired during the first search are not missing in the second.
+    Raises `Corruption`: live data files are not in their folders: they are lost, or the table's layout is not that of
+    its options. Files that were written or expired during the first search are not missing in the second.
     """
     search = find(branches, older_than_ms)
     if not len(_lost(branches[0].store, search.missing)):
@@ -316,8 +314,7 @@ def remove_orphan_files(
     Returns:
         The report; when anything was unreadable, nothing was deleted and a warning names it.
 
-    Raises:
-        Corruption: ``live_files_missing``: a live data file is not in its folder; nothing was deleted.
+    Raises `Corruption`: ``live_files_missing``: a live data file is not in its folder; nothing was deleted.
     """
     branch.refresh()
     check_placement(branch.schema)

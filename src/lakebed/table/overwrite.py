@@ -40,7 +40,7 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
     """
     schema = branch.schema
     added = entries_of_changes(changes)
-    fields = [column for name in schema.partition_keys if (column := schema.field_by_name(name))]
+    fields = schema.partition_fields
     wanted = partition_scalars(overwrite.partition, schema=schema)
 
     def hits(partitions: pa.Array) -> pa.Array:
@@ -76,8 +76,7 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
 def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -> dict[str, pa.Scalar]:
     """The values of partition columns in the columns' types; texts such as ``2013-01-31`` are read as such.
 
-    Raises:
-        InvalidRequest: not a partition column, or a value of another type.
+    Raises `InvalidRequest`: not a partition column, or a value of another type.
     """
     typed = {}
     for name, value in partition.items():

@@ -106,14 +106,12 @@ class Placement:
     def of(cls, schema: TableSchema) -> Placement:
         """The placement by a table's schema and options.
 
-        Raises:
-            InvalidRequest: an invalid option, or a directory outside the table.
+        Raises `InvalidRequest`: an invalid option, or a directory outside the table.
         """
         options = TableOptions(schema.options)
-        types = tuple(field.type for name in schema.partition_keys if (field := schema.field_by_name(name)))
         return cls(
             names=schema.partition_keys,
-            types=types,
+            types=tuple(field.type for field in schema.partition_fields),
             is_legacy=options.get(PARTITION_LEGACY_NAME),
             default_name=options.get(PARTITION_DEFAULT_NAME),
             directory=options.get(DATA_FILE_DIRECTORY),
@@ -130,9 +128,8 @@ class Placement:
         Args:
             partitions: BinaryRows of the partition columns.
 
-        Raises:
-            UnsupportedFormat: a value that has no folder name: of a binary type, or a date outside the years 1 to 9999.
-        Cost: about 5 us a value, 20 us of FLOAT and DOUBLE.
+        Raises `UnsupportedFormat`: a value that has no folder name: of a binary type, or a date outside the years 1 to
+        9999. Cost: about 5 us a value, 20 us of FLOAT and DOUBLE.
         """
         if not self.names:
             folders = tuple(dict.fromkeys((self.directory, "")))
@@ -180,8 +177,7 @@ def check_placement(schema: TableSchema) -> None:
 
     Every operation that writes or deletes calls it first. Reads need no such check.
 
-    Raises:
-        InvalidRequest: such an option, invalid external paths, or a partition column without folder names.
+    Raises `InvalidRequest`: such an option, invalid external paths, or a partition column without folder names.
     """
     for name, text in schema.options.items():
         option = OPTIONS.get(name)
@@ -195,10 +191,9 @@ def check_placement(schema: TableSchema) -> None:
             raise _not_implemented(name, text)
     ExternalPaths.of(schema.options)
     Placement.of(schema)
-    for name in schema.partition_keys:
-        field = schema.field_by_name(name)
-        if field is not None and parse_type(field.type).root in BINARY_ROOTS:
-            raise InvalidRequest(_no_folder(name, field.type), kind="unsupported_partition", column=name)
+    for field in schema.partition_fields:
+        if parse_type(field.type).root in BINARY_ROOTS:
+            raise InvalidRequest(_no_folder(field.name, field.type), kind="unsupported_partition", column=field.name)
 
 
 def _not_implemented(name: str, text: str) -> InvalidRequest:
@@ -226,13 +221,12 @@ def bucket_folders(partition_folders: Sequence[str], bucket: int) -> tuple[str, 
 def partition_values(partitions: pa.Array, schema: TableSchema) -> list[dict[str, Any]]:
     """The values of some partitions by column, as Python objects.
 
-    Raises:
-        UnsupportedFormat: a value that Python's types cannot hold, such as a date outside the years 1 to 9999.
+    Raises `UnsupportedFormat`: a value that Python's types cannot hold, such as a date outside the years 1 to 9999.
     """
     names = schema.partition_keys
     if not names:
         return [{} for _ in range(len(partitions))]
-    types = [field.type for name in names if (field := schema.field_by_name(name)) is not None]
+    types = [field.type for field in schema.partition_fields]
     columns = [_python_values(column, name) for column, name in zip(decode_rows(partitions, types), names, strict=True)]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 

@@ -1,10 +1,9 @@
 """The files of a split as rows of a planned table: described by columns, made into objects when they are read.
 
-Owns: `PlannedFiles`. A plan of 100,000 files holds one Arrow table and, for each split, the positions of its files;
-a `DataFile` costs about 20 us, so it is made for the splits that a process really reads.
-
-Invariants: behaves as the tuple of its files, in comparison, hashing and pickling too. The table is immutable. Thread
-safe: two threads that touch it at once may both make the files, and these are equal.
+Owns: `PlannedFiles`. A plan of 100,000 files holds one Arrow table and, for each split, the positions of its files; a
+`DataFile` costs about 20 us, so it is made for the splits that a process really reads. Invariants: behaves as the tuple
+of its files, in comparison, hashing and pickling too. The table is immutable. Thread safe: two threads that touch it at
+once may both make the files, and these are equal.
 """
 
 from __future__ import annotations

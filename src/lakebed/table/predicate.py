@@ -2,10 +2,9 @@
 
 Owns: `bind`, which checks a predicate against columns, and its translation to Arrow. The tree is in
 `predicate_tree.py`, the text parser in `predicate_text.py`, the values in `literal.py`; this module re-exports their
-public names. `file_stats.py` decides by statistics which files cannot match.
-
-Invariants: `bind` checks column names; every user of a predicate calls it first, and calling it again changes nothing.
-A filter of many terms is never handed to Arrow as one expression (`mask_of`).
+public names. `file_stats.py` decides by statistics which files cannot match. Invariants: `bind` checks column names;
+every user of a predicate calls it first, and calling it again changes nothing. A filter of many terms is never handed
+to Arrow as one expression (`mask_of`).
 """
 
 from __future__ import annotations

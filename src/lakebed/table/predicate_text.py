@@ -1,8 +1,7 @@
 """The parser of predicates in WHERE-like text. Pure.
 
-Owns: the grammar that `parse_predicate` documents.
-
-Invariants: every text yields a predicate or `InvalidRequest`; the depth of recursion is limited.
+Owns: the grammar that `parse_predicate` documents. Invariants: every text yields a predicate or `InvalidRequest`; the
+depth of recursion is limited.
 """
 
 from __future__ import annotations

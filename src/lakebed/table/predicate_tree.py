@@ -166,11 +166,7 @@ def _terms(predicate: Predicate) -> int:
 
 
 def _measure(node: _Chain | Not, depth: int, terms: int) -> None:
-    """Store the size of a node.
-
-    Raises:
-        InvalidRequest: it is above `DEPTH_MAX` or `TERMS_MAX`.
-    """
+    """Store the size of a node. Raises `InvalidRequest`: it is above `DEPTH_MAX` or `TERMS_MAX`."""
     if depth > DEPTH_MAX or terms > TERMS_MAX:
         found = f"{depth} levels deep" if depth > DEPTH_MAX else f"{terms:,} comparisons long"
         raise InvalidRequest(

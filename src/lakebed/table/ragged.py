@@ -1,10 +1,8 @@
 """Byte strings of different lengths as numpy arrays, without a Python loop over them. Pure.
 
 Owns: the primitives that the codecs of rows, hashes and manifests use. A byte string is a (start, length) pair into a
-`uint8` buffer.
-
-Invariant: a buffer passed to `words_at` has at least eight bytes of padding after the last byte used (`padded` adds
-them), because whole words are read and masked afterwards.
+`uint8` buffer. Invariant: a buffer passed to `words_at` has at least eight bytes of padding after the last byte used
+(`padded` adds them), because whole words are read and masked afterwards.
 """
 
 from __future__ import annotations
@@ -112,3 +110,12 @@ def binary_array(buffer: Bytes, lengths: I64, *, mask: Any = None, text: bool = 
     array = pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
     # The cast to text validates UTF-8; both casts refuse more than 2 GiB.
     return array.cast(pa.binary()) if not text else array.cast(pa.large_string()).cast(pa.string())
+
+
+def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """A column as one array; a column of one chunk is not copied."""
+    if isinstance(column, pa.Array):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)

@@ -1,8 +1,7 @@
 """Which candidates no version reaches: the interval test of `reclaim`, and lists of files where ids cannot decide.
 
-Owns: `judge`. It runs **after** hiding, with the live versions read again, and its results are never stored.
-
-The rules, for a candidate that lived in [born, dead):
+Owns: `judge`. It runs **after** hiding, with the live versions read again, and its results are never stored. The rules,
+for a candidate that lived in [born, dead):
 
 1. Known birth: some version t with ``born <= t < dead`` needs it (two bisections, nothing read).
 2. Unknown birth: the files of the nearest version before its death decide. If a rollback ever restored files, a life
@@ -19,8 +18,6 @@ The rules, for a candidate that lived in [born, dead):
 7. A changelog that another client kept beyond its snapshot (``changelog/changelog-<id>``) keeps its own files.
 8. Candidates of a walk that is no longer part of the branch are compared with every version.
 9. An unreadable version keeps everything it might need; the judgement is then not `complete`.
-
-Does not know: how candidates were gathered, hiding, deleting.
 """
 
 from __future__ import annotations
@@ -262,8 +259,7 @@ def _keep_version(case: _Case, which: BoolArray, snapshot_id: int, reason: str, 
 def used_names(branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles) -> Iterator[pa.Array]:
     """Paths of every file that any version needs, one version after the other.
 
-    Raises:
-        Corruption, UnsupportedFormat, NotFound: something cannot be read, so what is used is unknown.
+    Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something cannot be read, so what is used is unknown.
     """
     for snapshot_id, added_only in _versions(versions):
         snapshot = versions.load(branch, snapshot_id)

@@ -1,7 +1,7 @@
 """Splits -> Arrow rows: decoding, schema evolution by field id, merging.
 
 Owns: `ReadPlan` (picklable: all that an executor needs except the store), `read_split` (streaming) and
-`read_split_table` (at once). Does not know: snapshots.
+`read_split_table` (at once).
 
 Invariants:
 - A column is found by its field id in the schema that its file was written with: renames are followed, columns missing
@@ -78,7 +78,7 @@ class ReadPlan:
     @property
     def keys(self) -> tuple[DataField, ...]:
         """The sort key of the files of a bucket; empty for append tables."""
-        return tuple(_field(self.schema, name) for name in self.schema.trimmed_primary_keys)
+        return self.schema.key_fields
 
     @property
     def engine(self) -> MergeEngine:
@@ -193,8 +193,7 @@ def open_in_folders(
         store: the table's folder.
         folders: of the bucket, the one for new files first.
 
-    Raises:
-        NotFound: no folder has it; the message has its path in the first.
+    Raises `NotFound`: no folder has it; the message has its path in the first.
     """
     window_bytes = min(window_bytes, WHOLE_FILE_BYTES_MAX)
     if file.external_path is not None:
@@ -227,7 +226,6 @@ class _Source:
         self._name_in_file = {column.name: names.get(column.id) for column in fields}
 
     def names_in(self, opened: OpenDataFile, *system: str) -> list[str]:
-        """The file's columns to decode."""
         there = set(opened.column_names)
         names = [name for name in self._name_in_file.values() if name is not None and name in there]
         return [*system, *names]

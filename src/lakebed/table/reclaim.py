@@ -1,9 +1,8 @@
 """Which files a table may delete: candidates and the interval test. Pure: columns in, columns out; no store, no clock.
 
-Owns: the fold of a walk of deltas into *candidates*, and the interval test that judges them.
-
-A file *born* at snapshot c and *dead* from snapshot d on is needed by version t (a live snapshot, a tag or a hidden
-pin) iff ``c <= t < d``: two bisections over the sorted ids of all versions, whatever their number and size.
+Owns: the fold of a walk of deltas into *candidates*, and the interval test that judges them. A file *born* at snapshot
+c and *dead* from snapshot d on is needed by version t (a live snapshot, a tag or a hidden pin) iff ``c <= t < d``: two
+bisections over the sorted ids of all versions, whatever their number and size.
 
 Invariants:
 - A walk covers consecutive deltas of one branch; a file is judged at its **last** death in it: a DELETE makes a
@@ -13,8 +12,7 @@ Invariants:
   client wrote the entry: then only the files that versions reference decide.
 - Identity is the path: it holds partition, bucket and name.
 
-Does not know: how versions and references are read (`live_versions`, `reachability`), the order of hiding and deleting
-(`deletion`). Source: table tags proposal, "Expiring Snapshot"; its repairs are in docs/design/0006-expiry.md.
+Source: table tags proposal, "Expiring Snapshot"; its repairs are in docs/design/0006-expiry.md.
 """
 
 from __future__ import annotations

@@ -1,25 +1,22 @@
 """Finish the deletions that a crash left: every deleting verb begins with it.
 
-Owns: `recover`, and `finish_rollback`, the second half of a rollback, which its own verb and recovery share.
-
-It also withdraws snapshots that landed late, below the boundary, after their writer died (`lineage`).
-
-Invariants: recovery makes no new decision. A stored expiry is carried out, except for snapshots that a consumer claimed
-meanwhile. A tag is deleted only while its file is unchanged. A rollback is completed if and only if its commit is
-found; one without a commit is left to its owner (orphan cleaning forgets it by age).
+Owns: `recover`, and `finish_rollback`, the second half of a rollback, which its own verb and recovery share. It also
+withdraws snapshots that landed late, below the boundary, after their writer died (`lineage`). Invariants: recovery
+makes no new decision. A stored expiry is carried out, except for snapshots that a consumer claimed meanwhile. A tag is
+deleted only while its file is unchanged. A rollback is completed if and only if its commit is found; one without a
+commit is left to its owner (orphan cleaning forgets it by age).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, carry_out, forget, tag_now
-from lakebed.table.lineage import held_by_hint, least, withdraw_late
-from lakebed.table.live_versions import held_from
+from lakebed.table.lineage import held_from, withdraw_late
 from lakebed.table.model import Snapshot
 from lakebed.table.reachability import Unreadable
 from lakebed.table.reclaim import CANDIDATES
@@ -60,7 +57,7 @@ def recover(branch: TableBranch) -> list[ReclaimReport]:
 
 def _finish_expiry(branch: TableBranch, deletion: Deletion) -> ReclaimReport:
     try:
-        held = least(held_from(branch), held_by_hint(branch))
+        held = held_from(branch)
     except Corruption as error:
         return _warning(branch, f"an unfinished expiry waits: {error}")
     ids = tuple(snapshot_id for snapshot_id in deletion.snapshot_ids if held is None or snapshot_id < held)
@@ -68,7 +65,6 @@ def _finish_expiry(branch: TableBranch, deletion: Deletion) -> ReclaimReport:
 
 
 def _commit_of(branch: TableBranch, intent: RollbackIntent) -> Snapshot | None:
-    """The rollback's own commit, if it exists."""
     later = [snapshot_id for snapshot_id in branch.snapshots.ids() if snapshot_id > intent.after_id]
     return next((found for found in branch.snapshots.walk(later) if found.commit_user == intent.commit_user), None)
 

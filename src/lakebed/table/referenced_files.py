@@ -1,11 +1,9 @@
 """The files that one version references, by path: data, manifests, lists, index files, statistics, changelog.
 
 Owns: `ReferencedFiles`, which reads them (through the manifest cache), and the candidates that a version leaves behind.
-
 Invariants: the files of a version are exactly what reading it opens, plus the files that exist for it only. A file
 whose bucket has several folders has a path in each of them. External files have their URLs as paths; only those that
-`OwnFiles` recognises are candidates, because the others do not belong to the table. Does not know: which versions are
-live; what may be deleted.
+`OwnFiles` recognises are candidates, because the others do not belong to the table.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from lakebed.table.external import OwnFiles
 from lakebed.table.manifest import ADD, DELETE
 from lakebed.table.model import ManifestMeta, Snapshot
 from lakebed.table.placement import Placement, bucket_folders
+from lakebed.table.ragged import one_array
 from lakebed.table.reclaim import ROLES, UNKNOWN, Role, candidates_of, concat, fold_deltas, paths_of
 
 
@@ -38,15 +37,20 @@ class _Life:
 
 
 def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]:
-    """``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`; a partition is decoded once."""
-    placement = Placement.of(branch.schema)
+    """``(partition, bucket)`` -> the bucket's folders, as `Placement.folders`; a partition is decoded once.
+
+    A branch whose options differ from main's has its own files where its options say, and those of its fork snapshot
+    where main's say: its folders are both.
+    """
+    placements = dict.fromkeys(Placement.of(one.schema) for one in (branch, branch.main))
     known: dict[bytes, tuple[str, ...]] = {}
 
     def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
         found = known.get(partition)
         if found is None:
-            (found,) = placement.partition_folders(pa.array([partition], pa.binary()))
-            known[partition] = found
+            row = pa.array([partition], pa.binary())
+            named = (folder for one in placements for folder in one.partition_folders(row)[0])
+            found = known[partition] = tuple(dict.fromkeys(named))
         return bucket_folders(found, bucket)
 
     return folders_of
@@ -68,17 +72,15 @@ class ReferencedFiles:
 
     def _all_paths_of(self, entries: pa.Table) -> pa.Array:
         """Paths of all files of entries, external ones of any owner included, and of their sidecar files."""
-        return _whole(
+        return one_array(
             paths_of(entries, self._folders_of, own_outside=lambda files: np.ones(len(files), np.bool_))["path"]
         )
 
     def of(self, snapshot: Snapshot, roles: Iterable[str] = ROLES) -> pa.Array:
         """Paths of the files of some roles that a version needs.
 
-        Raises:
-            Corruption, UnsupportedFormat, NotFound: something it references is unreadable.
-        Cost: only what the roles need: nothing for lists and statistics, the lists for manifests, all manifests for
-        data.
+        Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something it references is unreadable. Cost: only what the
+        roles need: nothing for lists and statistics, the lists for manifests, all manifests for data.
         """
         wanted = frozenset(roles)
         parts: list[pa.Array] = [pa.array(self._few(snapshot, wanted), pa.string())]
@@ -105,7 +107,7 @@ class ReferencedFiles:
         delta, entries = self.delta(snapshot), self._branch.manifests.delta_entries(snapshot)
         added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_valid(entries["external_path"]))
         external = self._all_paths_of(entries.filter(added))
-        return pa.concat_arrays([_whole(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
+        return pa.concat_arrays([one_array(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
 
     def delta(self, snapshot: Snapshot) -> pa.Table:
         """A version's own entries, in the form of `reclaim.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
@@ -274,8 +276,3 @@ class ReferencedFiles:
 
 def _born(meta: ManifestMeta) -> int:
     return UNKNOWN if meta.added_snapshot is None else meta.added_snapshot
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined if isinstance(combined, pa.Array) else pa.concat_arrays(combined.chunks)

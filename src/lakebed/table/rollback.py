@@ -1,11 +1,10 @@
 """Roll back: `rollback_to` (later versions are deleted) and `rollback_to_as_latest` (history is kept).
 
-Owns: both verbs up to the commit. `recovery.finish_rollback` does the rest, after a crash as part of a later verb.
-
-The order: store the intent, pin the target with a hidden tag (by the protocol of `Tags.create`, so that expiry and
-rollback see each other), commit latest + 1 equal to the target, remove the pin, and the later snapshots and tags. A
-crash before the commit changes nothing that a reader sees. After it, the target is the newest version and the next verb
-completes the rest.
+Owns: both verbs up to the commit. `recovery.finish_rollback` does the rest, after a crash as part of a later verb. The
+order: store the intent, pin the target with a hidden tag (by the protocol of `Tags.create`, so that expiry and rollback
+see each other), commit latest + 1 equal to the target, remove the pin, and the later snapshots and tags. A crash before
+the commit changes nothing that a reader sees. After it, the target is the newest version and the next verb completes
+the rest.
 
 Invariants:
 - The commit's delta is exactly the difference to the newest snapshot; restored files carry their first commit snapshot.
@@ -20,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from msgspec.structs import replace as replace_struct
+from msgspec import structs
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
@@ -104,7 +103,7 @@ def _roll_back(
         committed = commit(branch, request)
     except Conflict:
         # Certainly not committed: delete the pin like a tag, and forget the intent.
-        finish_rollback(branch, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), newest)
+        finish_rollback(branch, structs.replace(deletion, rollback=structs.replace(intent, keeps_history=True)), newest)
         raise
     finish_rollback(branch, deletion, committed, progress=progress)
     return committed
@@ -142,9 +141,9 @@ def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
     # As if the target had been committed again, after a gap, so that it is compared by its files.
     survivor = replace(target, id=newest.id + 2)
     deletion = _intent(branch, versions, target, newest=newest, keeps_history=False)
-    deletion = replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
+    deletion = structs.replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
     candidates = referenced.left_by_walk(gone, survivor, before=before)
-    report = preview(branch, replace(deletion, candidates=candidates), referenced)
+    report = preview(branch, structs.replace(deletion, candidates=candidates), referenced)
     return report.plan or ReclaimPlan(branch.name, (), ())
 
 
@@ -194,7 +193,7 @@ def _pin(branch: TableBranch, deletion: Deletion, intent: RollbackIntent, target
         forget(branch, deletion)
         raise
     if pin.snapshot.id != target.id:
-        finish_rollback(branch, replace(deletion, rollback=replace_struct(intent, keeps_history=True)), target)
+        finish_rollback(branch, structs.replace(deletion, rollback=structs.replace(intent, keeps_history=True)), target)
         raise Conflict(
             f"The tag {tag!r} was pointed at another snapshot meanwhile: nothing was changed, try again.",
             kind="tag_replaced",

@@ -2,8 +2,6 @@
 
 Owns: `row_codes`, which replaces joins and groupings by the identity of files. Those of Arrow start a plan and threads,
 which costs milliseconds, and a usual change has a few rows.
-
-Does not know: what the columns mean.
 """
 
 from __future__ import annotations

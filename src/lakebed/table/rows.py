@@ -1,7 +1,6 @@
 """Change the rows of one branch of a table: append, upsert, delete, overwrite.
 
-Owns: each of these verbs as a function of a `TableBranch`, in terms of a writer, a scan and a commit. Does not know
-encoding.
+Owns: each of these verbs as a function of a `TableBranch`, in terms of a writer, a scan and a commit.
 
 Invariants:
 - A verb works on the newest schema that the context has seen and on the newest snapshot when it begins.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -39,19 +37,15 @@ from lakebed.table.model import (
     Split,
     TableSchema,
 )
-from lakebed.table.options import BUCKET
 from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
 from lakebed.table.predicate import Predicate, parse_predicate
 from lakebed.table.read import ReadPlan, filter_rows, read_split
-from lakebed.table.scan import ScanRequest, scan_snapshot
+from lakebed.table.scan import scan_snapshot
 from lakebed.table.sequence import delete_columns
 from lakebed.table.types import arrow_schema
 from lakebed.table.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write_settings import WriteSettings, check_writable
 from lakebed.texts import refuse_unknown_keywords
-
-if TYPE_CHECKING:
-    pass
 
 TRIES_MAX = 20
 """How often a verb starts over because another writer replaced its files, or placed its new keys elsewhere."""
@@ -200,8 +194,7 @@ def _deletes_of_matching(
     branch: TableBranch, where: Predicate | str, columns: Sequence[str] | None, basis: Basis
 ) -> list[BucketChange]:
     """Changes that delete the keys of the rows that match in a version; none when no row matches."""
-    request = ScanRequest(columns=columns, where=where)
-    found = scan_snapshot(branch, basis.snapshot, request=request).to_arrow()
+    found = scan_snapshot(branch, basis.snapshot, columns=columns, where=where).to_arrow()
     if found.num_rows == 0:
         return []
     writer = new_writer(branch)
@@ -293,9 +286,9 @@ def _committed(
 def rewrites_of(branch: TableBranch, where: Predicate | str) -> tuple[list[Rewrite], ReadPlan]:
     """The files of an append table that a delete by predicate has to read, and the plan to read them by."""
     schema = branch.schema
-    check_writable(schema, bucket_count=branch.options.get(BUCKET))
-    matching = scan_snapshot(branch, branch.snapshots.latest(), request=ScanRequest(where=where))
-    whole = scan_snapshot(branch, matching.snapshot, request=ScanRequest())
+    check_writable(schema)
+    matching = scan_snapshot(branch, branch.snapshots.latest(), where=where)
+    whole = scan_snapshot(branch, matching.snapshot)
     totals = dict(
         zip(*(matching.entries().column(name).to_pylist() for name in ("file_name", "total_buckets")), strict=True)
     )

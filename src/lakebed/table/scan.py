@@ -8,21 +8,20 @@ Invariants:
   columns drop files by key range; other predicates drop a file by its statistics only if it needs no merge, because an
   older row of a key would reappear if the file with its newest row were dropped.
 - A scan is bound to one snapshot and always reads the same rows, until the files of that snapshot expire.
-
-Does not know: how a version is found (`travel`), how rows are decoded (`read`).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from typing_extensions import Unpack
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.table.branches import open_branch
@@ -56,15 +55,9 @@ READ_WORKERS_MAX = max(1, min(8, os.cpu_count() or 1))
 """Splits decoded at the same time by `Scan.to_arrow`."""
 
 
-class ReadOptions(TypedDict, total=False):
-    """What to read of a table, as keywords."""
+class RowOptions(TypedDict, total=False):
+    """The columns and rows to read of a version, as keywords."""
 
-    version: int | str | None
-    """As `Table.resolve`; of `version`, `tag` and `timestamp_ms` at most one is given."""
-    tag: str | None
-    """The version that a tag holds."""
-    timestamp_ms: Time | None
-    """As `Table.resolve`."""
     columns: str | Sequence[str] | None
     """One name, or several in the order wanted; None: all."""
     where: Predicate | str | None
@@ -73,16 +66,15 @@ class ReadOptions(TypedDict, total=False):
     """At most so many rows, of which any may come; files are opened until there are enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanRequest:
-    """The columns and rows to read."""
+class ReadOptions(RowOptions, total=False):
+    """What to read of a table, as keywords."""
 
-    columns: str | Sequence[str] | None = None
-    """One name or several; None: all, in schema order."""
-    where: Predicate | str | None = None
-    """A predicate, or its text: ``carrier = 'UA' AND month >= 2``."""
-    limit: int | None = None
-    """Number of rows at most, in no particular order; None: all."""
+    version: int | str | None
+    """As `Table.resolve`; of `version`, `tag` and `timestamp_ms` at most one is given."""
+    tag: str | None
+    """The version that a tag holds."""
+    timestamp_ms: Time | None
+    """As `Table.resolve`."""
 
 
 class Scan:
@@ -92,19 +84,19 @@ class Scan:
         branch: whose files are read.
         snapshot: to read; None: a table without snapshots, which has no rows.
         schema: whose columns are returned.
-        request: columns and predicate.
+        rows: which columns and rows.
     """
 
     def __init__(
-        self, branch: TableBranch, *, snapshot: Snapshot | None, schema: TableSchema, request: ScanRequest
+        self, branch: TableBranch, *, snapshot: Snapshot | None, schema: TableSchema, rows: RowOptions
     ) -> None:
         check_readable(schema)
         self.snapshot = snapshot
         self.table_schema = schema
         self._branch = branch
-        self._where = _bound(request.where, schema)
-        self._columns = _checked_columns(request.columns, schema)
-        self._limit = _checked_limit(request.limit)
+        self._where = _bound(rows.get("where"), schema)
+        self._columns = _checked_columns(rows.get("columns"), schema)
+        self._limit = _checked_limit(rows.get("limit"))
 
     def __repr__(self) -> str:
         version = None if self.snapshot is None else self.snapshot.id
@@ -182,29 +174,18 @@ class Scan:
 
     def to_pandas(self) -> pd.DataFrame:
         """As `to_arrow`, as a pandas DataFrame. Raises `InvalidRequest` when pandas is not installed."""
-        frame: pd.DataFrame = into_pandas(self.to_arrow())
-        return frame
+        return into_pandas(self.to_arrow())
 
     def to_polars(self) -> pl.DataFrame:
         """As `to_arrow`, as a polars DataFrame. Raises `InvalidRequest` when polars is not installed."""
-        frame: pl.DataFrame = into_polars(self.to_arrow())
-        return frame
+        return into_polars(self.to_arrow())
 
     def to_duckdb(self, table_name: str, connection: DuckDBPyConnection | None = None) -> DuckDBPyConnection:
-        """As `to_arrow`, as a view in DuckDB.
+        """As `to_arrow`, as a view of this name in a DuckDB connection, by default a new one in memory; returns that.
 
-        Args:
-            table_name: of the view.
-            connection: to create it in; None: a new in-memory database.
-
-        Returns:
-            The connection.
-
-        Raises:
-            InvalidRequest: DuckDB is not installed.
+        Raises `InvalidRequest` when DuckDB is not installed.
         """
-        found: DuckDBPyConnection = into_duckdb(self.to_arrow(), table_name, connection)
-        return found
+        return into_duckdb(self.to_arrow(), table_name, connection)
 
     def count(self) -> int:
         """The number of rows. Without a predicate, files that need no merge are counted by their manifest entries."""
@@ -274,27 +255,26 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
     """
     refuse_unknown_keywords(options, ReadOptions)
     version, tag, timestamp_ms = options.get("version"), options.get("tag"), options.get("timestamp_ms")
-    request = ScanRequest(columns=options.get("columns"), where=options.get("where"), limit=options.get("limit"))
+    rows = RowOptions(columns=options.get("columns"), where=options.get("where"), limit=options.get("limit"))
     if tag is not None:
         if version is not None or timestamp_ms is not None:
             raise InvalidRequest("Give a version, a tag or a timestamp, not several.", kind="ambiguous_version")
         version = f"tag.{tag}"
     if version is None and timestamp_ms is None:
-        return scan_snapshot(branch, branch.snapshots.latest(), request=request)
+        return scan_snapshot(branch, branch.snapshots.latest(), **rows)
     found = resolve(branch, version=version, timestamp=timestamp_ms)
     if found.branch is not None:
         branch = open_branch(branch.store, name=branch.name, branch=found.branch, environment=branch.environment)
-    return scan_snapshot(branch, found.snapshot, request=request, schema_id=found.snapshot.schema_id)
+    return scan_snapshot(branch, found.snapshot, schema_id=found.snapshot.schema_id, **rows)
 
 
 def scan_snapshot(
-    branch: TableBranch, snapshot: Snapshot | None, *, request: ScanRequest, schema_id: int | None = None
+    branch: TableBranch, snapshot: Snapshot | None, *, schema_id: int | None = None, **rows: Unpack[RowOptions]
 ) -> Scan:
     """Plan a read of one snapshot.
 
     Args:
         snapshot: None for a table without a snapshot, which has no rows.
-        request: columns and predicate.
         schema_id: whose columns are returned (time travel: the snapshot's own); None: the newest schema's.
     """
     schema = branch.schema
@@ -302,7 +282,7 @@ def scan_snapshot(
         schema_id = snapshot.schema_id
     if schema_id is not None:
         schema = branch.schemas.load(schema_id)
-    return Scan(branch, snapshot=snapshot, schema=schema, request=request)
+    return Scan(branch, snapshot=snapshot, schema=schema, rows=rows)
 
 
 def check_readable(schema: TableSchema) -> None:

@@ -1,7 +1,6 @@
 """What a scan need not open: manifests by partition, files by partition, bucket, key range and statistics. Pure.
 
 Owns: the order of these steps, and which columns each may use. `file_stats.may_match` decides about single files.
-
 Invariants: only what cannot hold a matching row is dropped. In a primary-key table only partition, bucket and key
 columns are used before the merge.
 """

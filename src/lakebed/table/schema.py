@@ -7,8 +7,6 @@ Invariants:
 - Every change creates a new schema object by a create-only put, so of two concurrent changes one is redone on top of
   the other.
 - Keys, partition columns and buckets never change.
-
-Does not know: data files.
 """
 
 from __future__ import annotations
@@ -144,9 +142,8 @@ def new_schema(
         columns: an Arrow schema (ids are given from 0 on) or fields with distinct ids.
         primary_keys: made NOT NULL.
 
-    Raises:
-        InvalidRequest: no columns, duplicate or reserved names, keys that are not columns, nested keys, a partition
-            column outside the primary key, or options that `check_options` or `check_sequence` refuse.
+    Raises `InvalidRequest`: no columns, duplicate or reserved names, keys that are not columns, nested keys, a
+    partition column outside the primary key, or options that `check_options` or `check_sequence` refuse.
     """
     fields = fields_of_arrow(columns) if isinstance(columns, pa.Schema) else tuple(columns)
     primary_keys, partition_keys = names_of(primary_keys), names_of(partition_keys)
@@ -154,15 +151,13 @@ def new_schema(
     _check_keys(fields, primary_keys, "Primary key")
     _check_keys(fields, partition_keys, "Partition")
     if primary_keys and (outside := [key for key in partition_keys if key not in primary_keys]):
-        raise InvalidRequest(
+        raise _invalid(
             f"Partition column {outside[0]!r} is not part of the primary key ({', '.join(primary_keys)}): "
             "add it to the primary key, or do not partition by it.",
-            kind="invalid_schema",
         )
     if primary_keys and set(primary_keys) == set(partition_keys):
-        raise InvalidRequest(
+        raise _invalid(
             "The primary key consists of partition columns only: every partition would hold a single row.",
-            kind="invalid_schema",
         )
     keys = set(primary_keys)
     fields = tuple(
@@ -213,31 +208,33 @@ def _with_placement(
     return chosen
 
 
+def _invalid(sentence: str, **facts: object) -> InvalidRequest:
+    return InvalidRequest(sentence, kind="invalid_schema", **facts)
+
+
 def _highest_id(fields: Sequence[DataField]) -> int:
     ids = [field.id for field in fields]
     for field in fields:
         ids.extend(nested_field_ids(parse_type(field.type)))
     if len(set(ids)) != len(ids):
-        raise InvalidRequest("Two columns have the same field id.", kind="invalid_schema")
+        raise _invalid("Two columns have the same field id.")
     return max((field_id for field_id in ids if field_id < SYSTEM_FIELD_ID_MIN), default=-1)
 
 
 def _check_names(names: Sequence[str]) -> None:
     if not names:
-        raise InvalidRequest("A table needs at least one column.", kind="invalid_schema")
+        raise _invalid("A table needs at least one column.")
     for name in names:
         _check_name(name)
     if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise InvalidRequest(f"Column {doubled[0]!r} is named twice.", kind="invalid_schema", column=doubled[0])
+        raise _invalid(f"Column {doubled[0]!r} is named twice.", column=doubled[0])
 
 
 def _check_name(name: str) -> None:
     if not name.strip():
-        raise InvalidRequest("A column's name must not be blank.", kind="invalid_schema")
+        raise _invalid("A column's name must not be blank.")
     if name in SYSTEM_COLUMNS or name.startswith("_KEY_"):
-        raise InvalidRequest(
-            f"Column name {name!r} is reserved by the format: choose another.", kind="invalid_schema", column=name
-        )
+        raise _invalid(f"Column name {name!r} is reserved by the format: choose another.", column=name)
 
 
 def _check_keys(fields: Sequence[DataField], keys: Sequence[str], role: str) -> None:
@@ -246,20 +243,18 @@ def _check_keys(fields: Sequence[DataField], keys: Sequence[str], role: str) -> 
         if key not in by_name:
             raise unknown_column(key, by_name, what=f"{role} column")
         if parse_type(by_name[key].type).is_nested:
-            raise InvalidRequest(
+            raise _invalid(
                 f"{role} column {key!r} has the nested type {by_name[key].type}; only plain types can be keys.",
-                kind="invalid_schema",
                 column=key,
             )
         if role == "Partition" and parse_type(by_name[key].type).root in BINARY_ROOTS:
-            raise InvalidRequest(
+            raise _invalid(
                 f"Partition column {key!r} has the type {by_name[key].type}, for whose values no client of the format "
                 "has a stable folder name: partition by a text instead.",
-                kind="invalid_schema",
                 column=key,
             )
     if len(set(keys)) != len(keys):
-        raise InvalidRequest(f"{role} columns name a column twice: {', '.join(keys)}.", kind="invalid_schema")
+        raise _invalid(f"{role} columns name a column twice: {', '.join(keys)}.")
 
 
 def unknown_column(name: str, known: Collection[str], *, what: str = "Column") -> InvalidRequest:
@@ -270,11 +265,7 @@ def unknown_column(name: str, known: Collection[str], *, what: str = "Column") -
 
 
 def require_column(schema: TableSchema, name: str) -> DataField:
-    """The column of that name.
-
-    Raises:
-        InvalidRequest: no such column; suggests the nearest.
-    """
+    """The column of that name. Raises `InvalidRequest` with the nearest name when there is none."""
     field = schema.field_by_name(name)
     if field is None:
         raise unknown_column(name, [column.name for column in schema.fields])
@@ -284,8 +275,7 @@ def require_column(schema: TableSchema, name: str) -> DataField:
 def bucket_keys(schema: TableSchema) -> tuple[str, ...]:
     """The columns that decide a row's bucket: option ``bucket-key``, else the primary key without partition columns.
 
-    Raises:
-        InvalidRequest: the option names no column, a partition column, or one outside the primary key.
+    Raises `InvalidRequest`: the option names no column, a partition column, or one outside the primary key.
     """
     named = tuple(key.strip() for key in schema.options.get("bucket-key", "").split(",") if key.strip())
     if not named:
@@ -308,8 +298,7 @@ def bucket_keys(schema: TableSchema) -> tuple[str, ...]:
 def bucket_function(schema: TableSchema) -> str:
     """How the bucket keys decide the bucket: ``default`` or ``mod``.
 
-    Raises:
-        InvalidRequest: another function, or ``mod`` with keys that it does not take.
+    Raises `InvalidRequest`: another function, or ``mod`` with keys that it does not take.
     """
     function = TableOptions(schema.options).get(BUCKET_FUNCTION)
     if function in BUCKET_FUNCTION.unsupported:
@@ -368,8 +357,7 @@ def add_column(
 ) -> TableSchema:
     """Add a nullable column, by default as the last one; existing rows have null.
 
-    Raises:
-        InvalidRequest: the name is taken or reserved, the type unknown or NOT NULL.
+    Raises `InvalidRequest`: the name is taken or reserved, the type unknown or NOT NULL.
     """
     _check_name(name)
     if schema.field_by_name(name) is not None:
@@ -396,8 +384,7 @@ def add_column(
 def drop_column(schema: TableSchema, name: str) -> TableSchema:
     """Drop a column; its values stay in old files, its id is never reused.
 
-    Raises:
-        InvalidRequest: no such column, the last one, or one that files are laid out by.
+    Raises `InvalidRequest`: no such column, the last one, or one that files are laid out by.
     """
     require_column(schema, name)
     _refuse_key(schema, name, "dropped")
@@ -412,8 +399,7 @@ def drop_column(schema: TableSchema, name: str) -> TableSchema:
 def rename_column(schema: TableSchema, old: str, new: str) -> TableSchema:
     """Rename a column; it keeps its id and values.
 
-    Raises:
-        InvalidRequest: no such column, a name that is taken or reserved, or a column that files are laid out by.
+    Raises `InvalidRequest`: no such column, a name that is taken or reserved, or a column that files are laid out by.
     """
     require_column(schema, old)
     _refuse_key(schema, old, "renamed")
@@ -450,8 +436,7 @@ def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
 def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> TableSchema:
     """Move a column behind `after`, or to the front.
 
-    Raises:
-        InvalidRequest: no such column, or a column behind itself.
+    Raises `InvalidRequest`: no such column, or a column behind itself.
     """
     moved = require_column(schema, name)
     if after == name:
@@ -464,8 +449,7 @@ def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> 
 def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     """Set some options.
 
-    Raises:
-        InvalidRequest: an option is unknown, has an unreadable value, or decides the layout of existing files.
+    Raises `InvalidRequest`: an option is unknown, has an unreadable value, or decides the layout of existing files.
     """
     _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
     merged = {**schema.options, **options}
@@ -477,8 +461,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
 def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
     """Reset some options to their defaults; a known name that is not set is a no-op.
 
-    Raises:
-        InvalidRequest: an option is neither known nor set, or decides the layout of existing files.
+    Raises `InvalidRequest`: an option is neither known nor set, or decides the layout of existing files.
     """
     check_option_names([name for name in names if name not in schema.options])
     _refuse_immutable(schema, [name for name in names if name in schema.options])
@@ -518,12 +501,25 @@ class SchemaLog:
     Args:
         store: the table's root.
         layout: of main or the branch.
+        newest: the newest schema, when it is known.
     """
 
-    def __init__(self, store: ObjectStore, layout: Layout) -> None:
+    def __init__(self, store: ObjectStore, layout: Layout, *, newest: TableSchema | None = None) -> None:
         self._store = store
         self._layout = layout
+        self._newest = newest
         self._loaded: dict[int, TableSchema] = {}
+
+    @property
+    def seen(self) -> TableSchema:
+        """The newest schema that this object has seen; `refresh` looks again."""
+        assert self._newest is not None, "the log was opened without a schema"
+        return self._newest
+
+    def refresh(self) -> TableSchema:
+        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
+        self._newest = self.latest() or self._newest
+        return self.seen
 
     def ids(self) -> list[int]:
         """Every schema id, ascending. Cost: 1 LIST."""
@@ -536,11 +532,7 @@ class SchemaLog:
         return self.load(ids[-1]) if ids else None
 
     def load(self, schema_id: int) -> TableSchema:
-        """One schema. Cost: 1 GET, none when it was loaded before.
-
-        Raises:
-            NotFound, Corruption, UnsupportedFormat.
-        """
+        """One schema. Raises `NotFound`, `Corruption`, `UnsupportedFormat`. Cost: 1 GET, none if loaded before."""
         loaded = self._loaded.get(schema_id)
         if loaded is None:
             path = self._layout.schema(schema_id)
@@ -557,8 +549,7 @@ class SchemaLog:
     def store_next(self, schema: TableSchema) -> TableSchema:
         """Write a schema under its own id. Cost: 1 PUT.
 
-        Raises:
-            Conflict: another client took the id with another content; re-read, change again.
+        Raises `Conflict`: another client took the id with another content; re-read, change again.
         """
         path, body = self._layout.schema(schema.id), encode_schema(schema)
         try:
@@ -567,15 +558,13 @@ class SchemaLog:
             # After a lost reply the object may be ours; the same content is as good.
             if bytes(self._store.get(path)) != body:
                 raise Conflict(f"Schema {schema.id} was written by another client.", path=path) from error
-        self._loaded[schema.id] = schema
+        self._loaded[schema.id] = self._newest = schema
         return schema
 
     def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
         """Apply a change to the newest schema and store the result; repeat while other writers win the race.
 
-        Raises:
-            NotFound: there is no table.
-            InvalidRequest: what `change` raises.
+        Raises `NotFound` when there is no table, and what `change` raises.
         """
         for _ in range(_STORE_ATTEMPT_COUNT_MAX):
             latest = self.latest()

@@ -1,7 +1,7 @@
 """The option ``sequence.field``: columns that order the rows of one key. Pure.
 
 Owns: `SequenceOrder`, the check of the option (`check_sequence`), and the numbers that a merge compares
-(`sequence_codes`). Does not know: files.
+(`sequence_codes`).
 
 Invariants:
 - Rows of one key are ordered by the columns of the option, from left to right; rows equal in all of them by their
@@ -45,8 +45,7 @@ class SequenceOrder:
 def sequence_order(schema: TableSchema) -> SequenceOrder | None:
     """The order of a primary-key table's rows of one key; None: the order of arrival alone.
 
-    Raises:
-        InvalidRequest: the option names a column that the table does not have.
+    Raises `InvalidRequest`: the option names a column that the table does not have.
     """
     if not schema.primary_keys:
         return None
@@ -76,10 +75,8 @@ def sequence_codes(runs: Sequence[tuple[Columns, Numbers]], *, order: SequenceOr
         runs: for each run the columns of `order` and the sequence numbers of its rows.
         order: of the table.
 
-    Raises:
-        UnsupportedFormat: a column has a type that has no order.
-
-    Cost: one pass over integers and times; a sort of the distinct values of anything else.
+    Raises `UnsupportedFormat`: a column has a type that has no order. Cost: one pass over integers and times; a sort of
+    the distinct values of anything else.
     """
     descending = (order.descending,) * len(order.columns) + (False,)
     return encode_keys([(*columns, pa.array(numbers)) for columns, numbers in runs], descending=descending)
@@ -88,9 +85,8 @@ def sequence_codes(runs: Sequence[tuple[Columns, Numbers]], *, order: SequenceOr
 def check_sequence(schema: TableSchema) -> None:
     """Refuse a definition of a new table whose order is impossible or has no effect.
 
-    Raises:
-        InvalidRequest: the option on a table without primary key, a column that does not exist, is named twice, is a
-            key column or has no order, or an order without columns.
+    Raises `InvalidRequest`: the option on a table without primary key, a column that does not exist, is named twice, is
+    a key column or has no order, or an order without columns.
     """
     options = TableOptions(schema.options)
     columns = options.get(SEQUENCE_FIELD)

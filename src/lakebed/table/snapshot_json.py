@@ -6,8 +6,6 @@ Invariants:
 - A tag is the snapshot's own JSON with at most two members appended, so members unknown to lakebed survive.
 - A file that is not such JSON is `Corruption` with its path; a newer version is `UnsupportedFormat`.
 - `Tag.create_time_ms` is written as the UTC wall clock: the format's local date-time has no zone.
-
-Does not know: where files are, or whether the files they name exist.
 """
 
 from __future__ import annotations
@@ -147,11 +145,7 @@ def encode_tag(
 
 
 def decode_tag(body: Buffer, *, name: str, path: str) -> Tag:
-    """The tag a file holds.
-
-    Raises:
-        Corruption, UnsupportedFormat: see `decode_snapshot`.
-    """
+    """The tag a file holds. Raises `Corruption`, `UnsupportedFormat`: see `decode_snapshot`."""
     found = _decoded(body, path)
     created, retained = found.tag_create_time, found.tag_time_retained
     try:

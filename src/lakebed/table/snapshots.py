@@ -12,8 +12,8 @@ Invariants:
   versions differ.
 - Commit times never decrease along the ids that lakebed wrote, so a time is found by bisection.
 
-Does not know: manifests, tags, retention. Other clients of the format write snapshots too; they ignore the boundary,
-and their renames may overwrite a file on a local folder.
+Other clients of the format write snapshots too; they ignore the boundary, and their renames may overwrite a file on a
+local folder.
 """
 
 from __future__ import annotations
@@ -61,10 +61,6 @@ class SnapshotLog:
     def log(self) -> NumberedLog:
         """The underlying numbered log; expiry and rollback use its boundary and deletions."""
         return self._log
-
-    def latest_id(self) -> int | None:
-        """Id of the newest snapshot; None if there is none. Cost: as `latest`, with a HEAD in place of the GET."""
-        return self._log.latest()
 
     def latest(self, *, exact: bool = True) -> Snapshot | None:
         """The newest snapshot, never cached; None if there is none.
@@ -120,11 +116,10 @@ class SnapshotLog:
             Corruption: the file is unreadable.
         Cost: 1 GET (a miss adds 1 LIST for the message).
         """
-        try:
-            body = self.body(snapshot_id)
-        except NotFound as missing:
-            raise self.absent(snapshot_id) from missing
-        return decode_snapshot(body, path=self._layout.snapshot(snapshot_id))
+        found = self.find(snapshot_id)
+        if found is None:
+            raise self.absent(snapshot_id)
+        return found
 
     def walk(self, ids: Iterable[int] | None = None) -> Iterator[Snapshot]:
         """Snapshots oldest first, lazily, without those that expire during the walk. Cost: 1 LIST + 1 GET each."""
@@ -140,13 +135,6 @@ class SnapshotLog:
         except NotFound:
             return None
         return decode_snapshot(body, path=self._layout.snapshot(snapshot_id))
-
-    def at_or_before(self, time_ms: int) -> Snapshot | None:
-        """The newest snapshot committed at or before a time (Unix ms, UTC); None if all are later.
-
-        Cost: 1 LIST + at most log2(count) + 1 GETs: ids are bisected, gaps do not matter.
-        """
-        return self.bisect(self.ids(), time_ms)
 
     def bisect(self, ids: Sequence[int], time_ms: int) -> Snapshot | None:
         """The newest of `ids` (ascending) committed at or before a time. Cost: at most log2(count) + 1 GETs."""

@@ -119,23 +119,8 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> 
 
 
 def key_sections(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
-    """As `sections_of`, with the least and greatest keys of the files' entries."""
-    return sections_of(files, *_ranges_of(files, schema))
-
-
-def _ranges_of(files: Sequence[DataFile], schema: TableSchema) -> tuple[Codes, Codes]:
-    low = pa.chunked_array([pa.array([file.min_key for file in files], pa.binary())])
-    high = pa.chunked_array([pa.array([file.max_key for file in files], pa.binary())])
-    return _key_ranges(low, high, schema)
-
-
-def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list[DataFile]]:
-    """Cut the files of one bucket between key ranges; sections in key order, the files of each in merge order.
-
-    Args:
-        files: of one bucket.
-        low, high: codes of their least and greatest keys (`encode_keys`).
-    """
+    """Cut the files of one bucket between key ranges; sections in key order, the files of each in merge order."""
+    low, high = _ranges_of(files, schema)
     order = np.lexsort((high, low))
     reach = np.maximum.accumulate(high[order])
     cuts = np.flatnonzero(low[order][1:] > reach[:-1]) + 1
@@ -144,6 +129,12 @@ def sections_of(files: Sequence[DataFile], low: Codes, high: Codes) -> list[list
         by_age = sorted(part, key=lambda i: (merge_rank(files[i]), low[i]))
         sections.append([files[i] for i in by_age])
     return sections
+
+
+def _ranges_of(files: Sequence[DataFile], schema: TableSchema) -> tuple[Codes, Codes]:
+    low = pa.chunked_array([pa.array([file.min_key for file in files], pa.binary())])
+    high = pa.chunked_array([pa.array([file.max_key for file in files], pa.binary())])
+    return _key_ranges(low, high, schema)
 
 
 def in_key_order(splits: Sequence[Split], *, schema: TableSchema) -> list[Split]:
@@ -328,6 +319,6 @@ def _column(entries: pa.Table, name: str, *, absent: int | None = None) -> IntAr
 
 def _key_ranges(low: pa.ChunkedArray, high: pa.ChunkedArray, schema: TableSchema) -> tuple[Codes, Codes]:
     """Codes of the least and greatest keys of files, comparable with each other."""
-    types = [field.type for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name)) is not None]
+    types = [field.type for field in schema.key_fields]
     codes = encode_keys([decode_rows(low.combine_chunks(), types), decode_rows(high.combine_chunks(), types)])
     return codes[0], codes[1]

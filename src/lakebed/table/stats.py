@@ -61,11 +61,8 @@ def stats_of_mode(table: pa.Table, fields: Sequence[DataField], *, mode: str) ->
         unknown = [pa.nulls(2, arrow_type(field.type)) for field in fields]
         low, high = encode_rows(unknown, [field.type for field in fields]).to_pylist()
         return Stats(low, high, tuple(table.column(field.name).null_count for field in fields))
-    return compute_stats(table, fields, truncate=_length_of(mode))
-
-
-def _length_of(mode: str) -> int | None:
-    return int(mode.removeprefix("truncate(").removesuffix(")")) if mode.startswith("truncate(") else None
+    length = int(mode.removeprefix("truncate(").removesuffix(")")) if mode.startswith("truncate(") else None
+    return compute_stats(table, fields, truncate=length)
 
 
 def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:

@@ -1,13 +1,11 @@
 """System tables: the metadata of a table as Arrow tables, with Paimon's names and types.
 
-Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers``. Invariants: each
-shows the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version
-asked); an empty table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags
-proposal's name of ``snapshot_id`` in ``$tags``, may be requested as a column. ``$files`` has one column more than
-Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file is outside. Of a
-bucket with several folders (`placement`) it names the one for new files, although an older file may be in another.
-
-Does not know: how anything is stored.
+Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers``. Invariants: each shows
+the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version asked); an empty
+table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags proposal's name of
+``snapshot_id`` in ``$tags``, may be requested as a column. ``$files`` has one column more than Paimon:
+``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file is outside. Of a bucket with
+several folders (`placement`) it names the one for new files, although an older file may be in another.
 """
 
 from __future__ import annotations
@@ -151,9 +149,8 @@ def read_system_table(
         columns: in this order; None is all.
         snapshot: whose files, manifests and partitions; None is the newest.
 
-    Raises:
-        InvalidRequest: no such system table or column; the sentence names the nearest.
-    Cost: what its rows are read from: 1 GET a snapshot, a tag, a schema; the manifests of one snapshot.
+    Raises `InvalidRequest`: no such system table or column; the sentence names the nearest. Cost: what its rows are
+    read from: 1 GET a snapshot, a tag, a schema; the manifests of one snapshot.
     """
     plain = name.removeprefix("$")
     reader = SYSTEM_TABLES.get(plain)
@@ -254,7 +251,7 @@ def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table
     head = snapshot or branch.snapshots.latest()
     if head is None:
         return _MANIFESTS.empty_table()
-    fields = _partition_fields(_newest_schema(branch))
+    fields = _newest_schema(branch).partition_fields
     metas = branch.manifests.all_metas(head)
     least = _partition_texts([meta.partition_stats.min_values for meta in metas], fields)
     greatest = _partition_texts([meta.partition_stats.max_values for meta in metas], fields)
@@ -310,7 +307,7 @@ def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     schema = _newest_schema(branch)
     live = branch.manifests.live_entries(head)
     count = live.num_rows
-    keys = [field for name in schema.trimmed_primary_keys if (field := schema.field_by_name(name))]
+    keys = schema.key_fields
     statistics = _value_statistics(branch, live, schema)
     sources = live["file_source"].to_pylist()
     columns = {
@@ -413,13 +410,9 @@ def _key_texts(rows: pa.ChunkedArray, fields: Sequence[DataField]) -> list[str]:
     return [_json([_plain(value) for value in key]) for key in _values(rows, fields)]
 
 
-def _partition_fields(schema: TableSchema) -> list[DataField]:
-    return [field for name in schema.partition_keys if (field := schema.field_by_name(name))]
-
-
 def _partition_names(rows: pa.ChunkedArray, schema: TableSchema) -> list[str | None]:
     """``dt=2013-01-01/hour=3`` a row; None without partitions."""
-    fields = _partition_fields(schema)
+    fields = schema.partition_fields
     if not fields:
         return [None] * len(rows)
     return [

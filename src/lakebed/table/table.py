@@ -81,7 +81,6 @@ class Table:
         return f"Table({self.name!r}, url={self.url!r}{branch})"
 
     def _repr_html_(self) -> str:
-        """For a notebook: the columns."""
         return schema_html(self.schema, title=repr(self))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -186,7 +185,7 @@ class Table:
     def _change_schema(
         self, change: Callable[Concatenate[TableSchema, P], TableSchema], *args: P.args, **options: P.kwargs
     ) -> TableSchema:
-        return self.context.newest_schema.change(
+        return self.context.schemas.change(
             lambda schema: change(schema, *args, **options), time_ms=self.context.now_ms()
         )
 
@@ -433,11 +432,11 @@ class Table:
 
     def tag_path(self, name: str) -> str:
         """Where the tag's file is or would be, relative to the table's folder."""
-        return self.context.tags.path(name)
+        return self.layout.tag(name)
 
     def tag_directory(self) -> str:
         """The folder of the tag files, relative to the table's folder."""
-        return self.context.tags.directory
+        return self.layout.tag_folder
 
     def previous_tag(self, name: str) -> Tag | None:
         """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""

@@ -41,10 +41,8 @@ def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, e
     Args:
         listed: name and listing of each tag file.
 
-    Raises:
-        Corruption, UnsupportedFormat: see `decode_tag`.
-    Cost: 1 GET a tag that is not cached, up to 16 at once; in local folders one after the other, where threads only
-        wait for each other.
+    Raises `Corruption`, `UnsupportedFormat`: see `decode_tag`. Cost: 1 GET a tag that is not cached, up to 16 at once;
+    in local folders one after the other, where threads only wait for each other.
     """
     now_ms = environment.clock.now_ms()
 

@@ -3,14 +3,11 @@
 Owns: ``lakebed/tag-index``. Format: ``LBTAGIX1``, then zstandard of three little-endian int64 columns one after the
 other, sorted by the second: key, snapshot id, expiry time in Unix ms (-1: never). The key is 64 bits of SHA-256 over
 the listing of a tag's file (name, size, modification time, etag): a listed tag with a known key is unchanged.
-
 Invariants: a hint only. Without the listing it says nothing; missing entries are read; an unreadable index counts as
 missing. It is rewritten when it lacks a tag, or when more than half of its rows are of deleted tags (a plain
 overwriting put; the last one wins, each is right), but not in a store that is versioned as a whole, where it would be
-one more difference between versions.
-About 10 bytes a tag, so that expiring with a thousand tags reads little more than with none.
-
-Does not know: what tags are for.
+one more difference between versions. About 10 bytes a tag, so that expiring with a thousand tags reads little more than
+with none.
 """
 
 from __future__ import annotations
@@ -44,61 +41,42 @@ class TagEntry:
     """Unix ms, UTC; None: never."""
 
 
-@dataclass(frozen=True, slots=True)
-class TagIndex:
-    """All tags of a branch at the time of one listing, lakebed's hidden pins included."""
+def load_entries(
+    store: ObjectStore, *, layout: Layout, environment: Environment, listed: Iterable[ObjectMeta] | None = None
+) -> tuple[TagEntry, ...]:
+    """All tags of a branch, lakebed's hidden pins included, by snapshot id, then name.
 
-    entries: tuple[TagEntry, ...]
-    """Sorted by snapshot id, then name."""
+    Args:
+        listed: a listing of the tag folder that the caller has just taken; None: it is taken here.
 
-    @property
-    def snapshot_ids(self) -> list[int]:
-        """Tagged snapshot ids, ascending, each once: what the interval test bisects."""
-        return sorted({entry.snapshot_id for entry in self.entries})
-
-    @classmethod
-    def load(
-        cls,
-        store: ObjectStore,
-        *,
-        layout: Layout,
-        environment: Environment,
-        listed: Iterable[ObjectMeta] | None = None,
-    ) -> TagIndex:
-        """The tags now.
-
-        Args:
-            listed: a listing of the tag folder that the caller has just taken; None: it is taken here.
-
-        Raises:
-            Corruption: a tag that the index does not know is unreadable; nothing may be deleted then.
-        Cost: 1 LIST a thousand tags + 1 GET of the index; 1 GET an unknown tag and 1 PUT when there were any.
-        """
-        metas = store.list(layout.tag_folder) if listed is None else listed
-        there = {name: meta for meta in metas if (name := parse_tag(meta.path)) is not None}
-        if not there:
-            return cls(entries=())
-        known = _load_known(store, layout.tag_index)
-        keys = {name: _key(meta) for name, meta in there.items()}
-        entries = []
-        # Rows of deleted tags do no harm: deleting one tag of many need not write the index of all the others.
-        stale = len(known) > 2 * len(there)
-        for name, meta in there.items():
-            row = known.get(keys[name])
-            if row is None:
-                stale = True
-                entry = _read(store, name=name, path=meta.path)
-                if entry is None:
-                    continue  # deleted since the listing
-            else:
-                entry = TagEntry(snapshot_id=row[0], name=name, expires_ms=None if row[1] < 0 else row[1])
-            entries.append(entry)
-        entries.sort(key=lambda entry: (entry.snapshot_id, entry.name))
-        if stale and not store.is_versioned:
-            now_ms = environment.clock.now_ms()
-            lasting = [entry for entry in entries if _is_settled(there[entry.name], now_ms)]
-            _store_known(store, layout.tag_index, [(keys[entry.name], entry) for entry in lasting])
-        return cls(entries=tuple(entries))
+    Raises `Corruption`: a tag that the index does not know is unreadable; nothing may be deleted then. Cost: 1 LIST a
+    thousand tags + 1 GET of the index; 1 GET an unknown tag and 1 PUT when there were any.
+    """
+    metas = store.list(layout.tag_folder) if listed is None else listed
+    there = {name: meta for meta in metas if (name := parse_tag(meta.path)) is not None}
+    if not there:
+        return ()
+    known = _load_known(store, layout.tag_index)
+    keys = {name: _key(meta) for name, meta in there.items()}
+    entries = []
+    # Rows of deleted tags do no harm: deleting one tag of many need not write the index of all the others.
+    stale = len(known) > 2 * len(there)
+    for name, meta in there.items():
+        row = known.get(keys[name])
+        if row is None:
+            stale = True
+            entry = _read(store, name=name, path=meta.path)
+            if entry is None:
+                continue  # deleted since the listing
+        else:
+            entry = TagEntry(snapshot_id=row[0], name=name, expires_ms=None if row[1] < 0 else row[1])
+        entries.append(entry)
+    entries.sort(key=lambda entry: (entry.snapshot_id, entry.name))
+    if stale and not store.is_versioned:
+        now_ms = environment.clock.now_ms()
+        lasting = [entry for entry in entries if _is_settled(there[entry.name], now_ms)]
+        _store_known(store, layout.tag_index, [(keys[entry.name], entry) for entry in lasting])
+    return tuple(entries)
 
 
 def _key(meta: ObjectMeta) -> int:
@@ -115,10 +93,7 @@ def _read(store: ObjectStore, *, name: str, path: str) -> TagEntry | None:
         tag = decode_tag(bytes(store.get(path)), name=name, path=path)
     except NotFound:
         return None
-    expires_ms = None
-    if tag.time_retained_ms is not None and tag.create_time_ms is not None:
-        expires_ms = tag.create_time_ms + tag.time_retained_ms
-    return TagEntry(snapshot_id=tag.snapshot.id, name=name, expires_ms=expires_ms)
+    return TagEntry(snapshot_id=tag.snapshot.id, name=name, expires_ms=tag.expires_ms)
 
 
 def _load_known(store: ObjectStore, path: str) -> dict[int, tuple[int, int]]:

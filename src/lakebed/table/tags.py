@@ -25,6 +25,7 @@ Does not know: which data files a tag holds, or when they may be deleted; see `e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,7 @@ from lakebed.table.model import Snapshot, Tag
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_tag
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tag_files import load_tags
-from lakebed.table.tag_index import TagIndex
+from lakebed.table.tag_index import TagEntry, load_entries
 from lakebed.table.unfinished import Deletion, load_deletions
 from lakebed.texts import did_you_mean
 
@@ -82,7 +83,7 @@ def check_tag_name(name: str, *, of: str = "tag") -> None:
         problem = f"is longer than {_NAME_BYTES_MAX} bytes"
     elif name.startswith(_RESERVED):
         problem = f"starts with one of the reserved words {', '.join(_RESERVED)}"
-    elif not _is_utf8(name):
+    elif not is_utf8(name):
         problem = "is not valid Unicode"
     if problem is not None:
         raise InvalidRequest(
@@ -133,20 +134,11 @@ class Tags:
 
     # ---- looking
 
-    @property
-    def directory(self) -> str:
-        """The folder of tags, relative to the table's root."""
-        return self._layout.tag_folder
-
-    def path(self, name: str) -> str:
-        """Where the tag's file is or would be, relative to the table's root."""
-        return self._layout.tag(name)
-
     def exists(self, name: str) -> bool:
         """Whether the tag exists; False for a name that no tag may have. Cost: 1 HEAD."""
         try:
             check_tag_name(name)
-            self._store.head(self.path(name))
+            self._store.head(self._layout.tag(name))
         except (NotFound, InvalidRequest):
             return False
         return True
@@ -161,10 +153,10 @@ class Tags:
     def find(self, name: str) -> Tag | None:
         """One tag, hidden ones included, or None. Cost: 1 GET."""
         try:
-            body = bytes(self._store.get(self.path(name)))
+            body = bytes(self._store.get(self._layout.tag(name)))
         except (NotFound, InvalidRequest):
             return None
-        return decode_tag(body, name=name, path=self.path(name))
+        return decode_tag(body, name=name, path=self._layout.tag(name))
 
     def names(self) -> NameList:
         """Names of all tags, sorted, hidden pins left out. Cost: 1 LIST a thousand."""
@@ -198,31 +190,25 @@ class Tags:
         listed = self._store.list(self._layout.tag_folder)
         return sorted((name, meta) for meta in listed if (name := parse_tag(meta.path)) is not None)
 
-    def index(self, listed: Iterable[ObjectMeta] | None = None) -> TagIndex:
-        """(snapshot id, name) of every tag without reading each: 1 LIST + 1 GET; unknown tags are read.
+    def index(self, listed: Iterable[ObjectMeta] | None = None) -> tuple[TagEntry, ...]:
+        """Every tag, hidden pins included, by snapshot id, then name. Cost: 1 LIST + 1 GET, and 1 GET an unknown tag.
 
         Args:
             listed: a listing of the tag folder, taken by the caller just now; None: it is taken here.
         """
-        return TagIndex.load(self._store, layout=self._layout, environment=self._environment, listed=listed)
+        return load_entries(self._store, layout=self._layout, environment=self._environment, listed=listed)
 
     def previous(self, name: str) -> Tag | None:
         """The tag whose commit time is the newest before this one's; None for the first. Raises `NotFound`."""
         time_ms = self.tag(name).snapshot.time_ms
-        return max(
-            (tag for tag in self.list() if tag.snapshot.time_ms < time_ms),
-            key=lambda tag: tag.snapshot.time_ms,
-            default=None,
-        )
+        earlier = [tag for tag in self.list() if tag.snapshot.time_ms < time_ms]
+        return max(earlier, key=lambda tag: tag.snapshot.time_ms, default=None)
 
     def next(self, name: str) -> Tag | None:
         """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
         time_ms = self.tag(name).snapshot.time_ms
-        return min(
-            (tag for tag in self.list() if tag.snapshot.time_ms > time_ms),
-            key=lambda tag: tag.snapshot.time_ms,
-            default=None,
-        )
+        later = [tag for tag in self.list() if tag.snapshot.time_ms > time_ms]
+        return min(later, key=lambda tag: tag.snapshot.time_ms, default=None)
 
     def tagged_snapshots(self) -> Iterator[Snapshot]:
         """Snapshots that some tag holds, oldest first, each once."""
@@ -234,7 +220,7 @@ class Tags:
 
     def of_snapshot(self, snapshot_id: int) -> Tag | None:
         """A tag that holds this snapshot, or None. Cost: 1 LIST + 1 GET of the index + 1 GET."""
-        for entry in self.index().entries:
+        for entry in self.index():
             if entry.snapshot_id == snapshot_id:
                 tag = self.find(entry.name)
                 if tag is not None and tag.snapshot.id == snapshot_id:
@@ -246,8 +232,7 @@ class Tags:
     def source(self, *, snapshot_id: int | None = None, tag: str | None = None) -> Source:
         """The file to tag: the newest snapshot, one by id (or a tag that still holds it), or another tag's.
 
-        Raises:
-            NotFound: no snapshot at all, or neither a snapshot nor a tag of that id, or no such tag.
+        Raises `NotFound`: no snapshot at all, or neither a snapshot nor a tag of that id, or no such tag.
         """
         if tag is not None:
             return self._tag_source(tag)
@@ -292,7 +277,6 @@ class Tags:
         """
         check_tag_name(name)
         chosen = source or self.source()
-        marks = {**(marks or {}), TAG_ID: self._new_id()}
         body = self._body(chosen, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
         return self._put_new(name, body, source=chosen, if_not_exists=if_not_exists)
 
@@ -301,13 +285,12 @@ class Tags:
 
         Raises `AlreadyExists`, `Conflict`. Cost: 1 PUT + 1 HEAD.
         """
-        full = HIDDEN_PREFIX + name
-        body = self._body(source, lifetime_ms=None, marks={TAG_ID: self._new_id()})
-        return self._put_new(full, body, source=source, if_not_exists=False)
+        body = self._body(source, lifetime_ms=None)
+        return self._put_new(HIDDEN_PREFIX + name, body, source=source, if_not_exists=False)
 
     def unpin_hidden(self, name: str) -> None:
         """Remove a hidden pin; removing a missing one is a no-op. Cost: 1 DELETE."""
-        self._store.delete([self.path(HIDDEN_PREFIX + name)])
+        self._store.delete([self._layout.tag(HIDDEN_PREFIX + name)])
 
     def replace(
         self,
@@ -325,14 +308,13 @@ class Tags:
         check_tag_name(name)
         before = self._tag_source(name)
         chosen = source or self.source()
-        marks = {**(marks or {}), TAG_ID: self._new_id()}
         body = self._body(chosen, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
-        self._store.put(self.path(name), body)
+        self._store.put(self._layout.tag(name), body)
         if not self._is_there(chosen):
             # Both versions may be losing their files now; the old pin is at least what the caller had before.
-            self._store.put(self.path(name), before.body)
+            self._store.put(self._layout.tag(name), before.body)
             raise self._source_expired(name)
-        return decode_tag(body, name=name, path=self.path(name))
+        return decode_tag(body, name=name, path=self._layout.tag(name))
 
     def rename(self, old: str, new: str) -> Tag:
         """Rename a tag: create the new one, then delete the old one; a crash leaves both.
@@ -345,14 +327,15 @@ class Tags:
         source = self._tag_source(old)
         document = _document(source)
         kept: dict[str, Any] = {key: document[key] for key in ("tagCreateTime", "tagTimeRetained") if key in document}
-        body = _encode_marked(source, marks={TAG_ID: self._new_id()}, keep_marks=True, fields=kept)
+        marks = {TAG_ID: new_uuid(self._environment.rng)}
+        body = _encode_marked(source, marks=marks, keep_marks=True, fields=kept)
         tag = self._put_new(new, body, source=source, if_not_exists=False)
         self.remove_files([old])
         return tag
 
     def remove_files(self, names: NameList) -> None:
         """Delete tag files only; the caller handles the data files. Deleting a missing one is a no-op."""
-        self._store.delete([self.path(name) for name in names])
+        self._store.delete([self._layout.tag(name) for name in names])
 
     # ---- the protocol
 
@@ -360,7 +343,7 @@ class Tags:
         try:
             create_once(
                 self._store,
-                self.path(name),
+                self._layout.tag(name),
                 body,
                 environment=self._environment,
                 is_ours=lambda found: _document_id(bytes(found)) == _document_id(body),
@@ -377,17 +360,13 @@ class Tags:
         if not self._is_there(source):
             self._withdraw(name, body)
             raise self._source_expired(name)
-        return decode_tag(body, name=name, path=self.path(name))
+        return decode_tag(body, name=name, path=self._layout.tag(name))
 
     def _withdraw(self, name: str, body: bytes) -> None:
-        if self._read_id(self.path(name)) == _document_id(body):
-            self._store.delete([self.path(name)])
-
-    def _read_id(self, path: str) -> str | None:
-        try:
-            return _document_id(bytes(self._store.get(path)))
-        except NotFound:
-            return None
+        path = self._layout.tag(name)
+        with suppress(NotFound):
+            if _document_id(bytes(self._store.get(path))) == _document_id(body):
+                self._store.delete([path])
 
     def _is_there(self, source: Source) -> bool:
         """Whether the source still holds the version: a tag may have been pointed elsewhere meanwhile."""
@@ -420,22 +399,20 @@ class Tags:
             raise InvalidRequest(f"The lifetime of tag {name!r} cannot be negative.", kind="invalid_lifetime", tag=name)
         return self._default_retained_ms() if time_retained_ms is None else time_retained_ms
 
-    def _body(self, source: Source, *, lifetime_ms: int | None, marks: Mapping[str, str]) -> bytes:
+    def _body(self, source: Source, *, lifetime_ms: int | None, marks: Mapping[str, str] | None = None) -> bytes:
+        marked = {**(marks or {}), TAG_ID: new_uuid(self._environment.rng)}
         return encode_tag(
-            _encode_marked(source, marks=marks, keep_marks=False, fields={}),
+            _encode_marked(source, marks=marked, keep_marks=False, fields={}),
             create_time_ms=None if lifetime_ms is None else self._environment.clock.now_ms(),
             time_retained_ms=lifetime_ms,
         )
 
     def _tag_source(self, name: str) -> Source:
         try:
-            body = bytes(self._store.get(self.path(name)))
+            body = bytes(self._store.get(self._layout.tag(name)))
         except (NotFound, InvalidRequest) as missing:
             raise self._absent(name) from missing
-        return Source(body=body, path=self.path(name))
-
-    def _new_id(self) -> str:
-        return new_uuid(self._environment.rng)
+        return Source(body=body, path=self._layout.tag(name))
 
     # ---- sentences
 
@@ -484,7 +461,8 @@ def _document_id(body: bytes) -> str | None:
         return None
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
+    """Whether a text is valid Unicode, without half of a surrogate pair."""
     try:
         name.encode()
     except UnicodeEncodeError:

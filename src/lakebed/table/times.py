@@ -3,8 +3,6 @@
 Owns: the rule for times that lie in the future. Commit times never decrease along ids, so one commit by a clock that is
 ten years ahead gives all later ones a time in the future too. Such a snapshot counts as committed when its file, or the
 file of a later snapshot, was written by the store's clock, whichever is earliest.
-
-Does not know: where files lie.
 """
 
 from __future__ import annotations

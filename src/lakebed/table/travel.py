@@ -8,7 +8,7 @@ Owns: how versions and times are written.
 - Times are int (Unix ms, UTC), `datetime` or ISO 8601 text; without a zone they are UTC; a date alone is its midnight.
 
 Invariants: reading a tag never needs its snapshot file; ids may have gaps, and the search by time costs at most
-log2(count) + 1 GETs. Does not know: files or rows.
+log2(count) + 1 GETs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.branches import branch_exists
 from lakebed.table.context import TableBranch
 from lakebed.table.model import Snapshot, Tag
-from lakebed.table.tags import Source, is_hidden
+from lakebed.table.tags import Source, is_hidden, is_utf8
 from lakebed.texts import LONG_MAX, did_you_mean, refuse_unknown_keywords, shown, utc, whole_number
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -77,7 +77,7 @@ def at_version(branch: TableBranch, version: int | str) -> Resolved:
         return _at_id(branch, _snapshot_id(version))
     if dot and kind == "snapshot":
         return _at_id(branch, _snapshot_id(name))
-    if len(version.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX or not _is_utf8(version):
+    if len(version.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX or not is_utf8(version):
         raise InvalidRequest(
             f"{shown(version)} is not a valid version: a name is Unicode text of at most {_NAME_BYTES_MAX} bytes.",
             kind="invalid_version",
@@ -242,11 +242,3 @@ def _snapshot_id(version: int | str) -> int:
             kind="invalid_version",
         )
     return number
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

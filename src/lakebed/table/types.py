@@ -250,11 +250,7 @@ def _too_deep() -> InvalidRequest:
 
 @lru_cache(maxsize=4096)
 def parse_type(text: str) -> Type:
-    """Parse the text of a type.
-
-    Raises:
-        InvalidRequest: not a valid type, or more than `DEPTH_MAX` levels.
-    """
+    """Parse the text of a type. Raises `InvalidRequest`: not a valid type, or more than `DEPTH_MAX` levels."""
     return _Parser(text).whole()
 
 
@@ -312,8 +308,7 @@ def _arrow_of(parsed: Type) -> pa.DataType:
 def type_of_arrow(data_type: pa.DataType) -> str:
     """The text of the narrowest Paimon type that holds every value of an Arrow type.
 
-    Raises:
-        InvalidRequest: Paimon has no such type (unsigned 64-bit integers, durations, unions, ...).
+    Raises `InvalidRequest`: Paimon has no such type (unsigned 64-bit integers, durations, unions, ...).
     """
     try:
         return _type_of(data_type).text

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -65,9 +64,8 @@ class RollbackIntent(msgspec.Struct, frozen=True):
     """Only the commit; later snapshots and tags stay."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    """One unfinished deletion."""
+class Deletion(msgspec.Struct, frozen=True, rename={"snapshot_ids": "snapshots"}):
+    """One unfinished deletion, and the body of its object."""
 
     kind: DeletionKind
     id: str
@@ -80,7 +78,7 @@ class Deletion:
     released: tuple[str, ...] = ()
     """Snapshot JSON of what those tags held: candidates are gathered from it once the tags are hidden, if by then
     nothing else holds that version."""
-    candidates: pa.Table = field(default_factory=CANDIDATES.empty_table)
+    candidates: pa.Table = msgspec.field(default_factory=CANDIDATES.empty_table)
     rollback: RollbackIntent | None = None
     """A rollback without a known commit: nothing is hidden yet. After its commit `tags` are deleted too."""
     survivor: str | None = None
@@ -90,18 +88,6 @@ class Deletion:
     def hides(self, snapshot_id: int) -> bool:
         """Whether a snapshot or tag of this id becomes invisible with it."""
         return snapshot_id in self.snapshot_ids or any(tag.snapshot_id == snapshot_id for tag in self.tags)
-
-
-class _Body(msgspec.Struct):
-    kind: DeletionKind
-    id: str
-    walk_end: int
-    snapshots: list[int]
-    tags: list[HiddenTag]
-    released: list[str]
-    candidates: dict[str, list[Any]]
-    rollback: RollbackIntent | None = None
-    survivor: str | None = None
 
 
 class _Envelope(msgspec.Struct):
@@ -114,19 +100,7 @@ class _Envelope(msgspec.Struct):
 
 def encode_deletion(deletion: Deletion) -> bytes:
     """The bytes of an unfinished deletion."""
-    body = msgspec.json.encode(
-        _Body(
-            kind=deletion.kind,
-            id=deletion.id,
-            walk_end=deletion.walk_end,
-            snapshots=list(deletion.snapshot_ids),
-            tags=list(deletion.tags),
-            released=list(deletion.released),
-            candidates=deletion.candidates.to_pydict(),
-            rollback=deletion.rollback,
-            survivor=deletion.survivor,
-        )
-    )
+    body = msgspec.json.encode(deletion, enc_hook=pa.Table.to_pydict)
     is_outside = pc.any(pc.match_substring_regex(deletion.candidates["path"], URL_PATTERN)).as_py()
     envelope = _Envelope(
         format=FORMAT,
@@ -152,21 +126,13 @@ def decode_deletion(body: Any, *, path: str) -> Deletion:
         actual = zlib.crc32(bytes(envelope.body))
         if actual != envelope.crc32:
             raise Corruption(f"{path} fails its checksum.", path=path, expected=envelope.crc32, actual=actual)
-        found = msgspec.json.decode(envelope.body, type=_Body)
-        candidates = pa.table({name: found.candidates[name] for name in CANDIDATES.names}, schema=CANDIDATES)
+        return msgspec.json.decode(envelope.body, type=Deletion, dec_hook=_candidates)
     except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, pa.ArrowException) as error:
         raise Corruption(f"{path} is not an unfinished deletion: {error}.", path=path) from error
-    return Deletion(
-        kind=found.kind,
-        id=found.id,
-        walk_end=found.walk_end,
-        snapshot_ids=tuple(found.snapshots),
-        tags=tuple(found.tags),
-        released=tuple(found.released),
-        candidates=candidates,
-        rollback=found.rollback,
-        survivor=found.survivor,
-    )
+
+
+def _candidates(_: type, columns: Any) -> pa.Table:
+    return pa.table({name: columns[name] for name in CANDIDATES.names}, schema=CANDIDATES)
 
 
 def path_of(layout: Layout, deletion: Deletion) -> str:

@@ -1,13 +1,12 @@
 """The versions and pins of a table by the `Versioned` contract, and a view of one version.
 
-Owns: the translation of snapshots, tags, branches and consumers into `Version` and `Pin`, and `TableView`.
-Invariants: a version's id is its snapshot id as text; expired snapshots that a tag holds are versions too.
-Does not know: files.
+Owns: the translation of snapshots, tags, branches and consumers into `Version` and `Pin`, and `TableView`. Invariants:
+a version's id is its snapshot id as text; expired snapshots that a tag holds are versions too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,8 +22,7 @@ from lakebed.table.travel import Resolved, source_of
 from lakebed.texts import whole_number
 
 if TYPE_CHECKING:
-    from lakebed.table.predicate import Predicate
-    from lakebed.table.scan import ReadOptions, Scan
+    from lakebed.table.scan import ReadOptions, RowOptions, Scan
 
 
 class _Readable(Protocol):
@@ -55,25 +53,13 @@ class TableView:
             return f"branch.{self.resolved.branch}"
         return f"snapshot.{self.snapshot.id}"
 
-    def scan(
-        self,
-        *,
-        columns: str | Sequence[str] | None = None,
-        where: Predicate | str | None = None,
-        limit: int | None = None,
-    ) -> Scan:
+    def scan(self, **rows: Unpack[RowOptions]) -> Scan:
         """As `Table.scan` at this version; the scan has `to_pandas`, `to_polars` and `to_duckdb`."""
-        return self.table.scan(version=self.version, columns=columns, where=where, limit=limit)
+        return self.table.scan(version=self.version, **rows)
 
-    def read(
-        self,
-        *,
-        columns: str | Sequence[str] | None = None,
-        where: Predicate | str | None = None,
-        limit: int | None = None,
-    ) -> pa.Table:
+    def read(self, **rows: Unpack[RowOptions]) -> pa.Table:
         """As `Table.read` at this version."""
-        return self.scan(columns=columns, where=where, limit=limit).to_arrow()
+        return self.scan(**rows).to_arrow()
 
 
 def version_of(snapshot: Snapshot, *, store: str) -> Version:
@@ -111,9 +97,6 @@ def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
     kind, name = "tag", tag.name
     if is_hidden(tag.name):
         kind, _, name = tag.name.removeprefix(HIDDEN_PREFIX).partition(".")
-    expires_ms = None
-    if tag.time_retained_ms is not None and tag.create_time_ms is not None:
-        expires_ms = tag.create_time_ms + tag.time_retained_ms
     return Pin(
         store=store,
         kind=kind,
@@ -121,7 +104,7 @@ def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
         version=str(tag.snapshot.id),
         owner="",
         created_ms=written_ms if tag.create_time_ms is None else tag.create_time_ms,
-        expires_ms=expires_ms,
+        expires_ms=tag.expires_ms,
     )
 
 

@@ -1,7 +1,7 @@
 """Why a file of a table still exists: which versions need it, or when it may be deleted. Reads only.
 
 Owns: `why` and the bytes that a pin alone holds. It reads the same live versions and the same references as the
-deleting verbs. Does not know: how anything is deleted.
+deleting verbs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lakebed.table.branches import every_branch, with_fork_point
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import release
 from lakebed.table.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
-from lakebed.table.live_versions import LiveVersions, held_from, read_live_versions
+from lakebed.table.live_versions import LiveVersions, claimed_from, read_live_versions
 from lakebed.table.model import Snapshot
 from lakebed.table.reclaim import ROLES, Role, is_named
 from lakebed.table.referenced_files import ReferencedFiles
@@ -101,7 +101,7 @@ def _explain_snapshot(branch: TableBranch, path: str, snapshot_id: int) -> Expla
     pins = [Pin(branch.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)]
     if snapshot_id == ids[-1]:
         return Explanation(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
-    held = held_from(branch)
+    held = claimed_from(branch)
     if held is not None and held <= snapshot_id:
         return Explanation(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {held} next.")
     newer = len(ids) - 1 - ids.index(snapshot_id)

@@ -10,8 +10,6 @@ Invariants:
   fails.
 - Files are durable when `finish` returns; only the commit references them.
 - A writer that fails deletes its files and is closed.
-
-Does not know: commits, manifests beyond the numbers in `BucketIndex`.
 """
 
 from __future__ import annotations
@@ -137,7 +135,7 @@ class TableWriter:
         hash_index: HashIndex | None = None,
         starts_anew: bool = False,
     ) -> None:
-        check_writable(schema, bucket_count=settings.bucket_count)
+        check_writable(schema)
         self._store = store
         self._schema = schema
         self._placement = Placement.of(schema)
@@ -175,8 +173,7 @@ class TableWriter:
     def delete(self, keys: Rows) -> None:
         """Delete rows of a primary-key table by key; other columns, if given, are stored with the delete.
 
-        Raises:
-            InvalidRequest: no primary-key table, or the rows do not hold every key column.
+        Raises `InvalidRequest`: no primary-key table, or the rows do not hold every key column.
         """
         with self._abandoned_on_error():
             self._require_deletes("delete by key")
@@ -361,7 +358,7 @@ class TableWriter:
             self._assigner = BucketAssigner(
                 settings, lambda partition: self._hash_index.placed(f for f in files if f.partition == partition)
             )
-        fields = [require_column(self._schema, name) for name in self._schema.trimmed_primary_keys]
+        fields = self._schema.key_fields
         hashes = key_hashes([rows.column(field.name) for field in fields], [field.type for field in fields])
         buckets: Int32s = np.empty(len(hashes), np.int32)
         everything: Int64s = np.arange(len(hashes))
@@ -407,7 +404,7 @@ class TableWriter:
         names = self._schema.partition_keys
         if not names:
             return [(EMPTY_ROW, self._placement.directory)], None
-        types = [require_column(self._schema, name).type for name in names]
+        types = [field.type for field in self._schema.partition_fields]
         encoded = encode_rows([rows.column(name) for name in names], types).dictionary_encode()
         distinct = encoded.dictionary
         try:

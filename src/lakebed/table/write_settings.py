@@ -60,11 +60,7 @@ class WriteSettings:
 
     @classmethod
     def of(cls, schema: TableSchema) -> WriteSettings:
-        """The settings by a table's options.
-
-        Raises:
-            InvalidRequest: an option has an invalid value.
-        """
+        """The settings by a table's options. Raises `InvalidRequest`: an option has an invalid value."""
         options = TableOptions(schema.options)
         bucket_count = options.get(BUCKET)
         return cls(
@@ -94,7 +90,7 @@ def file_settings(schema: TableSchema) -> FileSettings:
     )
 
 
-def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
+def check_writable(schema: TableSchema) -> None:
     """Refuse tables that this version of lakebed cannot write.
 
     Raises:
@@ -112,7 +108,7 @@ def check_writable(schema: TableSchema, *, bucket_count: int) -> None:
                 kind="unsupported_option",
                 option=name,
             )
-    if schema.primary_keys and bucket_count == UNAWARE_BUCKET:
+    if is_dynamic(schema):
         _check_dynamic(schema)
 
 

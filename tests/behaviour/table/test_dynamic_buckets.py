@@ -275,7 +275,7 @@ def test_branches_go_on_from_their_index(make: Callable[..., Table]) -> None:
 def test_a_key_across_partitions_is_refused(make: Callable[..., Table]) -> None:
     """Where another client's primary key lacks partition columns, a write would need an index over all partitions."""
     with pytest.raises(InvalidRequest, match="an index over all of them") as refused:
-        check_writable(replace(make().schema, primary_keys=("k",)), bucket_count=-1)
+        check_writable(replace(make().schema, primary_keys=("k",)))
     assert refused.value.kind == "unsupported_bucket"
 
 

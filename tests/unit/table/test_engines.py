@@ -223,7 +223,7 @@ def test_an_engine_that_is_not_there() -> None:
     assert refused.value.facts["option"] == "merge-engine"
     foreign = replace(make("deduplicate").schema, options={"merge-engine": "partial-update"})
     with pytest.raises(InvalidRequest, match=sentence):
-        check_writable(foreign, bucket_count=1)
+        check_writable(foreign)
     with pytest.raises(UnsupportedFormat, match="engine 'partial-update'; this version reads deduplicate, first-row"):
         check_mergeable(foreign)
 

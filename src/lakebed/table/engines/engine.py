@@ -2,7 +2,7 @@
 
 Owns: the protocol `MergeEngine` and the enumeration `Increments`. Reading, writing, compaction and `changes` know
 engines by this protocol alone. The engines themselves are the other files of this folder; `registry.ENGINES` names them
-by the value of the option ``merge-engine``. Knows no files.
+by the value of the option ``merge-engine``.
 """
 
 from __future__ import annotations
@@ -54,36 +54,26 @@ class MergeEngine(Protocol):
 
     @classmethod
     def of(cls, schema: TableSchema) -> MergeEngine:
-        """The engine of a table.
-
-        Raises:
-            InvalidRequest: options that contradict each other or the schema.
-        """
-        ...
+        """The engine of a table. Raises `InvalidRequest`: options that contradict each other or the schema."""
 
     @property
     def order(self) -> SequenceOrder | None:
         """Columns that order the rows of a key; None: the order of arrival alone."""
-        ...
 
     @property
     def drops_deletes(self) -> bool:
         """Whether a compaction into the highest level drops deletes: no row written later needs them."""
-        ...
 
     @property
     def ignores_repeats(self) -> bool:
         """Whether rows that are written a second time, at any later moment, change nothing."""
-        ...
 
     @property
     def increments(self) -> Increments:
         """What written rows say about the table; see `Increments`."""
-        ...
 
     def columns(self, wanted: frozenset[str]) -> frozenset[str]:
         """Columns without which `merge` cannot give `wanted`, besides these, the key and the columns of `order`."""
-        ...
 
     def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
         """One row a key, in key order.
@@ -95,7 +85,6 @@ class MergeEngine(Protocol):
 
         Cost: a few passes over whole columns; never a loop over rows.
         """
-        ...
 
     def survivors(
         self, codes: Sequence[Codes], *, sequences: Sequence[npt.NDArray[np.int64]] | None
@@ -112,8 +101,6 @@ class MergeEngine(Protocol):
         Returns:
             For each run a mask of its rows, or None when all its rows survive.
         """
-        ...
 
     def wins(self, theirs: npt.NDArray[np.int64], ours: npt.NDArray[np.int64]) -> Mask:
         """For each pair of sequences whether the row of the first survives; asked for `Increments.COMPARED` only."""
-        ...

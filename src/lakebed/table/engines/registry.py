@@ -25,8 +25,7 @@ def engine_name(options: Mapping[str, str]) -> str:
 def engine_of(schema: TableSchema) -> MergeEngine:
     """The engine of a primary-key table.
 
-    Raises:
-        UnsupportedFormat: an engine that this version of lakebed does not have.
+    Raises `UnsupportedFormat`: an engine that this version of lakebed does not have.
     """
     name = engine_name(schema.options)
     if name not in ENGINES:
@@ -40,8 +39,7 @@ def engine_of(schema: TableSchema) -> MergeEngine:
 def check_mergeable(schema: TableSchema) -> None:
     """Refuse a primary-key table whose rows this version of lakebed would merge differently than its options ask.
 
-    Raises:
-        UnsupportedFormat: another engine, or an option of `MERGE_OPTIONS` that the engine does not implement.
+    Raises `UnsupportedFormat`: another engine, or an option of `MERGE_OPTIONS` that the engine does not implement.
     """
     engine = engine_of(schema)
     for name in MERGE_OPTIONS:
@@ -55,11 +53,7 @@ def check_mergeable(schema: TableSchema) -> None:
 
 
 def check_defined(options: Mapping[str, str]) -> None:
-    """Refuse to create or to write a table with another engine.
-
-    Raises:
-        InvalidRequest: another engine.
-    """
+    """Refuse to create or to write a table with another engine. Raises `InvalidRequest`: another engine."""
     text = options.get(MERGE_ENGINE.name)
     if text is not None and engine_name(options) not in ENGINES:
         raise unsupported_option(MERGE_ENGINE.name, text)
