@@ -1,0 +1,253 @@
+"""The process of a node: its workers, its heartbeats, and its HTTP service.
+
+Owns: `NodeThreads`, which calls the node's steps, and the order of the end: requests end, then the workers, then what
+is ingested is committed within a bounded time, then the local state is given back. A node that is killed instead loses
+nothing: what was not committed is read from the log again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, LakebedError
+from lakebed.fleet.http_ports import HttpControl
+from lakebed.fleet.log.open import open_log
+from lakebed.fleet.log.port import Log
+from lakebed.fleet.node.local import LocalState
+from lakebed.fleet.node.node import Node
+from lakebed.fleet.node.options import NodeOptions
+from lakebed.fleet.node.service import Caller, NodeCall, NodeSite, application
+from lakebed.fleet.ports import FleetAddress
+from lakebed.http.listening import bind, check_host, url_of
+from lakebed.http.memory import lean_pool
+from lakebed.http.options import HttpOptions
+from lakebed.http.process import RunningServer, serve
+from lakebed.http.serving import Serving
+from lakebed.objects.open import open_store
+from lakebed.objects.path import parse_url
+from lakebed.runtime import Environment
+
+NAME: Final = "lakebed fleet node"
+"""In front of messages on standard error."""
+
+_CONTROL_PATIENCE_S: Final = 1.0
+"""How long one request to the control plane is repeated; the step that made it is repeated anyway."""
+_IDLE_S: Final = 0.02
+"""Wait of a worker that found nothing to do."""
+_WATCH_S: Final = 5.0
+"""Longest wait for the log at once: a tenant that is attached meanwhile is watched after it."""
+_END_S: Final = 10.0
+"""How long the commits at the end may take."""
+_DEFAULT_HTTP: Final = HttpOptions(quick_threads=32, uploads_max=8)
+_DEFAULT_OPTIONS: Final = NodeOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """What a process of a node serves.
+
+    Attributes:
+        control: URL of the control plane, several with commas between them; it says where storage and log are.
+        local: the folder of the local state.
+        name: unique in the fleet; None: the name of the folder.
+        token: of the fleet, sent and expected; None: there is none.
+        log: URL of the log with its credentials; None: what the control plane says.
+        advertised: the URL at which others reach the node; None: where it listens.
+    """
+
+    control: str
+    local: str
+    name: str | None = None
+    token: str | None = None
+    log: str | None = None
+    storage_options: Mapping[str, str] | None = None
+    durable: bool = True
+    advertised: str | None = None
+    access_log: str | None = None
+    allow_remote: bool = False
+    options: NodeOptions = _DEFAULT_OPTIONS
+    http: HttpOptions = _DEFAULT_HTTP
+
+
+class NodeThreads:
+    """The threads of a node: workers, one that watches the log, one for heartbeats. Close it to end them."""
+
+    def __init__(self, node: Node, *, options: NodeOptions, environment: Environment) -> None:
+        self._node = node
+        self._options = options
+        self._clock = environment.clock
+        self._changed = environment.runtime.condition()
+        self._is_over = False
+        node.watches_in_background = True
+        loops: list[tuple[str, Callable[[], None]]] = [
+            ("heartbeats", self._beat),
+            ("watch", self._watch),
+            *((f"worker-{number}", self._work) for number in range(options.worker_count)),
+        ]
+        self._joins = [environment.runtime.spawn(loop, name=f"lakebed-node-{name}") for name, loop in loops]
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; whether to continue."""
+        with self._changed:
+            if not self._is_over:
+                self._changed.wait(seconds)
+            return not self._is_over
+
+    def _beat(self) -> None:
+        while self._pause(self._options.heartbeat_ms / 1000):
+            try:
+                self._node.heartbeat_once()
+            except LakebedError as error:  # a node that was decommissioned serves reads still
+                _report("no heartbeat", error)
+
+    def _watch(self) -> None:
+        while self._pause(self._options.poll_ms / 1000):
+            try:
+                self._node.watch_once(timeout_s=_WATCH_S)
+            except LakebedError as error:
+                _report("the log is not watched", error)
+                self._pause(1.0)
+
+    def _work(self) -> None:
+        while not self._is_over:
+            try:
+                found = self._node.work_once()
+            except LakebedError as error:
+                _report("a step failed", error)
+                found = False
+            if not found and not self._pause(_IDLE_S):
+                return
+
+    def close(self) -> None:
+        """End the threads, and commit what is ingested, within a bounded time."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        for join in self._joins[2:]:
+            join()
+        ends_s = self._clock.monotonic_s() + _END_S
+        for held in self._node.locations():
+            if held.txn is not None and self._clock.monotonic_s() < ends_s:
+                try:
+                    self._node.commit_once(held.tenant)
+                except LakebedError as error:
+                    _report(f"{held.tenant} was not committed", error)
+        self._joins[0]()
+        self._joins[1]()
+
+
+def run_node(
+    settings: NodeSettings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    started: Callable[[str], None] | None = None,
+) -> int:
+    """Serve a node over HTTP until SIGTERM or SIGINT.
+
+    Args:
+        host: where to listen; an address that other machines can reach needs `NodeSettings.allow_remote`.
+        port: 0: a free one.
+        started: receives the URL once the process answers; None: it is printed.
+
+    Returns:
+        The exit code: 0.
+
+    Raises:
+        InvalidRequest: kind ``remote_host``, ``invalid_address``; or storage or log cannot be opened as named.
+        Conflict: kind ``local_state_locked``, ``node_decommissioned``.
+        Unavailable: kind ``port_in_use``; or the control plane does not say where storage and log are.
+    """
+    check_host(host, allow_remote=settings.allow_remote)
+    pa.set_memory_pool(lean_pool())
+    environment = Environment()
+    with bind(host, port, backlog=settings.http.backlog) as listener:
+        endpoint = url_of(host, listener)
+        site = _site(settings, endpoint, environment=environment)
+        serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
+    return 0
+
+
+def start_node(
+    settings: NodeSettings, *, port: int = 0, environment: Environment | None = None
+) -> RunningServer[Caller, NodeCall]:
+    """Serve in a thread of this process, for tests and notebooks. Raises as `run_node`."""
+    environment = environment or Environment()
+    listener = bind("127.0.0.1", port, backlog=settings.http.backlog)
+    try:
+        endpoint = url_of("127.0.0.1", listener)
+        site = _site(settings, endpoint, environment=environment)
+        return RunningServer(application(site), site, listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) -> NodeSite:
+    control = HttpControl(
+        settings.control, token=settings.token, environment=environment, patience_s=_CONTROL_PATIENCE_S
+    )
+    address = _address(settings, environment)
+    storage = open_store(
+        address.storage, storage_options=settings.storage_options, environment=environment, durable=settings.durable
+    )
+    log: Log = open_log(settings.log or address.log, token=settings.token, environment=environment)
+    name = settings.name or os.path.basename(os.path.abspath(settings.local))
+    node = Node(
+        name,
+        url=settings.advertised or endpoint,
+        storage=storage,
+        control=control,
+        log=log,
+        local=LocalState(settings.local),
+        options=settings.options,
+        environment=environment,
+    )
+    try:
+        node.start()
+    except BaseException:
+        node.close()
+        log.close()
+        raise
+    threads = NodeThreads(node, options=settings.options, environment=environment)
+
+    def close() -> None:
+        threads.close()
+        node.close()
+        log.close()
+        control.close()
+
+    serving = Serving.open(
+        NAME,
+        options=settings.http,
+        environment=environment,
+        authority=endpoint.partition("://")[2],
+        reads_inline=parse_url(address.storage).scheme in ("file", "memory"),
+        access_log=settings.access_log,
+    )
+    return NodeSite(serving, node, token=settings.token, on_close=close)
+
+
+def _address(settings: NodeSettings, environment: Environment) -> FleetAddress:
+    """Where storage and log are: asked with patience, since the control plane may start at the same time."""
+    asked = HttpControl(settings.control, token=settings.token, environment=environment)
+    try:
+        return asked.address()
+    finally:
+        asked.close()
+
+
+def _report(what: str, error: LakebedError) -> None:
+    if not (isinstance(error, Conflict) and error.kind == "node_decommissioned"):
+        sys.stderr.write(f"{NAME}: {what}: {error}\n")
+
+
+def _print(endpoint: str) -> None:
+    sys.stdout.write(f"The node answers at {endpoint}.{os.linesep}")
+    sys.stdout.flush()
