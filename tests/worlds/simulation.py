@@ -18,7 +18,7 @@ from worlds.world import World
 
 W = TypeVar("W", bound=World)
 
-_STORES: Final = ("kv", "repo")
+_STORES: Final = ("fleet", "kv", "repo")
 
 
 @dataclass(frozen=True)

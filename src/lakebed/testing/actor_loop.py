@@ -65,6 +65,9 @@ class ActorLoop:
         """Decides who runs and what fails. Actors draw from another generator."""
         self.step_count = 0
         self.actors: list[Actor] = []
+        self._names: set[str] = set()
+        self._left: list[Actor] = []
+        """Those that are not done, in the order of spawning: a run may have thousands that are."""
         self.start_ms = start_ms
         self.now_s = 0.0
         self.pairs: Counter[tuple[str, str]] = Counter()
@@ -84,16 +87,18 @@ class ActorLoop:
             process: actors of one process crash together; by default the spawning actor's, else its own.
         """
         parent = self._current
-        if any(actor.name == name for actor in self.actors):
+        if name in self._names:
             raise ValueError(f"there is an actor {name} already")
         actor = Actor(name, process or (parent.process if parent else name), lambda: self._live(actor, function))
         actor.is_crashed = parent is not None and parent.is_crashed
         self.actors.append(actor)
+        self._names.add(name)
+        self._left.append(actor)
         return actor
 
     def crash(self, process: str) -> None:
         """Let every actor of a process be gone at its next switching point, without any further effect."""
-        for actor in self.actors:
+        for actor in self._left:
             if actor.process == process and not actor.is_done:
                 actor.is_crashed = True
                 actor.paused_until_step = 0
@@ -126,7 +131,9 @@ class ActorLoop:
 
     def step_once(self) -> bool:
         """Let one actor run to its next switching point; False when all are done."""
-        waiting = [actor for actor in self.actors if not actor.is_done]
+        if any(actor.is_done for actor in self._left):
+            self._left = [actor for actor in self._left if not actor.is_done]
+        waiting = self._left
         if not waiting:
             return False
         actor = self._choose(waiting)

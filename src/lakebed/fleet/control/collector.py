@@ -85,6 +85,13 @@ class Collector:
     def _collect_tenant(self, tenant: str) -> None:
         """Due tasks of a tenant in order; the committed ones end at the first that cannot be done now."""
         tasks = self._tasks.get(tenant, {})
+        if any(task.kind is TransactionState.COMMITTED for task in tasks.values()):
+            try:
+                self._learn_older(tenant, tasks)
+            except LakebedError as error:
+                LOG.info("not collected", tenant=tenant, error=error.kind)
+                self._look_at(tenant, in_s=self._context.options.retry_ms / 1000)
+                return
         wait_s = None
         commits_wait = False
         for txn, task in sorted(tasks.items()):
@@ -103,6 +110,14 @@ class Collector:
             self._tasks.pop(tenant, None)
         if wait_s is not None:
             self._look_at(tenant, in_s=wait_s)
+
+    def _learn_older(self, tenant: str, tasks: dict[int, CollectTask]) -> None:
+        """Other control planes granted some of the commits: a task is executed after all older ones.
+
+        A task is written with its commit, so the older ones of a known task are in the ledger, or done.
+        """
+        for task in self._context.ledger.tasks_of(tenant):
+            tasks.setdefault(task.txn, task)
 
     def _settled_in_s(self, since_ms: int) -> float:
         return (since_ms + self._context.options.settle_ms - self._context.now_ms()) / 1000

@@ -1,0 +1,85 @@
+"""Fleets in a world of processes that die, stand still, meet and come back, with every fault of calls between them.
+
+What is promised, and how it is judged, is written down in `worlds.fleet.oracle`, `monitor` and `rest`; who is there in
+`scenarios`. Here the seeds are run, and what they met is reported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from lakebed.testing import seed_count
+from worlds.fleet.scenarios import SCENARIOS, SIMULATION
+
+SEEDS_DEFAULT = 200
+LONG_START, LONG_COUNT = 100_000, 1_000
+CHUNK_COUNT = 4
+MET = ("appends", "reads", "node lives", "checkpoints", "timelines read at rest", "objects at rest")
+
+
+def run(numbers: range, tell: Callable[[str], None]) -> Counter[str]:
+    """Run seeds of all scenarios in turn, and report what they met."""
+    start_s = time.process_time()
+    counts: Counter[str] = Counter()
+    pairs: set[tuple[str, str]] = set()
+    for number in numbers:
+        world = SIMULATION.play_turn(number)
+        counts += world.counts
+        counts["commits"] += world.monitor.commits
+        counts["steps"] += world.scheduler.step_count
+        pairs |= world.pairs()
+    spent_s = time.process_time() - start_s
+    met = ", ".join(f"{what} {count:,}" for what, count in counts.most_common() if not what.startswith("error"))
+    tell(
+        f"fleets, runs {numbers.start}-{numbers.stop - 1}: {len(numbers) / spent_s:.1f} a processor second, "
+        f"{len(pairs):,} pairs of switching points; {met}"
+    )
+    return counts
+
+
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_no_failure_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> None:
+    """However processes interleave and fail, I1 to I11 hold after every step, and L1 and L2 at rest."""
+    size = -(-seed_count(SEEDS_DEFAULT) // CHUNK_COUNT)
+    counts = run(range(chunk * size, (chunk + 1) * size), tell)
+    for what in MET:
+        assert counts[what] >= size, f"{what}: {counts[what]} in {size} runs"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_a_thousand_seeds(chunk: int, tell: Callable[[str], None]) -> None:
+    """The same, far more often."""
+    size = LONG_COUNT // CHUNK_COUNT
+    run(range(LONG_START + chunk * size, LONG_START + (chunk + 1) * size), tell)
+
+
+@pytest.mark.parametrize("scenario", sorted(SCENARIOS))
+def test_the_same_seed_is_the_same_run(scenario: str) -> None:
+    """Two runs of one seed take the same switches, after any other runs."""
+    assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
+
+
+TRACES = """
+from worlds.fleet.scenarios import SCENARIOS, SIMULATION
+print([SIMULATION.play(seed, scenario).scheduler.trace_hash() for scenario in sorted(SCENARIOS) for seed in (1, 2)])
+"""
+
+
+def test_a_run_does_not_depend_on_hashes() -> None:
+    """The same seeds are the same runs under another PYTHONHASHSEED."""
+
+    def traces(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return subprocess.run(
+            [sys.executable, "-c", TRACES], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert traces("1") == traces("2")

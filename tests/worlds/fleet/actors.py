@@ -1,0 +1,398 @@
+"""The processes of a simulated fleet: control planes, nodes, clients, operators, and what befalls them.
+
+Owns: one function for each kind of process, which spawns it. Invariants: what a client is told is judged by the oracle
+at once; errors that are part of life end nothing but that one call.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from lakebed.errors import Conflict, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.log.port import rows_of
+from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.ports import Route, TimelineChange
+from worlds.fleet.oracle import Appended
+from worlds.fleet.world import POLICY, FleetWorld
+from worlds.promise import PromiseBroken
+
+TICK_S: Final = 0.1
+IDLE_S: Final = 0.05
+HEARTBEAT_S: Final = 0.5
+TRIES_MAX: Final = 12
+
+
+def begin(world: FleetWorld, *tenants: str, policy: Policy = POLICY) -> None:
+    """Have tenants before the first process starts, not attached anywhere."""
+    plane = world.make_control()
+    for tenant in tenants:
+        world.tenants.append(tenant)
+        world.timelines[log_key(tenant, MAIN)] = None
+        plane.create_tenant(tenant, policy)
+
+
+# ---- control planes and nodes
+
+
+def control(world: FleetWorld, name: str = "control", *, lives: int = 2) -> None:
+    """A control plane that ticks as long as someone works."""
+
+    def live(process: str, rng: random.Random) -> None:
+        actor = world.scheduler.current
+        assert actor is not None
+        world.mains[process] = actor
+        plane = world.make_control()
+        world.controls[process] = plane
+        while world.working:
+            world.expecting(plane.tick_once)
+            world.environment.clock.sleep(TICK_S)
+
+    world.process(name, live, lives=lives)
+
+
+def node(world: FleetWorld, name: str, *, lives: int = 2, forgets: float = 0.2) -> None:
+    """A node that works as long as someone does; each life may find its local state lost."""
+    world.node_names.append(name)
+
+    def live(process: str, rng: random.Random) -> None:
+        actor = world.scheduler.current
+        assert actor is not None
+        run_node(world, name, process, keeps_local=rng.random() >= forgets)
+
+    world.process(name, live, lives=lives)
+
+
+def run_node(world: FleetWorld, name: str, process: str, *, keeps_local: bool) -> None:
+    """The life of one process of a node."""
+    actor = world.scheduler.current
+    assert actor is not None
+    made = world.make_node(name, process, keeps_local=keeps_local)
+    try:
+        made.start()
+    except Conflict as error:
+        world.counts[f"not started: {error.kind}"] += 1
+        return
+    world.mains[process] = actor
+    world.node_processes[name] = process
+    world.nodes[process] = made
+    world.counts["node lives"] += 1
+
+    def beat() -> None:
+        while world.working:
+            try:
+                made.heartbeat_once()
+            except Conflict as error:
+                world.met(error)
+            world.environment.clock.sleep(HEARTBEAT_S)
+
+    world.scheduler.spawn(f"{process} heart", beat, process=process)
+    while world.working:
+        if not made.work_once():
+            world.environment.clock.sleep(IDLE_S)
+
+
+# ---- clients
+
+
+class Client:
+    """One client of one tenant.
+
+    Args:
+        world: where it lives.
+        tenant: what it works on.
+        rng: its own randomness.
+    """
+
+    def __init__(self, world: FleetWorld, tenant: str, rng: random.Random) -> None:
+        self.world = world
+        self.tenant = tenant
+        self.rng = rng
+        self.log = world.log()
+        self.control = world.control()
+        self.known: dict[str, int] = {MAIN: 0}
+        """Timelines, by id, with the last LSN that it knows of."""
+        self.names: dict[str, str] = {MAIN: MAIN}
+        self.read_only: set[str] = set()
+
+    def pick(self, *, writable: bool = False) -> str:
+        """Any timeline."""
+        ids = [one for one in self.known if not (writable and one in self.read_only)]
+        return self.rng.choice(ids)
+
+    def append(self) -> None:
+        """Append rows; ask again with the same write id until there is an answer, or give up."""
+        id = self.pick(writable=True)
+        timeline = log_key(self.tenant, id)
+        keys = self.rng.sample(self.world.keys, self.rng.choice((1, 1, 2, 3)))
+        number = next(self.world.numbers)
+        values = [None if self.rng.random() < 0.15 else b"%s=%d" % (key, number) for key in keys]
+        write_id = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+        expected = self.known[id] if self.rng.random() < 0.1 else None
+        for _ in range(TRIES_MAX):
+            try:
+                last = self.log.append(timeline, rows_of(keys, values), write_id=write_id, expected=expected)
+            except (OutcomeUnknown, Unavailable):
+                self.world.environment.clock.sleep(0.05)
+                continue
+            self.world.oracle.acknowledged(timeline, last, list(map(Appended, keys, values)))
+            self.known[id] = last
+            self.world.counts["appends"] += 1
+            return
+        self.world.counts["appends given up"] += 1
+
+    def _route(self) -> Route:
+        route = self.control.route(self.tenant)
+        if route.node is None:
+            raise Unavailable("the tenant is nowhere", kind="not_attached")
+        return route
+
+    def get(self) -> None:
+        """Read one key, at the newest LSN or an older one; the answer sees what this client wrote."""
+        id = self.pick()
+        timeline, key = log_key(self.tenant, id), self.rng.choice(self.world.keys)
+        port = self.world.node(self._route().node or "")
+        if self.rng.random() < 0.4 and self.known[id]:
+            lsn = max(0, self.known[id] - self.rng.randrange(6))
+            found = port.get(self.tenant, id, key, lsn=lsn)
+            if found.lsn != lsn:
+                raise PromiseBroken(f"I10: asked at {lsn} and answered at {found.lsn}")
+        else:
+            found = port.get(self.tenant, id, key, at_least=self.known[id])
+            if found.lsn < self.known[id]:
+                raise PromiseBroken(f"I10: asked at least at {self.known[id]} and answered at {found.lsn}")
+        self.world.oracle.check_value(timeline, key, found.lsn, found.value, what="get")
+        self.world.counts["reads"] += 1
+
+    def scan(self) -> None:
+        """Read everything at one LSN."""
+        id = self.pick()
+        port = self.world.node(self._route().node or "")
+        batches = list(port.scan(self.tenant, id, at_least=self.known[id]))
+        metadata = batches[0].schema.metadata or {}
+        lsn = int(metadata[b"lsn"])
+        rows = {key: value for one in batches for key, value in zip(*map(_listed, one.columns), strict=True)}
+        self.world.oracle.check(log_key(self.tenant, id), lsn, rows, what="scan")
+        self.world.counts["scans"] += 1
+
+    def change(self, change: TimelineChange) -> bool:
+        """Change the set of timelines; the same request until there is an answer, or give up."""
+        for _ in range(TRIES_MAX):
+            try:
+                told = self.control.change_timeline(self.tenant, change)
+            except (OutcomeUnknown, Unavailable):
+                self.world.environment.clock.sleep(0.1)
+                continue
+            self.world.counts[change.kind] += 1
+            if change.kind in ("branch", "pin"):
+                self._told(change, told.id, told.branch_lsn)
+            return True
+        self.world.counts[f"{change.kind} given up"] += 1
+        return False
+
+    def _told(self, change: TimelineChange, id: str, branch_lsn: int) -> None:
+        """I6: it was acknowledged."""
+        world = self.world
+        if id != change.id or (change.lsn is not None and branch_lsn != change.lsn):
+            raise PromiseBroken(f"{change} was answered by {id} at {branch_lsn}")
+        known = world.oracle.parents.get(log_key(self.tenant, id))
+        if known is None or known[1] != branch_lsn:
+            raise PromiseBroken(f"I6: {change} was acknowledged, and no manifest has had it at {branch_lsn}: {known}")
+        record = world.monitor.records[self.tenant]
+        if id not in record.timelines:
+            raise PromiseBroken(f"I6: {change} was acknowledged, and the last committed manifest does not have it")
+        world.monitor.promised.setdefault(self.tenant, {})[id] = (change.name, change.expires_ms)
+        self.known[id], self.names[id] = branch_lsn, change.name
+        if change.kind == "pin":
+            self.read_only.add(id)
+
+    def branch(self, kind: str = "branch") -> None:
+        """Branch or pin a timeline, at its newest committed LSN or a little before."""
+        parent = self.pick()
+        id = f"t{next(self.world.numbers)}"
+        lsn = max(0, self.known[parent] - self.rng.randrange(8)) if self.rng.random() < 0.6 else None
+        self.world.timelines[log_key(self.tenant, id)] = None
+        self.change(TimelineChange(kind, f"{kind}-{id}", id=id, parent=parent, lsn=lsn))
+
+    def delete(self) -> None:
+        """Delete a timeline other than the first."""
+        ids = [one for one in self.known if one != MAIN]
+        if not ids:
+            return
+        id = self.rng.choice(ids)
+        self.world.monitor.promised.get(self.tenant, {}).pop(id, None)
+        name = self.names[id]
+        del self.known[id], self.names[id]
+        self.change(TimelineChange("delete", name))
+
+    def detach(self) -> None:
+        """Make a branch independent of its parent."""
+        ids = [one for one in self.known if one != MAIN and one not in self.read_only]
+        if ids:
+            self.change(TimelineChange("detach", self.names[self.rng.choice(ids)]))
+
+    def checkpoint(self) -> None:
+        """Flush and commit."""
+        self.world.node(self._route().node or "").checkpoint(self.tenant)
+        self.world.counts["checkpoints"] += 1
+
+    def compact(self) -> None:
+        """Merge all files of a timeline."""
+        self.world.node(self._route().node or "").compact(self.tenant, self.pick(writable=True))
+
+    def linger(self) -> None:
+        """Let time pass."""
+        self.world.environment.clock.sleep(self.rng.random() * 0.8)
+
+
+def _listed(column: object) -> list[bytes]:
+    listed: list[bytes] = column.to_pylist()  # type: ignore[attr-defined]
+    return listed
+
+
+ACTIONS: Final[dict[str, Callable[[Client], None]]] = {
+    "append": Client.append,
+    "get": Client.get,
+    "scan": Client.scan,
+    "branch": lambda client: client.branch(),
+    "pin": lambda client: client.branch("pin"),
+    "delete": Client.delete,
+    "detach": Client.detach,
+    "checkpoint": Client.checkpoint,
+    "compact": Client.compact,
+    "linger": Client.linger,
+}
+
+USING: Final = {"append": 8, "get": 4, "scan": 2, "linger": 3, "checkpoint": 1}
+
+
+def client(world: FleetWorld, tenant: str, name: str, *, verbs: Mapping[str, int] = USING, count: int = 20) -> None:
+    """A client that does one thing after another."""
+
+    def work(rng: random.Random) -> None:
+        using = Client(world, tenant, rng)
+        for _ in range(count):
+            verb = rng.choices(list(verbs), list(verbs.values()))[0]
+            world.expecting(lambda verb=verb: ACTIONS[verb](using))  # type: ignore[misc]
+
+    worker(world, name, work)
+
+
+def worker(world: FleetWorld, name: str, work: Callable[[random.Random], None]) -> None:
+    """A process that does something and ends; the fleet runs as long as one works."""
+    world.working += 1
+
+    def live(process: str, rng: random.Random) -> None:
+        try:
+            work(rng)
+        finally:
+            world.working -= 1
+
+    world.process(name, live)
+
+
+# ---- operators, and what befalls processes
+
+
+Deed = Callable[[FleetWorld, random.Random], None]
+
+
+def operator(world: FleetWorld, name: str, *steps: Deed, pause_s: float = 1.0) -> None:
+    """Someone who takes steps with pauses."""
+
+    def work(rng: random.Random) -> None:
+        for step in steps:
+            world.environment.clock.sleep(rng.random() * 2 * pause_s)
+            world.expecting(lambda step=step: step(world, rng))  # type: ignore[misc]
+
+    worker(world, name, work)
+
+
+def stop(name: str, *, seconds: float = 4.0) -> Deed:
+    """A node's process stands still for longer than detection takes, and goes on."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        process = world.node_processes.get(name, "")
+        if not world.is_alive(process):
+            return
+        world.freeze(process)
+        world.environment.clock.sleep(seconds * (0.6 + rng.random()))
+        world.thaw(process)
+
+    return step
+
+
+def kill(name: str) -> Deed:
+    """A node's process is gone."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        process = world.node_processes.get(name, "")
+        if world.is_alive(process):
+            world.scheduler.crash(process)
+
+    return step
+
+
+def migrate(tenant: str) -> Deed:
+    """Move a tenant to any node."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        world.control().migrate(tenant, rng.choice(world.node_names))
+        world.counts["migrations"] += 1
+
+    return step
+
+
+def drain(name: str) -> Deed:
+    """Move all tenants off a node, and back after a while."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        world.control().drain(name)
+        world.environment.clock.sleep(2.0)
+        world.control().drain(name, undo=True)
+        world.counts["drains"] += 1
+
+    return step
+
+
+def decommission(name: str) -> Deed:
+    """Revoke a node's credentials, and let its transactions be acknowledged for it."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        world.revoked.add(name)
+        for _ in range(TRIES_MAX):
+            try:
+                world.control().decommission(name)
+            except LakebedError as error:
+                world.met(error)
+                world.environment.clock.sleep(0.2)
+                continue
+            break
+        else:
+            return
+        world.decommissioned.add(name)
+        world.counts["decommissions"] += 1
+
+    return step
+
+
+def second_process(name: str) -> Deed:
+    """A node's process stands still, and another one of the same node is started."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        old = world.node_processes.get(name, "")
+        if not world.is_alive(old):
+            return
+        world.freeze(old)
+        world.environment.clock.sleep(rng.random())
+        process = f"{name}.second{next(world.numbers)}"
+        world.scheduler.spawn(
+            process, lambda: run_node(world, name, process, keeps_local=rng.random() < 0.7), process=process
+        )
+        world.environment.clock.sleep(3.0 * rng.random())
+        world.thaw(old)
+
+    return step

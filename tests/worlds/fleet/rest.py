@@ -1,0 +1,166 @@
+"""What must hold when every process of a simulated fleet has ended.
+
+Owns: `Rest`, and `JudgedFleet`, the world that ends with it. A control plane and every node are started once more,
+without faults; the fleet must come to rest by itself. L1: each tenant commits what is appended now. L2: every finished
+transaction is collected. I11: the scrubber finds nothing that nothing names. I10: every timeline is read at every LSN
+from its cutoff on.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.log.port import rows_of
+from lakebed.fleet.model import MAIN, TenantRecord, TransactionState
+from lakebed.fleet.node.node import Node
+from lakebed.fleet.scrub import Reason, Scrubber
+from worlds.fleet.oracle import Appended
+from worlds.fleet.world import FleetWorld
+from worlds.promise import PromiseBroken
+
+ROUNDS_MAX: Final = 400
+ROUND_S: Final = 0.25
+
+
+class Rest:
+    """The judgement at rest of one world."""
+
+    def __init__(self, world: FleetWorld) -> None:
+        self.world = world
+        world.frozen.clear()
+        world.resting.add("control.rest")
+        self.parts: dict[str, Node] = {}
+        self.control = world.make_control()
+        world.controls["control.rest"] = self.control
+
+    def check(self) -> None:
+        """Judge. Raises `PromiseBroken`."""
+        world = self.world
+        for name in world.node_names:
+            if name not in world.decommissioned:
+                self._start(name)
+        if not self.parts:
+            self._start("spare")
+        for tenant in world.tenants:
+            if tenant in world.monitor.records:
+                self._append(tenant)
+        self._until(self._all_committed, "L1")
+        for tenant in world.tenants:
+            if tenant in world.monitor.records:
+                self._read(world.monitor.records[tenant])
+        self._force()
+        self._until(self._all_collected, "L2")
+        self._scrub()
+
+    def _start(self, name: str) -> None:
+        world = self.world
+        process = f"{name}.rest"
+        made = world.make_node(name, process)
+        world.resting.add(process)
+        world.node_processes[name], world.nodes[process] = process, made
+        made.start()
+        self.parts[name] = made
+
+    def _round(self) -> None:
+        for part in self.parts.values():
+            part.heartbeat_once()
+            for _ in range(200):
+                if not part.work_once():
+                    break
+        self.control.tick_once()
+        self.world.environment.clock.sleep(ROUND_S)
+
+    def _until(self, is_reached: Callable[[], str], what: str) -> None:
+        waits = ""
+        for _ in range(ROUNDS_MAX):
+            self._round()
+            if self.world.monitor.violations:
+                raise self.world.monitor.violations[0]
+            waits = is_reached()
+            if not waits:
+                return
+        raise PromiseBroken(f"{what}: the fleet does not come to rest: {waits}")
+
+    def _append(self, tenant: str) -> None:
+        timeline = log_key(tenant, MAIN)
+        write_id = str(uuid.UUID(int=self.world.rng.getrandbits(128), version=4))
+        last = self.world.log().append(timeline, rows_of([b"rest"], [b"1"]), write_id=write_id)
+        self.world.oracle.acknowledged(timeline, last, [Appended(b"rest", b"1")])
+
+    def _all_committed(self) -> str:
+        """Every row of every writable timeline is in a committed manifest."""
+        for tenant in self.world.tenants:
+            record = self.world.monitor.records.get(tenant)
+            for id, progress in {} if record is None else record.timelines.items():
+                last = self.world.oracle.last(log_key(tenant, id))
+                if not progress.is_read_only and progress.lsn < last:
+                    return f"{tenant}/{id} has {last} rows and committed {progress.lsn}"
+            if record is not None and not record.timelines:
+                return f"{tenant} has never committed"
+        return ""
+
+    def _force(self) -> None:
+        """A person acknowledges for processes whose local state is lost: no process can ever do so."""
+        local_ids = {self.world.locals[name].id for name in self.parts}
+        for record in list(self.world.monitor.records.values()):
+            for one in record.transactions:
+                if one.state is TransactionState.REJECT_PENDING and one.local_id not in local_ids:
+                    self.control.force_ack(record.tenant, one.id)
+                    self.world.counts["forced"] += 1
+
+    def _all_collected(self) -> str:
+        for record in self.world.monitor.records.values():
+            pending = [one for one in record.transactions if one.state is not TransactionState.OPEN]
+            if pending or record.relocation is not None or len(record.transactions) > len(record.attachments):
+                return f"{record.tenant} has {record.transactions}, {record.attachments}, {record.relocation}"
+        tasks = list(Ledger(self.world.ledger.inner).tasks())
+        return f"{tasks[:3]} are to be collected" if tasks else ""
+
+    def _read(self, record: TenantRecord) -> None:
+        """Every LSN that can be read is the oracle's."""
+        route = self.control.route(record.tenant)
+        if route.node is None:
+            raise PromiseBroken(f"L1: {record.tenant} is nowhere")
+        part = self.parts[route.node]
+        for info in part.timelines(record.tenant):
+            timeline = log_key(record.tenant, info.id)
+            for lsn in range(info.cutoff, info.lsn + 1):
+                rows = {
+                    key: value
+                    for batch in part.scan(record.tenant, info.id, lsn=lsn)
+                    for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+                }
+                self.world.oracle.check(timeline, lsn, rows, what="at rest")
+                for key in self.world.keys:
+                    value = part.get(record.tenant, info.id, key, lsn=lsn).value
+                    self.world.oracle.check_value(timeline, key, lsn, value, what="at rest")
+            self.world.counts["timelines read at rest"] += 1
+
+    def _scrub(self) -> None:
+        """I11: everything in the bucket is referenced, or in the prefix of an open transaction."""
+        scrubber = Scrubber(
+            Ledger(self.world.ledger.inner),
+            self.world.power,
+            grace=timedelta(0),
+            environment=self.world.quiet,
+        )
+        report = scrubber.scrub(dry_run=True)
+        if not report.is_clean:
+            raise PromiseBroken(f"I11: scrub finds {report}")
+        strange = set(report.found) - {Reason.REFERENCED, Reason.UNFINISHED}
+        if strange:
+            raise PromiseBroken(f"I11: after all collections there is {strange}: {report}")
+        self.world.counts["objects at rest"] += sum(one.object_count for one in report.found.values())
+
+
+class JudgedFleet(FleetWorld):
+    """A fleet that is judged at rest."""
+
+    def check_at_rest(self) -> None:
+        """Everything acknowledged can be read, every transaction is finished and collected, nothing is left."""
+        Rest(self).check()

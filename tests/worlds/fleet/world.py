@@ -1,0 +1,334 @@
+"""A simulated world of fleets: control planes, nodes, a log and a bucket, and what must hold when all have ended.
+
+Owns: `FleetWorld`: the parts that processes share, processes that crash, stand still and start again, and the oracle
+that every append and read is judged by. Calls between parts are `worlds.fleet.calls`, what processes do
+`worlds.fleet.actors`, the judgement at rest `worlds.fleet.rest`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from lakebed.errors import (
+    AlreadyExists,
+    Closed,
+    Conflict,
+    InvalidRequest,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+)
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.fleet.control.plane import ControlPlane
+from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.log.key_value_log import KeyValueLog
+from lakebed.fleet.log.port import Log
+from lakebed.fleet.model import MAIN, NodeRecord, Policy
+from lakebed.fleet.node.local import LocalState
+from lakebed.fleet.node.node import Node
+from lakebed.fleet.node.options import NodeOptions
+from lakebed.key_value.memory import MemoryKeyValue
+from lakebed.key_value.port import KeyValue
+from lakebed.objects.port import ObjectStore
+from lakebed.testing.actor_loop import Actor, ActorLoop
+from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from lakebed.testing.scheduled_calls import FaultRates
+from lakebed.testing.scheduled_key_value import ScheduledKeyValue
+from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.fleet.calls import ControlCalls, NodeCalls
+from worlds.fleet.monitor import FleetMonitor, ObservedLedger
+from worlds.fleet.oracle import Appended, Oracle
+from worlds.promise import PromiseBroken
+from worlds.world import FAULTS, World
+
+R = TypeVar("R")
+
+EXPECTED: Final = (AlreadyExists, Closed, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable)
+"""Errors that are part of a caller's life; all else is a finding."""
+
+POLICY: Final = Policy(
+    commit_bytes=600, commit_age_ms=800, uncommitted_bytes_max=20_000, retain_rows=4, relocation_wait_max_ms=1_500
+)
+"""So that little happens between two commits."""
+
+
+def node_options() -> NodeOptions:
+    """Settings of a node that make everything small."""
+    return NodeOptions(
+        memtable_bytes_max=20_000,
+        memtable_bytes=300,
+        cache_bytes=1 << 16,
+        worker_count=1,
+        ingest_bytes=400,
+        read_wait_ms=1_500,
+        change_wait_ms=3_000,
+        retry_first_ms=50,
+        retry_max_ms=400,
+        l0_compaction_count=2,
+        run_compaction_count=2,
+        run_file_bytes=400,
+        block_bytes=100,
+    )
+
+
+def control_options() -> ControlOptions:
+    """Settings of a control plane in which everything is soon due."""
+    return ControlOptions(
+        doubt_ms=3_000,
+        settle_ms=2_000,
+        decommission_wait_ms=1_000,
+        scan_interval_ms=4_000,
+        retry_ms=200,
+        attaches_max=2,
+        relocation_lag_rows=3,
+        relocation_pause_after_ms=800,
+        relocation_pause_max_ms=800,
+        relocation_drain_ms=500,
+        relocation_give_up_ms=20_000,
+        prune_interval_ms=200,
+    )
+
+
+class ObservedLog(KeyValueWrapper):
+    """The log's store below all users: every record is noted when it becomes durable.
+
+    Args:
+        inner: the real store.
+        world: whose oracle learns.
+    """
+
+    def __init__(self, inner: KeyValue, world: FleetWorld) -> None:
+        super().__init__(inner)
+        self._world = world
+        self.quiet = KeyValueLog([inner], environment=world.quiet, is_shared=True, recent_bytes_max=0)
+
+    def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
+        """Make the call, then read what is new."""
+        result = perform()
+        if call.changes:
+            self._world.monitor.judged(self._look, by=str(call))
+        return result
+
+    def _look(self) -> None:
+        oracle = self._world.oracle
+        for timeline in list(self._world.timelines):
+            try:
+                first, last = KeyValueLog([self.inner], environment=self._world.quiet, is_shared=True).bounds(timeline)
+            except NotFound:
+                continue
+            self._check_first(timeline, first)
+            known = oracle.last(timeline) if timeline in oracle.rows else first - 1
+            if last <= known:
+                continue
+            log = KeyValueLog([self.inner], environment=self._world.quiet, is_shared=True)
+            for record in log.read(timeline, known):
+                keys, values = record.columns()
+                oracle.observe(timeline, record.first_lsn, list(map(Appended, keys, values)))
+
+    def _check_first(self, timeline: str, first: int) -> None:
+        """I5: the log begins at most one behind the committed LSN."""
+        tenant, _, id = timeline.partition("/")
+        record = self._world.monitor.records.get(tenant)
+        progress = None if record is None else record.timelines.get(id)
+        if progress is None and id != MAIN:
+            return  # a branch that is not committed: its log begins where it will be branched
+        committed = 0 if progress is None else progress.lsn
+        if first > committed + 1:
+            raise PromiseBroken(f"I5: the log of {timeline} begins at {first}, and {committed} is committed")
+
+
+class _NodeStore(StoreWrapper):
+    """The store as one node's process uses it: notes the puts under way, and refuses once credentials are revoked."""
+
+    def __init__(self, inner: ObjectStore, world: FleetWorld, node: str, process: str) -> None:
+        super().__init__(inner)
+        self._world = world
+        self._node = node
+        self._process = process
+
+    def intercept(self, call: Call, perform: Callable[[], R]) -> R:
+        """Make the call, unless the node may no longer."""
+        world = self._world
+        if self._node in world.revoked:
+            raise Unavailable(f"the credentials of {self._node} are revoked")
+        if call.kind != "put":
+            return perform()
+        number = next(world.numbers)
+        world.monitor.in_flight[number] = (call.path, lambda: world.is_alive(self._process))
+        try:
+            return perform()
+        finally:
+            world.monitor.in_flight.pop(number, None)
+
+
+class FleetWorld(World):
+    """One simulation of a fleet.
+
+    Args:
+        seed: decides everything.
+        faults: of every call of a process: of the store, the ledger, the log and of other processes.
+    """
+
+    def __init__(self, seed: int, *, faults: FaultRates = FAULTS) -> None:
+        super().__init__(seed, faults=faults)
+        self.network = random.Random(f"network {seed}")
+        self.numbers = itertools.count()
+        self.oracle = Oracle()
+        self._monitor = FleetMonitor(self.power, oracle=self.oracle)
+        self.timelines: dict[str, None] = {}
+        """Log keys of all timelines that were ever asked for."""
+        self.ledger = ObservedLedger(MemoryKeyValue(), monitor=self._monitor)
+        self.log_store = ObservedLog(MemoryKeyValue(), self)
+        self._monitor.log_first = lambda timeline: self._first_of(timeline)
+        self.controls: dict[str, ControlPlane] = {}
+        """By process."""
+        self.nodes: dict[str, Node] = {}
+        """By process."""
+        self.node_processes: dict[str, str] = {}
+        """The process that has each node's name now."""
+        self.locals: dict[str, LocalState] = {}
+        self.node_names: list[str] = []
+        self.frozen: set[str] = set()
+        """Processes that stand still."""
+        self.revoked: set[str] = set()
+        """Nodes whose credentials are revoked."""
+        self.decommissioned: set[str] = set()
+        self.mains: dict[str, Actor] = {}
+        """The first actor of each process."""
+        self.resting: set[str] = set()
+        """Processes that run when all others have ended."""
+        self.working = 0
+        """Clients and operators that are not finished: nodes and control planes run as long."""
+        self.keys = [b"k%d" % number for number in range(6)]
+        self.tenants: list[str] = []
+
+    @property
+    def monitor(self) -> FleetMonitor:
+        """What watches the shared store and the ledger."""
+        return self._monitor
+
+    @property
+    def loop(self) -> ActorLoop:
+        """Runs the processes."""
+        return self.scheduler
+
+    def _first_of(self, timeline: str) -> int:
+        try:
+            return KeyValueLog([self.log_store.inner], environment=self.quiet, is_shared=True).bounds(timeline).first
+        except NotFound:
+            return 0
+
+    # ---- parts, as a process sees them
+
+    def control_options(self) -> ControlOptions:
+        """Settings of control planes."""
+        return control_options()
+
+    def shared_store(self, faults: FaultRates | None = None) -> ObjectStore:
+        """The bucket."""
+        return self.scheduler.store(self.monitor, faults=faults or self.faults)
+
+    def node_store(self, node: str, process: str) -> ObjectStore:
+        """The bucket with a node's credentials."""
+        return _NodeStore(self.shared_store(), self, node, process)
+
+    def log(self) -> Log:
+        """The log."""
+        store = ScheduledKeyValue(self.log_store, scheduler=self.scheduler, faults=self.faults)
+        return KeyValueLog([store], environment=self.environment, is_shared=True)
+
+    def control(self) -> ControlCalls:
+        """The control planes, over the network."""
+        return ControlCalls(self, self.scheduler.calls(faults=self.faults))
+
+    def node(self, name: str) -> NodeCalls:
+        """A node, over the network."""
+        return NodeCalls(self, self.scheduler.calls(faults=self.faults), name)
+
+    def make_control(self) -> ControlPlane:
+        """A control plane of the running process."""
+        store = ScheduledKeyValue(self.ledger, scheduler=self.scheduler, faults=self.faults)
+
+        def nodes(record: NodeRecord) -> NodeCalls:
+            return self.node(record.node)
+
+        return ControlPlane(
+            Ledger(store),
+            storage=self.shared_store(),
+            log=self.log(),
+            nodes=nodes,
+            options=self.control_options(),
+            environment=self.environment,
+        )
+
+    def make_node(self, name: str, process: str, *, keeps_local: bool = True) -> Node:
+        """A node of a process. If the one before it has ended, the system has released its lock."""
+        old = self.locals.get(name)
+        if old is not None and not self.is_alive(self.node_processes.get(name, "")):
+            old.release()
+        if old is None or not keeps_local:
+            self.locals[name] = LocalState.in_memory()
+        node = Node(
+            name,
+            url=f"simulated://{name}",
+            storage=self.node_store(name, process),
+            control=self.control(),
+            log=self.log(),
+            local=self.locals[name],
+            options=node_options(),
+            environment=self.environment,
+        )
+        return node
+
+    # ---- processes
+
+    def is_alive(self, process: str) -> bool:
+        """Whether a process runs; one that stands still does."""
+        if process in self.resting:
+            return True
+        main = self.mains.get(process)
+        return main is not None and not main.is_crashed and not main.is_done
+
+    def freeze(self, process: str) -> None:
+        """Let a process stand still, as SIGSTOP does; the world's clock goes on."""
+        self.frozen.add(process)
+        for actor in self.scheduler.actors:
+            if actor.process == process and not actor.is_done:
+                self._hold(actor, process)
+        self.counts["processes stopped"] += 1
+
+    def _hold(self, actor: Actor, process: str) -> None:
+        ready, wake_s = actor.ready, actor.wake_s
+
+        def is_ready() -> bool:
+            if process in self.frozen:
+                return False
+            waits = ready is not None or wake_s is not None
+            is_due = wake_s is not None and wake_s <= self.scheduler.now_s
+            return not waits or is_due or (ready is not None and ready())
+
+        actor.ready, actor.wake_s = is_ready, None
+
+    def thaw(self, process: str) -> None:
+        """Let it go on."""
+        self.frozen.discard(process)
+
+    # ---- errors that are part of life
+
+    def expecting(self, call: Callable[[], R]) -> R | None:
+        """Call; an error that is part of life is counted."""
+        try:
+            return call()
+        except LakebedError as error:
+            self.met(error)
+            return None
+
+    def met(self, error: LakebedError) -> None:
+        """Count an error that is part of life; raise any other."""
+        if not isinstance(error, EXPECTED):
+            raise error
+        self.counts[f"error {error.kind}"] += 1
