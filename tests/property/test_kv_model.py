@@ -1,7 +1,6 @@
 """A database against a dictionary: random histories of every verb, with crashes; limits so small that all levels fill.
 
-The model keeps, for each key, what was last put with its end, and the operands above it. Each history is decided by its
-seed, which a failure names.
+The dictionary is `worlds.kv.model`'s. Each history is decided by its seed, which a failure names.
 """
 
 from __future__ import annotations
@@ -19,8 +18,10 @@ import pytest
 from lakebed.errors import Conflict
 from lakebed.kv import CollectorOptions, Database, DatabaseOptions, Snapshot, WriteBatch
 from lakebed.kv.database_location import DatabaseLocation
+from lakebed.lsm.model import Kind
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, seed_count
+from worlds.kv.model import Change, Rows, apply_change, visible
 
 SEEDS = 60
 STEPS = 250
@@ -28,41 +29,17 @@ KEYS = [b"%02d" % i for i in range(24)] + [b"a", b"a\x00", b"a\xff", b"\xff\xff"
 AT_ONCE = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))
 
 
-@dataclass(frozen=True)
-class Held:
-    """A key's rows that count."""
-
-    base: bytes | None = None
-    ends_ms: int | None = None
-    operands: tuple[bytes, ...] = ()
-
-    def value(self, now_ms: int) -> bytes | None:
-        """What a read finds."""
-        base = self.base if self.ends_ms is None or now_ms < self.ends_ms else None
-        return (base or b"") + b"".join(self.operands) if base is not None or self.operands else None
-
-
-Model = dict[bytes, Held]
 Write = tuple[str, bytes, bytes, int | None]
 """put, delete or merge; key; value; lifetime in milliseconds."""
 
+KINDS = {"put": Kind.PUT, "delete": Kind.DELETE, "merge": Kind.MERGE}
 
-def applied(model: Model, writes: list[Write], now_ms: int) -> None:
+
+def applied(model: Rows, writes: list[Write], now_ms: int) -> None:
     """Change the model by some writes."""
     for kind, key, value, lifetime in writes:
-        if kind == "delete":
-            model.pop(key, None)
-        elif kind == "merge":
-            held = model.get(key, Held())
-            model[key] = Held(held.base, held.ends_ms, (*held.operands, value))
-        else:
-            model[key] = Held(value, None if lifetime is None else now_ms + lifetime)
-
-
-def visible(model: Model, now_ms: int) -> dict[bytes, bytes]:
-    """What a scan finds, in the order of the keys."""
-    found = {key: model[key].value(now_ms) for key in sorted(model)}
-    return {key: value for key, value in found.items() if value is not None}
+        ends_ms = None if lifetime is None else now_ms + lifetime
+        apply_change(model, Change(key, KINDS[kind], value, ends_ms), now_ms)
 
 
 @dataclass
@@ -74,12 +51,12 @@ class History:
     rng: random.Random
     options: DatabaseOptions
     met: Counter[str]
-    model: Model = field(default_factory=dict)
-    undurable: list[tuple[int, Model]] = field(default_factory=list)
+    model: Rows = field(default_factory=dict)
+    undurable: list[tuple[int, Rows]] = field(default_factory=list)
     """(sequence, the model with everything up to it), from the last durable one on."""
     written: dict[bytes, int] = field(default_factory=dict)
     """Sequence of the last write of each key."""
-    snapshots: list[tuple[Snapshot, Model]] = field(default_factory=list)
+    snapshots: list[tuple[Snapshot, Rows]] = field(default_factory=list)
     count: int = 0
 
     def start(self) -> None:
@@ -254,7 +231,7 @@ class History:
 
     def check(self) -> None:
         """Every way to read, on the database and on the snapshots."""
-        checked: list[tuple[Any, Model]] = [(self.db, self.model), *self.snapshots]
+        checked: list[tuple[Any, Rows]] = [(self.db, self.model), *self.snapshots]
         for reads, model in checked:
             expected = visible(model, self.now())
             assert dict(reads.scan()) == expected

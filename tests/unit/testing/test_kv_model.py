@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from lakebed.lsm.model import Kind
-from worlds.kv.model import Change, DatabaseHistory, Event, Observation, Write, value_of
+from worlds.kv.model import (
+    Change,
+    DatabaseHistory,
+    Event,
+    Observation,
+    Rows,
+    Write,
+    apply_change,
+    value_of,
+    visible,
+)
 from worlds.promise import PromiseBroken
 
 NOW_MS = 1_000
@@ -112,6 +122,18 @@ def test_transactions_are_isolated_as_asked(serializable: bool, found: bool) -> 
         return
     with pytest.raises(PromiseBroken, match="no moment before it"):
         history.check_all(writes)
+
+
+def test_operands_outlive_the_value_below_them() -> None:
+    """A merge keeps the end of what it is merged with, and nothing else ends; an ended value takes no part."""
+    rows: Rows = {}
+    apply_change(rows, Change(b"a", Kind.PUT, b"1", NOW_MS + 5), NOW_MS)
+    apply_change(rows, Change(b"a", Kind.MERGE, b"2"), NOW_MS)
+    apply_change(rows, Change(b"b", Kind.PUT, b"3", NOW_MS + 1), NOW_MS)
+    assert visible(rows, NOW_MS + 4) == {b"a": b"12"}
+    assert visible(rows, NOW_MS + 5) == {b"a": b"2"}
+    apply_change(rows, Change(b"b", Kind.MERGE, b"4"), NOW_MS + 5)
+    assert visible(rows, NOW_MS) == {b"a": b"12", b"b": b"4"}
 
 
 def test_endings_are_known() -> None:

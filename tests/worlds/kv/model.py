@@ -19,8 +19,32 @@ from typing import Literal, NamedTuple
 from lakebed.lsm.model import Kind
 from worlds.promise import PromiseBroken
 
-Rows = dict[bytes, tuple[bytes, int | None]]
-"""key -> (value, when it expires in Unix ms or None), expired ones included."""
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a key has: the value last put with its end, and the operands above it."""
+
+    base: bytes | None = None
+    expires_at_ms: int | None = None
+    """Of the base, in Unix ms; None: never."""
+    operands: tuple[bytes, ...] = ()
+
+    @property
+    def written(self) -> bytes | None:
+        """The value as long as the base lives."""
+        return None if self.base is None and not self.operands else (self.base or b"") + b"".join(self.operands)
+
+    def value_at(self, now_ms: int) -> bytes | None:
+        """What a read finds at a time."""
+        if self.expires_at_ms is None or now_ms < self.expires_at_ms:
+            return self.written
+        return b"".join(self.operands) if self.operands else None
+
+
+ABSENT = Row()
+
+Rows = dict[bytes, Row]
+"""By key, expired ones included."""
 
 
 class Change(NamedTuple):
@@ -98,18 +122,20 @@ def writes_in(value: bytes) -> list[int]:
 def apply_change(state: Rows, change: Change, now_ms: int) -> None:
     """Change the dictionary in place; operands append."""
     if change.kind is Kind.PUT:
-        state[change.key] = (change.value, change.expires_at_ms)
+        state[change.key] = Row(change.value, change.expires_at_ms)
     elif change.kind is Kind.DELETE:
         state.pop(change.key, None)
     else:
-        before = state.get(change.key)
-        alive = before is not None and (before[1] is None or now_ms < before[1])
-        state[change.key] = ((before[0] if before and alive else b"") + change.value, change.expires_at_ms)
+        row = state.get(change.key, ABSENT)
+        is_dead = row.expires_at_ms is not None and row.expires_at_ms <= now_ms
+        base, ends = (None, None) if is_dead else (row.base, row.expires_at_ms)
+        state[change.key] = Row(base, ends, (*row.operands, change.value))
 
 
 def visible(state: Rows, now_ms: int) -> dict[bytes, bytes]:
-    """What can be read at a time."""
-    return {key: value for key, (value, ends) in state.items() if ends is None or now_ms < ends}
+    """What can be read at a time, in the order of the keys."""
+    found = {key: state[key].value_at(now_ms) for key in sorted(state)}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 class DatabaseHistory:
@@ -187,11 +213,8 @@ class DatabaseHistory:
         """Every value that a key has had since the first `floor` events, at any time between two."""
         found: set[bytes | None] = set()
         for state in self.states[floor:]:
-            value, ends = state.get(key, (None, None))
-            if value is None or (ends is not None and ends <= until_ms):
-                found.add(None)
-            if value is not None and (ends is None or now_ms < ends):
-                found.add(value)
+            row = state.get(key, ABSENT)
+            found |= {row.value_at(now_ms), row.value_at(until_ms)}
         return found
 
     def check_read(
@@ -247,7 +270,7 @@ class DatabaseHistory:
 
     def _check_expected(self, write: Write, index: int) -> None:
         for key, value in write.expected.items():
-            before = self.states[index].get(key, (None, None))[0]
+            before = self.states[index].get(key, ABSENT).written
             if before != value:
                 raise PromiseBroken(f"{self.url}: {write.id} expected {value!r}, and happened on {before!r} of {key!r}")
 
@@ -258,7 +281,7 @@ class DatabaseHistory:
             guarded |= set(write.read)
         for start in range(index, -1, -1):
             state = self.states[start]
-            if all(state.get(key, (None, None))[0] == value for key, value in write.read.items()):
+            if all(state.get(key, ABSENT).written == value for key, value in write.read.items()):
                 return
             if start and any(change.key in guarded for change in self.events[start - 1].changes):
                 break
@@ -334,12 +357,8 @@ def matches(state: Rows, seen: Observation, doubtful: Set[bytes] = frozenset()) 
         doubtful: keys that may have been deleted in the reader's own memory.
     """
     for key in set(state) | set(seen.content) if seen.is_whole else seen.content:
-        value, ends = state.get(key, (None, None))
-        found = seen.content.get(key)
-        if found is None and (key in doubtful or (ends is not None and ends <= seen.until_ms)):
-            continue
-        if ends is not None and found is not None and ends <= seen.now_ms:
-            return False
-        if found != value:
+        row, found = state.get(key, ABSENT), seen.content.get(key)
+        is_deleted = found is None and key in doubtful
+        if not is_deleted and found not in (row.value_at(seen.now_ms), row.value_at(seen.until_ms)):
             return False
     return True
