@@ -21,12 +21,12 @@ from lakebed.http.site import Principal, Site
 from lakebed.metrics import default_registry
 
 _REQUESTS: Final = default_registry.counter(
-    "lakebed_server_requests_total",
+    "lakebed_http_requests_total",
     help_text="Requests by method, route and status.",
     label_names=("method", "route", "status"),
 )
 _SECONDS: Final = default_registry.histogram(
-    "lakebed_server_request_seconds",
+    "lakebed_http_request_seconds",
     help_text="From a request's headers to the last byte of its reply.",
     label_names=("method", "route"),
 )

@@ -329,7 +329,7 @@ def test_metrics_name_nothing_without_a_key(ground: Ground) -> None:
 
     for headers in ({}, ground.limited.headers):
         text = page(headers).body.decode()
-        assert "lakebed_server_requests_total{" in text
+        assert "lakebed_http_requests_total{" in text
         for name in ("a-private-branch", "mine", "theirs", "a-bucket", str(ground.folder)):
             assert name not in text
     text = page(client.headers).body.decode()

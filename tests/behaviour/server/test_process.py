@@ -139,8 +139,8 @@ def test_health_metrics_and_description_need_no_key(client: Any) -> None:
     assert page.headers["Content-Type"].startswith("text/plain")
     text = page.body.decode()
     route = "/api/v1/repositories/{repository}/refs/{ref:path}/objects"
-    assert f'lakebed_server_requests_total{{method="GET",route="{route}",status="200"}} ' in text
-    assert "lakebed_server_request_seconds_bucket" in text
+    assert f'lakebed_http_requests_total{{method="GET",route="{route}",status="200"}} ' in text
+    assert "lakebed_http_request_seconds_bucket" in text
     assert "a-path-of-a-user" not in text
     assert secret not in text
 
