@@ -121,6 +121,19 @@ def test_dry_runs_of_databases(cli: Cli, tmp_path: Path) -> None:
         check(cli, "kv", command, lake, "nosuch", *rest, code=exits.NOT_FOUND, says="nosuch")
 
 
+def test_dry_runs_of_a_database_that_is_owned(cli: Cli, tmp_path: Path) -> None:
+    """Another writer's lease is respected, unless the command takes over."""
+    lake = tmp_path / "lake"
+    with kv.open(f"{lake}/main.kv") as database:
+        database.put(b"k", b"v")
+        for words in (("drop",), ("drop", "--hard"), ("delete", "k")):
+            arguments = (lake, "main", *words[1:])
+            check(cli, "kv", words[0], *arguments, code=exits.CONFLICT, says="is owned by process")
+            assert cli("kv", words[0], *arguments, "--take-over", "--dry-run").code == exits.OK
+        assert database.get(b"k", linearizable=True) == b"v"
+    assert cli("kv", "drop", lake, "main", "--yes").code == exits.OK
+
+
 def test_a_dry_run_names_a_checkpoint_that_has_expired(cli: Cli, tmp_path: Path) -> None:
     """It is removed like any other."""
     lake = tmp_path / "lake"

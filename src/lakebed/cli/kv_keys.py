@@ -22,7 +22,7 @@ from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.batch import lifetime_ms
 from lakebed.kv.checkpoint import live_checkpoints
-from lakebed.kv.lease import read_lease, this_process
+from lakebed.kv.lease import check_not_owned, read_lease, this_process
 from lakebed.kv.options import ReaderOptions
 from lakebed.kv.reader import DatabaseReader
 from lakebed.kv.wal import WalLog
@@ -109,7 +109,8 @@ class Delete(Deletion, DatabaseCommand, name="delete"):
             check_json(found, self.encoding)
         admin = self.database()
         if self.dry_run:
-            with _reader(self.database(), None) as reader:
+            with _reader(admin, None) as reader:
+                check_not_owned(admin.location, take_over=self.take_over)
                 there = reader.get(found) is not None
             text = f"Would delete {quoted(self.key)}." if there else f"There is no key {quoted(self.key)}."
             self.result({"key": self.key, "dry_run": True, "there": there}, text)

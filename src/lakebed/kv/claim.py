@@ -9,8 +9,6 @@ Invariants:
 - A claim that was overtaken by another fails before it replays (`Fenced`): after the fence the epoch is read once
   more. Without that, a claimant that slept between epoch and fence could fence a number that was collected since.
 - A live lease of another owner stops the claim before anything is changed, unless `take_over`.
-
-Does not know: rows, files, or how the log is replayed.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from lakebed.kv.lease import (
     Lease,
     Process,
     check_lifetime,
-    owned,
-    read_lease,
+    check_not_owned,
     take_lease,
     this_process,
 )
@@ -105,7 +102,7 @@ def claim_writer(
             for `lease_lifetime_ms`.
         create: make the database where there is nothing.
         take_over: also under a live lease.
-        after_destroy: make a new database where one was destroyed; its numbers go on from there.
+        after_destroy: make a new database where one was destroyed; its numbers continue from there.
         process: who we are; by default the process that calls.
 
     Raises:
@@ -160,7 +157,6 @@ def claim_all(
     *,
     take_over: bool = False,
     must_be_open: bool = True,
-    lease_lifetime_ms: int = LEASE_LIFETIME_MS_DEFAULT,
     process: Process | None = None,
 ) -> Claim:
     """Become writer and compactor at once, to restore or destroy: no other process can change files or rows any more.
@@ -172,7 +168,6 @@ def claim_all(
 
     Raises as `claim_writer`. Cost: 4 LIST + 2 GET + 3 PUT, and 1 LIST of the boundary.
     """
-    check_lifetime(lease_lifetime_ms)
     log = ManifestLog(location)
     manifest = log.latest()
     if must_be_open:
@@ -189,7 +184,7 @@ def claim_all(
         manifest,
         role=_Role(bump=bump, owns_compaction=True, checkpoint_id=None, created=False),
         take_over=take_over,
-        lifetime_ms=lease_lifetime_ms,
+        lifetime_ms=LEASE_LIFETIME_MS_DEFAULT,
         process=process or this_process(),
     )
 
@@ -223,11 +218,9 @@ def _claim(
     process: Process,
 ) -> Claim:
     """Lease, next id, epoch, fence, epoch again, lease: the order is the proof; see the design note."""
-    found = read_lease(location, process=process)
-    if found.owner is not None and not take_over:
-        raise owned(found.owner, process=process, url=location.url, now_ms=location.environment.clock.now_ms())
+    found = check_not_owned(location, take_over=take_over, process=process)
     wal = WalLog(location)
-    # The log may be empty above what was seen, after a collection or in a clone: numbers go on all the same.
+    # The log may be empty above what was seen, after a collection or in a clone: numbers continue all the same.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
     claimed = log.update(lambda newest: role.bump(newest, last_wal_id=last_wal_id))
     fence_id = _fence(location, wal, claimed, next_id=last_wal_id + 1)

@@ -33,8 +33,9 @@ from lakebed.kv.layout import (
     WAL_FOLDER,
     parse_manifest,
 )
+from lakebed.kv.lease import check_not_owned
 from lakebed.kv.manifests import ManifestLog
-from lakebed.kv.model import Checkpoint, Manifest
+from lakebed.kv.model import Manifest
 from lakebed.kv.pins import release_pin
 from lakebed.kv.reclaim import Found, plan_taking_apart
 from lakebed.kv.restore import giving_up
@@ -65,7 +66,7 @@ def destroy(
     Args:
         soft: only stamp it; a collector deletes it when the grace is over and no checkpoint lives. False: at once.
         take_over: also under a living lease of another owner.
-        dry_run: say what would be deleted now; change nothing.
+        dry_run: say what would be deleted now; change nothing. It refuses what the real run refuses.
         progress: called after each batch of deletions.
 
     Returns:
@@ -83,7 +84,7 @@ def destroy(
     if not soft:
         _check_unpinned(manifest, location)
     if dry_run:
-        return _preview(location, manifest, soft=soft)
+        return _preview(location, manifest, soft=soft, take_over=take_over)
     while manifest.destroyed_at_ms is None:
         if manifest.initialized:
             claim = claim_all(location, take_over=take_over, must_be_open=False)
@@ -98,7 +99,8 @@ def destroy(
 
 def _check_unpinned(manifest: Manifest, location: DatabaseLocation) -> None:
     """Raise for checkpoints that live and are not those of the roles that are claimed."""
-    live = _pinning(manifest, location)
+    live = live_checkpoints(manifest, location.environment.clock.now_ms())
+    live = tuple(one for one in live if one.owner.kind not in _ROLES)
     if not live:
         return
     shown = "; ".join(describe_checkpoint(one) for one in live)
@@ -111,11 +113,6 @@ def _check_unpinned(manifest: Manifest, location: DatabaseLocation) -> None:
         checkpoints=[one.id for one in live],
         owners=[str(one.owner) for one in live],
     )
-
-
-def _pinning(manifest: Manifest, location: DatabaseLocation) -> list[Checkpoint]:
-    live = live_checkpoints(manifest, location.environment.clock.now_ms())
-    return [one for one in live if one.owner.kind not in _ROLES]
 
 
 def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: int | None) -> Manifest:
@@ -144,8 +141,10 @@ def _stamp(location: DatabaseLocation, log: ManifestLog, *, soft: bool, epoch: i
     return log.update(change)
 
 
-def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool) -> ReclaimReport:
+def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take_over: bool) -> ReclaimReport:
     """The report of a dry run. The newest manifest is replaced by a tombstone, so one more object will go."""
+    if manifest.initialized and manifest.destroyed_at_ms is None:
+        check_not_owned(location, take_over=take_over)
     if soft:
         plan = ReclaimPlan(store_name(location), (), ())
     else:

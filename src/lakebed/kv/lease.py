@@ -5,12 +5,10 @@ Owns: the lease's JSON, when it counts, and how it is taken, renewed and given u
 Invariants:
 - Safety is the fence's alone. A lease can be lost, stale, doubled or damaged, and no write is: it only decides whether
   opening a database asks first.
-- No lease keeps a database for ever: it ends by its clock; one that cannot be read, or that claims to end later than
+- No lease keeps a database without end: it ends by its clock; one that cannot be read, or that claims to end later than
   any lease may, counts as ended, with a warning.
 - A lease of a process that no longer runs here counts as ended. Whether it is *here* is decided by host, boot and
   process namespace together; where these are not known, only the clock decides.
-
-Does not know: epochs' meaning, or the manifest.
 """
 
 from __future__ import annotations
@@ -143,7 +141,25 @@ def _decode(body: Buffer) -> _LeaseJson | None:
         return None
 
 
-def owned(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conflict:
+def check_not_owned(location: DatabaseLocation, *, take_over: bool, process: Process | None = None) -> FoundLease:
+    """The lease, for a process that would claim the database.
+
+    Args:
+        take_over: also under a live lease.
+        process: who asks; None: the process that calls.
+
+    Raises:
+        Conflict: kind ``owned``; another owner's lease is live, and not `take_over`.
+    Cost: 1 GET.
+    """
+    process = process or this_process()
+    found = read_lease(location, process=process)
+    if found.owner is not None and not take_over:
+        raise _owned(found.owner, process=process, url=location.url, now_ms=location.environment.clock.now_ms())
+    return found
+
+
+def _owned(lease: _LeaseJson, *, process: Process, url: str, now_ms: int) -> Conflict:
     """The error for an open that finds a live lease.
 
     Args:
