@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 RANK = {
-    **dict.fromkeys(("errors", "clock", "runtime", "event_loop", "ids", "log", "metrics", "duration", "texts"), 0),
+    **dict.fromkeys(
+        ("errors", "closing", "clock", "runtime", "event_loop", "ids", "log", "metrics", "duration", "texts"), 0
+    ),
     "objects": 1,
     "http": 2,  # what every service shares; knows no store
     "reclaim": 3,

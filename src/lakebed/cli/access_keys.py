@@ -60,10 +60,8 @@ class ListKeys(RepositoriesCommand, name="list"):
                 }
                 for key in _access_keys(repositories).list()
             ]
-        if self.json:
-            output.document(found)
-            return
-        output.grid(
+        self.grid(
+            found,
             ("access key", "role", "repositories", "created", "what for"),
             [
                 (

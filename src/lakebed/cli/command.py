@@ -14,7 +14,7 @@ A subclass without a name declares what several commands share. Does not know: w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final
@@ -75,6 +75,23 @@ class Command:
     def result(self, facts: Any, text: str) -> None:
         """Print the facts as JSON if JSON was asked for, otherwise the sentence."""
         output.result(self.json, facts, text)
+
+    def grid(
+        self,
+        facts: Iterable[Any],
+        columns: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Collection[str] = (),
+        less: Sequence[str] = (),
+        sentences: Collection[str] = (),
+        empty: str,
+    ) -> None:
+        """Print the facts as JSON if JSON was asked for, otherwise a table; the other arguments as `output.grid`."""
+        if self.json:
+            output.document(list(facts))
+        else:
+            output.grid(columns, rows, right=right, less=less, sentences=sentences, empty=empty)
 
 
 class Confirmed(Command):

@@ -4,8 +4,7 @@ An attribute is ``Annotated[type, argument(...)]`` or ``Annotated[type, option(.
 required. Types: ``str``, ``int``, ``bool`` (a flag), ``Path``, an enumeration of texts, a list of these, any of them
 or None.
 
-Owns: `Argument`, `Option`, `Parameter` and how they are read from a class. Does not know: what commands do, how a line
-is parsed, help pages.
+Owns: `Argument`, `Option`, `Parameter` and how they are read from a class.
 """
 
 from __future__ import annotations

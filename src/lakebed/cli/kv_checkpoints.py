@@ -91,10 +91,8 @@ class Tags(DatabaseCommand, name="tags", formerly=("list-checkpoints",)):
         admin = self.database()
         found = admin.list_checkpoints(self.only)
         versions = versions_of(admin.location, found)
-        if self.json:
-            output.document([{**of_checkpoint(one), "version": versions[one.id]} for one in found])
-            return
-        output.grid(
+        self.grid(
+            [{**of_checkpoint(one), "version": versions[one.id]} for one in found],
             ("id", "name", "version", "owner", "created", "expires"),
             [
                 (

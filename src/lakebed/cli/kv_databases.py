@@ -153,10 +153,8 @@ class Manifests(DatabaseCommand, name="manifests", formerly=("list-manifests",))
 
     def run(self) -> None:
         found = self.database().list_manifests()
-        if self.json:
-            output.document([of_entry(one) for one in found])
-            return
-        output.grid(
+        self.grid(
+            [of_entry(one) for one in found],
             ("manifest", "created", "size", "pinned by"),
             [
                 (

@@ -119,11 +119,9 @@ class Pins(LakeCommand, name="pins"):
 
     def run(self) -> None:
         found = self.open_lake().pins(self.store)
-        if self.json:
-            output.document([json_output.of_pin(pin) for pin in found])
-            return
         owned = any(pin.owner for pin in found)
-        output.grid(
+        self.grid(
+            [json_output.of_pin(pin) for pin in found],
             ("store", "kind", "name", "version", *(["owner"] if owned else []), "created", "expires", "alone"),
             [
                 (

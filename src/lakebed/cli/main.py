@@ -65,7 +65,8 @@ def run(arguments: list[str]) -> int:
     except exits.Exit as done:
         return done.code
     except BrokenPipeError:
-        _silence_stdout()
+        # The interpreter would write to the closed pipe once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK
     except LakebedError as problem:
         output.error(problem, json=json)
@@ -161,8 +162,3 @@ def _hints(problem: LakebedError, command: Command, lake_from: str | None) -> It
     yield from command.hints(problem)
     if lake_from is not None and isinstance(problem, NotFound | InvalidRequest):
         yield f"The lake is {LAKE_VARIABLE}: {lake_from}."
-
-
-def _silence_stdout() -> None:
-    """Keep the interpreter from writing to the closed pipe once more when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

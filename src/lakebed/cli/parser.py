@@ -1,7 +1,7 @@
 """Parsing a command line: from words to a command with its values.
 
 Invariants: options may stand anywhere, ``--`` ends them; an old spelling does what the new one does, and
-`Parsed.notes` names the new one. Does not know: what commands do.
+`Parsed.notes` names the new one.
 """
 
 from __future__ import annotations

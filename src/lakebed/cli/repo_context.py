@@ -49,27 +49,20 @@ class RepositoriesCommand(Command):
         option("--metadata", metavar="URL", help="Where the records are, if not in the lake: postgresql://..."),
     ] = None
 
-    @contextmanager
-    def reading_all(self) -> Iterator[Repositories]:
+    def reading_all(self) -> Repositories:
         """Open the repositories to read: write nothing and disturb no owner."""
         shared = (self.metadata or "").startswith(_SHARED_SCHEMES)
-        with repo.open_all(
+        return repo.open_all(
             self.lake,
             create=False,
             access=repo.Access(read_only=not shared),  # a database server has no single owner
             metadata=self.metadata,
             options=repo.RepositoryOptions(background=False),
             storage_options=self.storage_options,
-        ) as repositories:
-            yield repositories
+        )
 
-    @contextmanager
-    def writing_all(self, *, create: bool = False) -> Iterator[Repositories]:
+    def writing_all(self, *, create: bool = False) -> Repositories:
         """Open the repositories to change them, through the server that owns them if there is one."""
-        with self._owned(create=create) as repositories:
-            yield repositories
-
-    def _owned(self, *, create: bool) -> Repositories:
         try:
             return repo.open_all(
                 self.lake,

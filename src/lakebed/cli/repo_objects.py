@@ -112,17 +112,14 @@ class Ls(RepositoryCommand, name="ls"):
         with self.reading() as repository:
             listed = repository.ref(self.reference).list(self.prefix, delimiter="" if self.recursive else "/")
             found = (of_listed(one) for one in islice(listed, self.limit))
-            if self.json:
-                output.document(list(found))
-                return
             rows = (
                 (one["path"], "", "")
                 if one["kind"] == "prefix"
                 else (one["path"], output.size(one["bytes"]), output.ago(one["changed_ms"]))
                 for one in found
             )
-            output.grid(
-                ("path", "size", "changed"), rows, right=("size",), less=("changed", "size"), empty="No objects."
+            self.grid(
+                found, ("path", "size", "changed"), rows, right=("size",), less=("changed", "size"), empty="No objects."
             )
 
 

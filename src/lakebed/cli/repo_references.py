@@ -30,10 +30,8 @@ class ListBranches(RepositoryCommand, name="branches", formerly=("branch list",)
                 }
                 for one in repository.branches(prefix=self.prefix)
             ]
-        if self.json:
-            output.document(found)
-            return
-        output.grid(
+        self.grid(
+            found,
             ("branch", "commit", ""),
             [(one["branch"], one["commit"][:12], "protected" if one["protected"] else "") for one in found],
             empty="No branch with such a name.",
@@ -109,11 +107,8 @@ class ListTags(RepositoryCommand, name="tags", formerly=("tag list",)):
     def run(self) -> None:
         with self.reading() as repository:
             found = [{"tag": one.name, "commit": one.commit_id} for one in repository.tags()]
-        if self.json:
-            output.document(found)
-            return
         empty = f"No tag. Create one: lakebed repo tag {self.lake} {self.repository} TAG"
-        output.grid(("tag", "commit"), [(one["tag"], one["commit"][:12]) for one in found], empty=empty)
+        self.grid(found, ("tag", "commit"), [(one["tag"], one["commit"][:12]) for one in found], empty=empty)
 
 
 class CreateTag(RepositoryCommand, name="tag", formerly=("tag create",)):

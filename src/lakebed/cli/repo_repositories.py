@@ -40,10 +40,8 @@ class ListRepositories(RepositoriesCommand, name="list"):
     def run(self) -> None:
         with self.reading_all() as repositories:
             found = [_facts(one) for one in repositories.list()]
-        if self.json:
-            output.document(found)
-            return
-        output.grid(
+        self.grid(
+            found,
             ("repository", "default branch", "created", "where"),
             [(one["name"], one["default_branch"], output.ago(one["created_ms"]), one["url"]) for one in found],
             less=("created", "default branch"),
@@ -87,7 +85,7 @@ class ShowRetention(RepositoryCommand, name="retention", formerly=("retention sh
             output.document(found)
             return
         rows = [(one, output.count(days, "day")) for one, days in sorted(found["branch_days"].items())]
-        rows.append(("(others)", "for ever" if rules is None else output.count(rules.default_days, "day")))
+        rows.append(("(others)", "without a limit" if rules is None else output.count(rules.default_days, "day")))
         output.grid(("branch", "commits keep their objects"), rows, empty="")
 
 
@@ -110,7 +108,7 @@ class SetRetention(RepositoryCommand, name="set-retention", formerly=("retention
 
 
 class DropRetention(Deletion, RepositoryCommand, name="drop-retention", formerly=("retention delete",)):
-    """Drop the retention rules: every reachable commit keeps its objects for ever."""
+    """Drop the retention rules: every reachable commit keeps its objects without a limit."""
 
     def run(self) -> None:
         if not self.dry_run:

@@ -91,14 +91,12 @@ class Log(RepositoryCommand, name="log"):
         with self.reading() as repository:
             history = repository.log(self.reference, paths=paths, prefixes=prefixes, first_parent=self.first_parent)
             found = (of_commit(one) for one in islice(history, self.limit))
-            if self.json:
-                output.document(list(found))
-                return
             rows = (
                 (one["id"][:12], output.ago(one["created_ms"]), one["committer"] or "-", output.brief(one["message"]))
                 for one in found
             )
-            output.grid(
+            self.grid(
+                found,
                 ("commit", "created", "by", "message"),
                 rows,
                 less=("by", "created"),

@@ -26,10 +26,8 @@ class Tags(BranchTableCommand, name="tags"):
         opened = self.open_branch()
         written = opened.context.tags.written_ms()
         found = [table_output.of_tag(tag, written_ms=written.get(tag.name)) for tag in opened.tags()]
-        if self.json:
-            output.document(found)
-            return
-        output.grid(
+        self.grid(
+            found,
             ("tag", "snapshot", "committed", "stored", "created", "expires"),
             [
                 (

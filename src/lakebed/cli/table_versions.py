@@ -32,12 +32,8 @@ class History(BranchTableCommand, name="history"):
         for tag in opened.tags():
             tags.setdefault(tag.snapshot.id, []).append(tag.name)
         found = list(opened.snapshots())[-self.limit if self.limit else 0 :]
-        if self.json:
-            output.document(
-                [{**table_output.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in found]
-            )
-            return
-        output.grid(
+        self.grid(
+            [{**table_output.of_snapshot(snapshot), "tags": tags.get(snapshot.id, [])} for snapshot in found],
             ("snapshot", "committed", "kind", "stored", "change", "tags"),
             [
                 (
@@ -68,12 +64,8 @@ class Branches(TableCommand, name="branches"):
 
     def run(self) -> None:
         found = self.open_table().branches()
-        if self.json:
-            output.document(
-                [{"branch": one.name, "snapshot": one.fork_snapshot_id, "created_ms": one.created_ms} for one in found]
-            )
-            return
-        output.grid(
+        self.grid(
+            [{"branch": one.name, "snapshot": one.fork_snapshot_id, "created_ms": one.created_ms} for one in found],
             ("branch", "from snapshot", "created"),
             [(one.name, str(one.fork_snapshot_id or "-"), output.ago(one.created_ms)) for one in found],
             right=("from snapshot",),

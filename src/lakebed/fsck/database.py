@@ -258,6 +258,6 @@ class _Check:
                 wal_id is not None
                 and wal_id <= newest.replay_after_wal_id
                 and wal_id not in self._checked_wal
-                and meta.size_bytes != FENCE_BYTES  # fences stay for ever
+                and meta.size_bytes != FENCE_BYTES  # fences are never deleted
             ):
                 self._findings.orphan(meta)

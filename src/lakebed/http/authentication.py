@@ -1,7 +1,6 @@
 """``Authorization`` headers: an access key and its secret, in one of two forms. Pure.
 
-Owns: the forms (``Basic``, ``Bearer <access key>.<secret>``) and the messages of refusals. Does not know: how keys are
-kept or verified.
+Owns: the forms (``Basic``, ``Bearer <access key>.<secret>``) and the messages of refusals.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def describe(service: Service, routes: Mapping[str, Iterable[Route[Any]]]) -> di
     """The OpenAPI description of an interface; `routes` by the prefix of their paths."""
     listed = [(prefix, one) for prefix, declared in routes.items() for one in declared]
     declared = [one.endpoint for _, one in listed]
-    kinds = [kind for one in declared for kind in (one.takes, *one.gives.values()) if _is_record(kind)]
+    kinds = [kind for one in declared for kind in (one.takes, *one.gives.values()) if kind not in (None, bytes, str)]
     schemas, components = msgspec.json.schema_components([*kinds, ErrorBody], ref_template=_SCHEMAS)
     for component in components.values():
         _loosen_arrays(component)
@@ -99,10 +99,6 @@ def _loosen_arrays(component: dict[str, Any]) -> None:
     elements = component.pop("prefixItems", None)
     if elements is not None:
         component["items"] = {"anyOf": [one for at, one in enumerate(elements) if one not in elements[:at]]}
-
-
-def _is_record(kind: Any) -> bool:
-    return kind not in (None, bytes, str)
 
 
 def _operation(route: Route[Any], by_kind: Mapping[str, Any], named: Mapping[str, PathParameter]) -> dict[str, Any]:

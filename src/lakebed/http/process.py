@@ -20,7 +20,7 @@ from typing_extensions import override
 from lakebed.http.call import Call
 from lakebed.http.gate import Gate
 from lakebed.http.options import HttpOptions
-from lakebed.http.protocol import bounded_http
+from lakebed.http.protocol import BoundedHttp
 from lakebed.http.site import Principal, Site
 
 P = TypeVar("P", bound=Principal)
@@ -57,7 +57,7 @@ class _Server(uvicorn.Server):
 def _server(application: Gate[P, C], options: HttpOptions, *, ready: Callable[[], None]) -> _Server:
     config = uvicorn.Config(
         application,
-        http=bounded_http(options),
+        http=type("BoundedHttp", (BoundedHttp,), {"options": options}),
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         ws="none",
         lifespan="on",

@@ -103,8 +103,3 @@ class BoundedHttp(HttpToolsProtocol):
             head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
         self.transport.close()
-
-
-def bounded_http(options: HttpOptions) -> type[asyncio.Protocol]:
-    """The protocol class of a server's connections."""
-    return type("BoundedHttp", (BoundedHttp,), {"options": options})

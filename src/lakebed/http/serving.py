@@ -1,7 +1,6 @@
 """`Serving`: what a process that serves HTTP has, whatever it serves.
 
-Owns: limits, threads, the access log and the background tasks that write it and return freed memory. Does not know:
-routes, or what a service stores.
+Owns: limits, threads, the access log and the background tasks that write it and return freed memory.
 """
 
 from __future__ import annotations

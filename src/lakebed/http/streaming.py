@@ -3,7 +3,7 @@
 Owns: the hand-over between the loop, which receives and sends a client's bytes, and a thread, in which a store works.
 Invariants: about three pieces of `ServerOptions.chunk_bytes` are in memory, however large the object and however slow
 either side: the client waits for the store, and the store for the client. When the client disconnects, the store's
-iterator raises an error, so that nothing is left of the upload. Does not know: HTTP.
+iterator raises an error, so that nothing is left of the upload.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns: which upload gets a slot, and which has to release one. Invariant: slow clients cannot keep others out: while an
 upload waits, a running one that has delivered no whole piece for a while is ended, the idlest first. While none waits,
-an upload may take any time. Used by one event loop. Does not know: where bytes come from or go.
+an upload may take any time. Used by one event loop.
 """
 
 from __future__ import annotations

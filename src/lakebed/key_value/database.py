@@ -2,8 +2,6 @@
 
 Owns: the settings that suit records and staged rows, and what the port's promises are in terms of a database. Every
 call is one of `Database`: reads of the port are its linearizable ones, writes its conditional batches. Thread-safe.
-
-Does not know: keys' meaning; logs, files and leases, which are the database's.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ class DatabaseSnapshot(KeyValueSnapshot):
         return (batch for batch in self._snapshot.scan_arrow(start, end) if batch.num_rows)
 
     def close(self) -> None:
-        """Scans that have begun go on."""
+        """Scans that have begun continue."""
         self._snapshot.close()
 
 

@@ -1,7 +1,6 @@
 """`open_key_value`: from a URL or a store to a key-value store.
 
-Owns: which implementation serves which URL, and what is said to whom a living owner turns away. Does not know: how any
-implementation works.
+Owns: which implementation serves which URL, and what is said to whom a living owner turns away.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns: psycopg, which is imported when the first connection is made, so that repo
 without it; the translation of its errors.
 
 Invariants: no message and no repr has the URL or a password; a connection is used by one thread at a time, or, for a
-snapshot, by its own lock's holder; a broken connection never goes back to the pool. Does not know: tables.
+snapshot, by its own lock's holder; a broken connection never goes back to the pool.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import TypedDict, Unpack
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.database import Database
@@ -23,7 +24,6 @@ from lakebed.reclaim.sweep import Progress
 from lakebed.runtime import Environment
 
 Url = str | os.PathLike[str]
-Options = Mapping[str, str] | None
 
 
 class DatabaseAdmin(DatabaseVerbs):
@@ -54,86 +54,61 @@ class DatabaseAdmin(DatabaseVerbs):
         )
 
 
-def _at(url: Url, storage_options: Options, environment: Environment | None) -> DatabaseAdmin:
-    return DatabaseAdmin(DatabaseLocation.at(url, storage_options=storage_options, environment=environment))
+class Where(TypedDict, total=False):
+    """How the store of a URL is reached."""
+
+    storage_options: Mapping[str, str] | None
+    """Credentials and endpoints, as `lakebed.objects.open_store` takes them."""
+    environment: Environment | None
+    """Clock, randomness and threads; for tests."""
+
+
+def _at(url: Url, where: Where) -> DatabaseAdmin:
+    return DatabaseAdmin(DatabaseLocation.at(url, **where))
 
 
 def create_checkpoint(
-    url: Url,
-    options: CheckpointOptions | None = None,
-    *,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    url: Url, options: CheckpointOptions | None = None, **where: Unpack[Where]
 ) -> CheckpointCreateResult:
     """Pin the latest version, with every durable write, or what another checkpoint pins.
 
     As `lakebed.kv.checkpoint.create_checkpoint`. Cost: 1 GET + 1 PUT + at most 3 LIST.
     """
-    return _at(url, storage_options, environment).create_checkpoint(options)
+    return _at(url, where).create_checkpoint(options)
 
 
 def refresh_checkpoint(
-    url: Url,
-    id: str,
-    lifetime: timedelta | None = None,
-    *,
-    force: bool = False,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    url: Url, id: str, lifetime: timedelta | None = None, *, force: bool = False, **where: Unpack[Where]
 ) -> Checkpoint:
     """Give a checkpoint a new end: now plus `lifetime`, or none. As `lakebed.kv.checkpoint.refresh_checkpoint`."""
-    return _at(url, storage_options, environment).refresh_checkpoint(id, lifetime, force=force)
+    return _at(url, where).refresh_checkpoint(id, lifetime, force=force)
 
 
-def delete_checkpoint(
-    url: Url,
-    id: str,
-    *,
-    force: bool = False,
-    storage_options: Options = None,
-    environment: Environment | None = None,
-) -> Checkpoint:
+def delete_checkpoint(url: Url, id: str, *, force: bool = False, **where: Unpack[Where]) -> Checkpoint:
     """Remove a checkpoint. As `lakebed.kv.checkpoint.delete_checkpoint`."""
-    return _at(url, storage_options, environment).delete_checkpoint(id, force=force)
+    return _at(url, where).delete_checkpoint(id, force=force)
 
 
 def list_checkpoints(
-    url: Url,
-    name: str | None = None,
-    *,
-    expired: bool = False,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    url: Url, name: str | None = None, *, expired: bool = False, **where: Unpack[Where]
 ) -> list[Checkpoint]:
     """Checkpoints, oldest first. As `lakebed.kv.checkpoint.list_checkpoints`."""
-    return _at(url, storage_options, environment).list_checkpoints(name, expired=expired)
+    return _at(url, where).list_checkpoints(name, expired=expired)
 
 
 def create_clone(
-    clone_url: Url,
-    parent_url: Url,
-    checkpoint: str | None = None,
-    *,
-    copy: bool = False,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    clone_url: Url, parent_url: Url, checkpoint: str | None = None, *, copy: bool = False, **where: Unpack[Where]
 ) -> Manifest:
     """Make a database at `clone_url` that starts from a version of another. As `lakebed.kv.clone.create_clone`."""
-    clone = _at(clone_url, storage_options, environment)
+    clone = _at(clone_url, where)
     return clone.create_clone(parent_url, checkpoint, copy=copy)
 
 
 def restore(
-    url: Url,
-    checkpoint: str,
-    *,
-    keep_for: timedelta | None = KEEP_FOR,
-    take_over: bool = False,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    url: Url, checkpoint: str, *, keep_for: timedelta | None = KEEP_FOR, take_over: bool = False, **where: Unpack[Where]
 ) -> Version:
     """Make an older version the newest; what was there stays for `keep_for`. As `DatabaseAdmin.restore`."""
-    return _at(url, storage_options, environment).restore(checkpoint, keep_for=keep_for, take_over=take_over)
+    return _at(url, where).restore(checkpoint, keep_for=keep_for, take_over=take_over)
 
 
 def destroy(
@@ -143,11 +118,10 @@ def destroy(
     take_over: bool = False,
     dry_run: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    **where: Unpack[Where],
 ) -> ReclaimReport:
     """Destroy a database: softly, or at once. As `lakebed.kv.destroy.destroy`."""
-    found = _at(url, storage_options, environment)
+    found = _at(url, where)
     return found.destroy(soft=soft, take_over=take_over, dry_run=dry_run, progress=progress)
 
 
@@ -156,8 +130,7 @@ def collect_garbage(
     options: CollectorOptions | None = None,
     dry_run: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    **where: Unpack[Where],
 ) -> list[ReclaimReport]:
     """Delete what nothing needs, in each of the databases; one that fails does not keep the others from it.
 
@@ -174,7 +147,7 @@ def collect_garbage(
     errors: list[LakebedError] = []
     for url in urls:
         try:
-            database = _at(url, storage_options, environment)
+            database = _at(url, where)
             reports.append(database.collect_garbage(options, dry_run=dry_run, progress=progress))
         except LakebedError as error:
             errors.append(error)
@@ -186,26 +159,17 @@ def collect_garbage(
 
 
 def compact(
-    url: Url,
-    *,
-    full: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    storage_options: Options = None,
-    environment: Environment | None = None,
+    url: Url, *, full: bool = False, progress: Callable[[int, int], None] | None = None, **where: Unpack[Where]
 ) -> bool:
     """Merge files until nothing needs to be merged; whether anything was. As `DatabaseAdmin.compact`."""
-    return _at(url, storage_options, environment).compact(full=full, progress=progress)
+    return _at(url, where).compact(full=full, progress=progress)
 
 
-def show_manifest(
-    url: Url, id: int | None = None, *, storage_options: Options = None, environment: Environment | None = None
-) -> Manifest:
+def show_manifest(url: Url, id: int | None = None, **where: Unpack[Where]) -> Manifest:
     """A manifest, the newest by default. Raises `NotFound`."""
-    return _at(url, storage_options, environment).show_manifest(id)
+    return _at(url, where).show_manifest(id)
 
 
-def list_manifests(
-    url: Url, *, storage_options: Options = None, environment: Environment | None = None
-) -> list[ManifestSummary]:
+def list_manifests(url: Url, **where: Unpack[Where]) -> list[ManifestSummary]:
     """Every manifest that is there, with its time, its size and what pins it, oldest first."""
-    return _at(url, storage_options, environment).list_manifests()
+    return _at(url, where).list_manifests()

@@ -12,8 +12,6 @@ Invariants:
 - An expired checkpoint is dead at once: it cannot be a source, refreshed or opened, and its name is free. It can be
   deleted; until the collector drops it, it is in the manifest.
 - One call makes one checkpoint, even if replies are lost: its id is generated once, and a manifest that has it is ours.
-
-Does not know: files, logs' contents, when anything is deleted.
 """
 
 from __future__ import annotations
@@ -119,7 +117,7 @@ def lifetime_in_ms(lifetime: timedelta | None) -> int | None:
     lifetime_ms = lifetime // timedelta(milliseconds=1)
     if lifetime_ms < 1:
         raise InvalidRequest(
-            f"A checkpoint cannot live for {lifetime}: give a lifetime above zero, or none to keep it for ever.",
+            f"A checkpoint cannot live for {lifetime}: give a lifetime above zero, or none to keep it.",
             kind="invalid_lifetime",
         )
     return lifetime_ms
@@ -320,7 +318,6 @@ def create_checkpoint(
     *,
     owner: Owner = _USER,
     version: int | None = None,
-    id: str | None = None,
 ) -> CheckpointCreateResult:
     """Pin the latest version with all that is durable, another checkpoint's version, or an old version.
 
@@ -328,7 +325,6 @@ def create_checkpoint(
         options: lifetime, source and name; by default the latest, without an end or a name.
         owner: on whose behalf.
         version: a manifest's id, instead of `CheckpointOptions.source`.
-        id: drawn by the caller, who may have to ask again; a checkpoint of this id that is there is the answer.
 
     Raises:
         InvalidRequest: kind ``invalid_db_state``; the database is destroyed or not initialised, or the source is
@@ -340,17 +336,12 @@ def create_checkpoint(
     lost race the same again. Source: "Creating a Checkpoint".
     """
     wanted = CheckpointOptions() if options is None else check_type(options, CheckpointOptions)
-    made = make_checkpoint(location, wanted, owner=owner, version=version, id=id)
+    made = make_checkpoint(location, wanted, owner=owner, version=version)
     return CheckpointCreateResult(made.id, made.manifest_id)
 
 
 def make_checkpoint(
-    location: DatabaseLocation,
-    options: CheckpointOptions,
-    *,
-    owner: Owner = _USER,
-    version: int | None = None,
-    id: str | None = None,
+    location: DatabaseLocation, options: CheckpointOptions, *, owner: Owner = _USER, version: int | None = None
 ) -> Checkpoint:
     """As `create_checkpoint`, with the whole checkpoint as it was made."""
     if options.source is not None and version is not None:
@@ -360,7 +351,7 @@ def make_checkpoint(
     if options.name is not None:
         check_checkpoint_name(options.name)
     lifetime_ms = lifetime_in_ms(options.lifetime)
-    own_id = id or new_uuid(location.environment.rng)
+    own_id = new_uuid(location.environment.rng)
     log = ManifestLog(location)
 
     def change(manifest: Manifest) -> Manifest | None:

@@ -6,8 +6,6 @@ A scan, snapshot or transaction keeps the `CheckpointRef` of the files it reads 
 to that object are the count. Nothing is released by a call: a scan that ends, is closed, or is abandoned drops its
 reference, in whichever thread that happens, and the next update of the manifest leaves the checkpoint out. So no lock
 is taken while an abandoned generator is torn down, which may happen in the middle of anything.
-
-Does not know: manifests, and what a checkpoint is.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Invariants:
 - The order is list, read, seal versions, decide, raise the boundary, sweep, detach; `kv.reclaim` says why it is safe.
 - A database with nothing to collect is left as it is: nothing is written.
 - Any number of collectors may run at once, and sleep anywhere: each deletes what its own manifest allows, and that
-  stays deletable for ever.
+  stays deletable.
 - No clock is trusted alone: what ends by time (a checkpoint, the grace of a destruction) counts as ended at the earlier
   of our time and the store's, which is the time of an object there. A collector whose clock is fast deletes nothing
   that is live; one whose clock is slow deletes it later.
@@ -310,7 +310,7 @@ class Collector:
 
         Returns:
             What was done, by URL. A database that could not be collected has the reason as `Collection.error` and as
-            its report's warning, and the others go on.
+            its report's warning, and the others continue.
         """
         progress = progress or self._progress
         done: dict[str, Collection] = {}

@@ -6,8 +6,6 @@ row and touches no checkpoint: readers and the writer pin what they read by thei
 
 A database is compacted in one place: in the writer's process (`DatabaseOptions.compaction`) or by one of these. The
 one that begins later takes over, and the other stops with `Fenced`.
-
-Does not know: the writer, when to stop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Conditional writes: a batch that is written if some keys have expected values.
 
 Owns: `write_if`, the one way of `Database.set_if` and `Database.write_if`. Invariant: under the lock, just before the
-rows enter the memtable, every expected key has its expected value. Does not know: how rows become durable.
+rows enter the memtable, every expected key has its expected value.
 """
 
 from __future__ import annotations

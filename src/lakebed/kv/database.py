@@ -1,6 +1,6 @@
 """`Database`: the verbs of an open database.
 
-Owns: the documented interface, and the hot paths of `get` and `put`. `WriterCore` has the state, `ReadCore` scans.
+Owns: the documented interface, and the hot paths of `get` and `put`. `WriterCore` has the state, `ReadVerbs` the scans.
 
 Invariants: thread-safe; a crash at any moment loses nothing that was acknowledged; once closed or fenced nothing is
 written any more.
@@ -12,14 +12,12 @@ be out of date until a write, the lease or a poll finds the new owner; ``get(key
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import NoReturn, TypeVar
 
-import pyarrow as pa
-
+from lakebed.closing import Closing
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.kv.batch import WriteBatch, lifetime_ms
 from lakebed.kv.checkpoint import create_checkpoint, lifetime_in_ms
@@ -34,7 +32,7 @@ from lakebed.kv.lease import this_process
 from lakebed.kv.limits import check_database_options, check_type
 from lakebed.kv.model import CheckpointCreateResult, CheckpointScope
 from lakebed.kv.options import CheckpointOptions, DatabaseOptions
-from lakebed.kv.read_core import ReadCore, raise_explained
+from lakebed.kv.read_core import ReadVerbs, raise_explained
 from lakebed.kv.restore import KEEP_FOR
 from lakebed.kv.snapshot import Snapshot
 from lakebed.kv.stats import DatabaseStats, stats_of
@@ -49,7 +47,7 @@ from lakebed.lsm.operators import find_operator
 T = TypeVar("T")
 
 
-class Database:
+class Database(ReadVerbs, Closing):
     """An open database, made by `lakebed.kv.open`. Use it in a ``with``, or close it.
 
     Attributes:
@@ -91,7 +89,7 @@ class Database:
         engine = start_engine(location, claim, options=options)
         self.admin = DatabaseVerbs(location)
         self._writer = WriterCore(location.url, claim, engine, options=options, environment=environment)
-        self._reads = ReadCore(self._writer)
+        super().__init__(self._writer)
         self._latest = engine.tree.latest
         self._closing = environment.runtime.lock()
         self._is_finished = False
@@ -140,43 +138,6 @@ class Database:
         writer.confirm_view(view, key)
         return value
 
-    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
-        """The values of many keys at one moment, in the order asked; None where there is none.
-
-        Raises `InvalidRequest` for an invalid key. Cost: neighbouring blocks are read together.
-        """
-        return self._reads.get_many(keys)
-
-    def scan(
-        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of ``[start, end)`` as they are now, ascending or (`reverse`) descending.
-
-        The files that it reads stay until it ends, is closed, or is no longer referenced. Raises `InvalidRequest`.
-        """
-        return self._reads.scan(start, end, reverse=reverse)
-
-    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values of all keys that begin with `prefix`. Otherwise as `scan`."""
-        return self._reads.scan_prefix(prefix, reverse=reverse)
-
-    def scan_arrow(
-        self,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        columns: Sequence[str] = ("key", "value"),
-    ) -> pa.RecordBatchReader:
-        """Rows of ``[start, end)``, or of a prefix, as Arrow batches in the order of the keys: the fastest way.
-
-        Args:
-            columns: of ``key``, ``value``, ``sequence`` and ``expires_at_ms`` (Unix ms, UTC; null: never).
-
-        Raises `InvalidRequest`.
-        """
-        return self._reads.scan_arrow(start, end, prefix=prefix, columns=columns)
-
     def snapshot(self, *, linearizable: bool = False) -> Snapshot:
         """The state now, to be read any number of times. Close it, or use it in a ``with``.
 
@@ -201,7 +162,7 @@ class Database:
         """Give a key a value.
 
         Args:
-            ttl: how long it lives, from now; None: for ever.
+            ttl: how long it lives, from now; None: without an end.
             await_durable: return when the write is in the log (without a log: in a file). False returns at once; the
                 write becomes durable with `flush`, or soon in the background.
 
@@ -382,13 +343,13 @@ class Database:
     # ---- pinning, restoring and forking
 
     def restore(self, version: str, *, keep_for: timedelta | None = KEEP_FOR) -> Database:
-        """Make an older version the newest one and go on from there: closes this object and opens the database again.
+        """Make an older version the newest one and continue there: closes this object and opens the database again.
 
         Every write so far is made durable first, and stays readable through a checkpoint for `keep_for`.
 
         Args:
             version: a checkpoint's name or id, or a version's number.
-            keep_for: None: for ever.
+            keep_for: None: without an end.
 
         Returns:
             The database, open at the restored version, with the same options. This object is closed, with what was
@@ -530,20 +491,6 @@ class Database:
                 assert writer.commit.fenced is not None
                 raise copy_error(writer.commit.fenced)
             writer.commit.check_untold()
-
-    def __enter__(self) -> Database:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except LakebedError as failure:
-            error.add_note(f"and closing {self.url} failed: {failure}")
 
     def abandon(self) -> None:
         """Be closed, without a lock or a request: in the child of a fork (`lakebed.kv.forked`), and nowhere else."""

@@ -1,7 +1,7 @@
 """The engine under an open database: built from a claim, with what the log holds beyond the files.
 
 Owns: how a claim becomes a tree. Invariants: the tree begins with the very files that the writer's checkpoint pins; the
-rows that only the log holds are in memory before the first read. Does not know: who writes, reads or waits.
+rows that only the log holds are in memory before the first read.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Invariants:
 - A group that cannot be encoded is given up: an empty record takes its id, its rows are taken back, and its writers get
   the reason. Groups behind it continue, unless one has a conditional write, whose condition may depend on those rows.
 
-Locks: all state is guarded by the tree's lock, which no store call happens under. Does not know: files, manifests.
+Locks: all state is guarded by the tree's lock, which no store call happens under.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owns: the folder and file names (on disk: DO NOT CHANGE). Paths are relative to 
 
 Invariants: numbers are padded to 20 digits, so that the order of names is the order of numbers. Each ``parse_``
 function answers None for a path that is not of its kind, so a database nested below ours, or a stranger's file, is
-never taken for our own. Does not know: what is inside any object.
+never taken for our own.
 """
 
 from __future__ import annotations

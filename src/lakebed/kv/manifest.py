@@ -94,7 +94,7 @@ def decode_manifest(body: Buffer, *, path: str) -> DecodedManifest:
     start, stated = bytes(view[: len(_BEFORE)]), bytes(view[len(_BEFORE) : _CHECKSUM_END])
     quote = bytes(view[_CHECKSUM_END : _CHECKSUM_END + 1])
     if start != _BEFORE or quote != b'"':
-        raise Corruption(f"{path} is no manifest: it does not begin with its checksum", path=path, offset=0)
+        raise Corruption(f"{path} is not a manifest: it does not begin with its checksum", path=path, offset=0)
     actual = _checksum(view[_CHECKSUM_END + 1 :])
     if stated != actual:
         raise Corruption(
@@ -115,7 +115,7 @@ def decode_manifest(body: Buffer, *, path: str) -> DecodedManifest:
                 path=path,
                 field=unknown[1],
             ) from error
-        raise Corruption(f"{path} is no manifest: {error}", path=path, offset=_CHECKSUM_END + 1) from error
+        raise Corruption(f"{path} is not a manifest: {error}", path=path, offset=_CHECKSUM_END + 1) from error
     _check_known(envelope, path=path)
     return DecodedManifest(envelope.manifest, envelope.min_writer)
 

@@ -9,8 +9,6 @@ Invariants:
 - A change is a pure function of a manifest that checks its preconditions: after a lost race it is called again, with
   the newest. A lost reply is resolved by the log: the change happened once, or the error says that it is not known.
 - What is passed by the boundary is never written again (`raise_boundary`, before a collector deletes manifests).
-
-Does not know: what a manifest means, or which of them may go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Opening by URL: a database to write and read, a clone of another, a reader.
 
 Owns: the way from a URL to a location, and `open_database`, `open_from_checkpoint`, `open_reader`, which `lakebed.kv`
-has as ``open``, ``open_from_checkpoint`` and ``open_reader``. Does not know: what opening does.
+has as ``open``, ``open_from_checkpoint`` and ``open_reader``.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lif
 def keep_pin(
     location: DatabaseLocation, pin: str, *, lifetime: timedelta | None, must_be_open: bool
 ) -> Checkpoint | None:
-    """Extend a pin of ours by `lifetime` from now, or for ever (None); a permanent one stays so.
+    """Extend a pin of ours by `lifetime` from now, or make it permanent (None); a permanent one stays so.
 
     Args:
         must_be_open: for the parent: once it is destroyed nothing may be refreshed, so the pin is removed instead.

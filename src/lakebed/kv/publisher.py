@@ -12,8 +12,6 @@ Invariants:
   id minted here before. A compaction's files come after its job's `start_id`, which is in a manifest before the first
   of them is written.
 - The writer's checkpoint moves with every change of the files it shows; `CheckpointRefs` knows the older ones in use.
-
-Does not know: what a file holds, when to flush or compact.
 """
 
 from __future__ import annotations

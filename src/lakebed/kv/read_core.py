@@ -31,8 +31,11 @@ class ViewSource(Protocol):
         ...
 
     def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
-        """Give the rows of a view lazily. `read_lazily`, unless a scan can move on to another version."""
-        ...
+        """Give the rows of a view lazily, with explained errors."""
+        try:  # a generator's arguments live as long as the generator: that keeps `pin`
+            yield from rows_of(view)
+        except LakebedError as error:
+            raise_explained(self, error)
 
 
 def raise_explained(source: ViewSource, error: LakebedError) -> NoReturn:
@@ -43,17 +46,7 @@ def raise_explained(source: ViewSource, error: LakebedError) -> NoReturn:
     raise explained from error
 
 
-def read_lazily(
-    source: ViewSource, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]
-) -> Iterator[T]:  # a generator's arguments live as long as the generator: that keeps `pin`
-    """Give the rows of a view, with explained errors."""
-    try:
-        yield from rows_of(view)
-    except LakebedError as error:
-        raise_explained(source, error)
-
-
-class FixedView:
+class FixedView(ViewSource):
     """A `ViewSource` of one view, until it is closed.
 
     Args:
@@ -73,19 +66,13 @@ class FixedView:
         return self._pinned is not None
 
     def pinned_view(self) -> tuple[View, object]:
-        """Raises `Closed`."""
         pinned = self._pinned
         if pinned is None:
             raise Closed(self._closed)
         return pinned
 
     def explain(self, error: LakebedError) -> LakebedError:
-        """As the writer."""
         return self._writer.explain(error)
-
-    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
-        """As `read_lazily`."""
-        return read_lazily(self, view, pin, rows_of)
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key that was checked; None if it has none."""
@@ -100,10 +87,8 @@ class FixedView:
         self._pinned = None
 
 
-class ReadCore:
-    """Reads of more than one key over a source of views. Stateless."""
-
-    __slots__ = ("_source",)
+class ReadVerbs:
+    """Reads of more than one key over a source of views: verbs of databases, snapshots, transactions and readers."""
 
     def __init__(self, source: ViewSource) -> None:
         self._source = source
@@ -127,18 +112,20 @@ class ReadCore:
         finally:
             del pin
 
-    def scan(self, start: bytes | None, end: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of ``[start, end)`` as they are now, ascending or (`reverse`) descending.
 
         The files that it reads stay until it ends, is closed, or is no longer referenced. Raises `InvalidRequest`.
         """
-        return self.scan_bounds(check_range(start, end), reverse=reverse)
+        return self._scan(check_range(start, end), reverse=reverse)
 
-    def scan_prefix(self, prefix: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values of all keys that begin with `prefix`. Otherwise as `scan`."""
-        return self.scan_bounds(check_prefix(prefix), reverse=reverse)
+        return self._scan(check_prefix(prefix), reverse=reverse)
 
-    def scan_bounds(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """As `scan`, of a range that was checked."""
         view, pin = self._source.pinned_view()
         if bounds is None:
@@ -146,7 +133,12 @@ class ReadCore:
         return self._source.read(view, pin, lambda view: view.scan(*bounds, reverse=reverse))
 
     def scan_arrow(
-        self, start: bytes | None, end: bytes | None, *, prefix: bytes | None, columns: Sequence[str]
+        self,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] = ("key", "value"),
     ) -> pa.RecordBatchReader:
         """Rows of ``[start, end)``, or of a prefix, as Arrow batches in the order of the keys: the fastest way.
 

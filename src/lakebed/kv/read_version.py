@@ -10,8 +10,6 @@ Invariants:
 - The checkpoint that is shown is never removed: it becomes an older one when a newer version was acquired, and goes
   with a later update.
 - An own checkpoint that is gone or expired pins nothing any more: a new one is made from the newest manifest.
-
-Does not know: rows, views, threads.
 """
 
 from __future__ import annotations

@@ -5,18 +5,16 @@ Owns: the documented interface, the options, and the thread that polls. The stat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
 
-import pyarrow as pa
-
+from lakebed.closing import Closing
 from lakebed.errors import Closed, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.model import Checkpoint, Manifest
 from lakebed.kv.options import ReaderOptions
-from lakebed.kv.read_core import ReadCore
+from lakebed.kv.read_core import ReadVerbs
 from lakebed.kv.read_version import (
     CheckpointSource,
     LatestSource,
@@ -58,14 +56,14 @@ def check_reader_options(options: ReaderOptions) -> None:
         )
 
 
-class DatabaseReader:
+class DatabaseReader(ReadVerbs, Closing):
     """A database, to read. Made by `open`; closed by `close` or ``with``, so that its checkpoint goes. Thread-safe."""
 
     def __init__(self, location: DatabaseLocation, source: ReadVersionSource, *, options: ReaderOptions) -> None:
         self._location = location
         self._options = options
         self._core = ReaderCore(location, source, options=options)
-        self._reads = ReadCore(self._core)
+        super().__init__(self._core)
         self._woken = location.environment.runtime.condition()
         self._is_closed = False
         self._join: Callable[[], None] | None = None
@@ -149,7 +147,7 @@ class DatabaseReader:
 
     @property
     def poll_error(self) -> LakebedError | None:
-        """Why the last poll in the background failed; None if it did not. Reads go on while the checkpoint lives."""
+        """Why the last poll in the background failed; None if it did not. Reads continue while the checkpoint lives."""
         return self._poll_error
 
     def __repr__(self) -> str:
@@ -175,27 +173,6 @@ class DatabaseReader:
         Cost: neighbouring blocks are read together.
         """
         return self._core.get_many(keys)
-
-    def scan(
-        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """As `Database.scan`."""
-        return self._reads.scan(start, end, reverse=reverse)
-
-    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As `Database.scan_prefix`."""
-        return self._reads.scan_prefix(prefix, reverse=reverse)
-
-    def scan_arrow(
-        self,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        *,
-        prefix: bytes | None = None,
-        columns: Sequence[str] = ("key", "value"),
-    ) -> pa.RecordBatchReader:
-        """As `Database.scan_arrow`."""
-        return self._reads.scan_arrow(start, end, prefix=prefix, columns=columns)
 
     # ---- news
 
@@ -252,11 +229,3 @@ class DatabaseReader:
                 raise
         except NotFound:
             return  # the database is gone, and our checkpoint with it
-
-    def __enter__(self) -> DatabaseReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

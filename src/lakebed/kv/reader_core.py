@@ -11,8 +11,6 @@ Invariants:
 - A reader whose checkpoint has expired makes a new one before it answers, or raises. Files are written once, so what a
   scan still reads after that is right; what is gone raises, and no answer comes from part of a version.
 - One thread looks for news at a time; readers wait for it only if files that they read are gone.
-
-Does not know: how to write; only the reader's own checkpoint changes, through the source.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from lakebed.kv.layout import sst_path
 from lakebed.kv.locations import Locations
 from lakebed.kv.model import ExternalDatabase, Manifest
 from lakebed.kv.options import ReaderOptions
-from lakebed.kv.read_core import ReadCore, raise_explained
+from lakebed.kv.read_core import ReadVerbs, ViewSource, raise_explained
 from lakebed.kv.read_version import PinnedVersion, ReadVersionSource
 from lakebed.kv.tail import LOG_MOVED, LogTail
 from lakebed.lsm.cache import BlockCache, shared_cache
@@ -54,7 +52,7 @@ class ShownVersion:
     view: View
 
 
-class ReaderCore:
+class ReaderCore(ViewSource):
     """The shown version of one reader. Thread-safe.
 
     Args:
@@ -72,7 +70,7 @@ class ReaderCore:
         self._tail = LogTail(location, table_bytes_max=options.max_memtable_bytes)
         self._polling = runtime.lock()
         self._files: tuple[tuple[ExternalDatabase, ...], FileStore] | None = None
-        self._reads = ReadCore(self)
+        self._reads = ReadVerbs(self)
         self.shown: ShownVersion | None = None
         """None: nothing was read yet, or it is closed."""
 

@@ -7,8 +7,8 @@ Invariants:
 - Candidates were listed **before** the newest manifest was read: what is uploaded later is not one.
 - A file goes when neither *the* manifest nor a pinned one names it, and no process can publish it any more: its id is
   not above `newest_l0_id` (writers publish in the order of ids), and below the start of every job under way.
-- A log object goes when its rows are in files of *the* manifest, and it is in no pinned version's tail. Fences stay for
-  ever: each is the only thing that refuses the create which a sleeping writer still has in flight.
+- A log object goes when its rows are in files of *the* manifest, and it is in no pinned version's tail. Fences are
+  never deleted: each is the only thing that refuses the create which a sleeping writer still has in flight.
 - A manifest goes when it is not the newest, no checkpoint pins it, and `readable_since` has passed it, so that it
   cannot be pinned any more.
 - A pinned manifest that is missing protects everything that was there when its checkpoint was made.
@@ -221,7 +221,7 @@ def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, strangers
 
     Returns:
         A plan in the order files, logs, manifests. The newest manifest and the fences stay, so that no sleeping writer
-        can go on here; so do markers of the boundary, which `found` does not hold.
+        can continue here; so do markers of the boundary, which `found` does not hold.
     """
     doomed: list[Deletable] = []
     kept: Counter[str] = Counter()

@@ -9,8 +9,6 @@ Invariants:
 - A table begins where sequences jump (after rows that were never durable), and where the one before is full; each knows
   the last log id that it covers.
 - At most `READ_AHEAD_BYTES` of records are under way at once, or one record that is larger.
-
-Does not know: the file set, or who reads.
 """
 
 from __future__ import annotations
@@ -43,23 +41,18 @@ def replay(
     *,
     through: int,
     table_bytes_max: int,
-    after: int | None = None,
-    into: Memtable | None = None,
     epoch: int | None = None,
 ) -> list[Memtable]:
-    """The rows of the log in ``(after, through]``, as memtables.
+    """The rows of the log behind the manifest's `replay_after_wal_id` up to `through`, as memtables.
 
     Args:
         manifest: the version that is read, for what it needs of the log.
         through: the last id; a writer's own fence, or what a reader saw last.
-        after: the id before the first; None: the manifest's `replay_after_wal_id`.
         table_bytes_max: a table that reached it is followed by another one.
-        into: a table that is filled on, under whatever lock its readers need; it is the first of the result.
         epoch: of the writer that recovers; it learns that a newer one was faster. None: of a reader.
 
     Returns:
         Tables, oldest first; each one's `last_wal_id` is the last id that it covers, that of the last one is `through`.
-        Without rows: `into` alone, or nothing.
 
     Raises:
         Corruption: a record that the version needs is missing (``wal_id``) or damaged.
@@ -68,9 +61,8 @@ def replay(
         UnsupportedFormat: a record of a newer lakebed.
     Cost: 1 LIST a thousand ids and 1 GET a record with rows, several at once; 1 LIST + 1 GET when one is missing.
     """
-    after = manifest.replay_after_wal_id if after is None else after
-    tables = [] if into is None else [into]
-    for record in read_records(location, manifest, after=after, through=through, epoch=epoch):
+    tables: list[Memtable] = []
+    for record in read_records(location, manifest, after=manifest.replay_after_wal_id, through=through, epoch=epoch):
         assert record.rows is not None
         _check_order(tables, record)
         table = tables[-1] if tables else None
@@ -101,13 +93,9 @@ def fill(table: Memtable, rows: pa.RecordBatch) -> None:
     table.extend(
         keys_of(keys),
         keys_of(values),
-        None if not _has_other_kinds(kinds) else kinds.to_pylist(),
+        kinds.to_pylist() if (kinds.to_numpy() != int(Kind.PUT)).any() else None,
         None if expires.null_count == len(expires) else expires.to_pylist(),
     )
-
-
-def _has_other_kinds(kinds: pa.Array) -> bool:
-    return bool((kinds.to_numpy() != int(Kind.PUT)).any())
 
 
 def read_records(

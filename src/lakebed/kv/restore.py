@@ -8,7 +8,7 @@ Invariants:
 - The wanted version cannot be collected meanwhile: the same update pins it once more, as the new epoch's writer, so
   that a crash leaves nothing which the next writer does not remove.
 - A crash leaves the old state or the new one: files of level 0 are only named by the last update. Sequences, log ids
-  and file ids go on from the larger of both states.
+  and file ids continue from the larger of both states.
 
 Does not know: how the log is fenced (`claim`) or replayed (`recovery`). Source: the design page, "Clones".
 """
@@ -68,15 +68,13 @@ def restore(
     *,
     keep_for: timedelta | None = KEEP_FOR,
     take_over: bool = False,
-    options: DatabaseOptions | None = None,
 ) -> Restored:
     """Make a checkpoint's version the newest. Writers and compactors are fenced; open the database again to write.
 
     Args:
         checkpoint: a live one, by id or name; it stays.
-        keep_for: lifetime of a checkpoint of the present; None: for ever.
+        keep_for: lifetime of a checkpoint of the present; None: without an end.
         take_over: also under a living lease of another owner.
-        options: block and filter sizes of the files that the log's tail is put into.
 
     Raises:
         InvalidRequest: kind ``invalid_db_state``; the checkpoint is unknown or has expired, or the database is
@@ -88,7 +86,6 @@ def restore(
     Cost: a claim, 2 updates, 1 LIST and at most 2 GET; with a log's tail 1 GET an object and 1 PUT a file of it.
     """
     keep_ms = lifetime_in_ms(keep_for)
-    options = options or DatabaseOptions()
     newest = check_open(ManifestLog(location).latest(), location.url)
     wanted_id = find_checkpoint(newest, checkpoint, now_ms=location.environment.clock.now_ms(), url=location.url).id
     claim = claim_all(location, take_over=take_over)
@@ -97,7 +94,7 @@ def restore(
         pinned = _pin_both(location, claim, wanted_id, present_id=present_id, hold_id=hold_id, keep_ms=keep_ms)
         wanted = _load_wanted(claim.log, pinned, hold_id)
         sequence = _last_sequence(location, claim.manifest, claim.fence_id)
-        files, last_sequence = _flush_tail(location, claim, wanted, after_id=pinned.newest_l0_id, options=options)
+        files, last_sequence = _flush_tail(location, claim, wanted, after_id=pinned.newest_l0_id)
         sequence = max(sequence, wanted.last_sequence, last_sequence)
         restored = _publish(location, claim, wanted, files, sequence=sequence, hold_id=hold_id)
     present = next(one for one in pinned.checkpoints if one.id == present_id)
@@ -166,11 +163,12 @@ def _last_sequence(location: DatabaseLocation, manifest: Manifest, fence_id: int
 
 
 def _flush_tail(
-    location: DatabaseLocation, claim: Claim, wanted: Manifest, *, after_id: str, options: DatabaseOptions
+    location: DatabaseLocation, claim: Claim, wanted: Manifest, *, after_id: str
 ) -> tuple[list[FileMeta], int]:
     """The rows of the wanted version's log, as files, newest first; and the last sequence among them."""
     if wanted.wal_id_last_seen <= wanted.replay_after_wal_id:
         return [], 0
+    options = DatabaseOptions()
     tables = replay(location, wanted, through=wanted.wal_id_last_seen, table_bytes_max=options.l0_sst_bytes)
     files = FileStore(
         location.store,

@@ -9,8 +9,6 @@ Invariants:
   before the record could exist, and may have restored another state before that.
 - No row of a record at or below ``replay_after_wal_id`` stays in a table: the files have it, or a restore undid it.
 - Tables are replaced, never cut: an older view keeps the older tables.
-
-Does not know: files, checkpoints, when to look.
 """
 
 from __future__ import annotations

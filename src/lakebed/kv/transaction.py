@@ -25,7 +25,7 @@ import pyarrow as pa
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.kv.batch import check_batch_size, lifetime_ms
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
-from lakebed.kv.read_core import FixedView, ReadCore
+from lakebed.kv.read_core import FixedView, ReadVerbs
 from lakebed.kv.writer import WriterCore
 from lakebed.lsm.model import Kind, check_key, check_value
 
@@ -42,16 +42,16 @@ class _Write(NamedTuple):
     lifetime_ms: int | None
 
 
-class Transaction:
+class Transaction(ReadVerbs):
     """Made by `Database.transaction`. In a ``with`` it commits at the end of the block, and rolls back on an exception.
 
     Not thread-safe: one thread uses it. One that is abandoned without an end is rolled back.
     """
 
     def __init__(self, writer: WriterCore, fixed: FixedView, *, isolation: Isolation, await_durable: bool) -> None:
+        super().__init__(fixed)
         self._writer = writer
         self._fixed = fixed
-        self._reads = ReadCore(fixed)
         self._await_durable = await_durable
         self._serializable = isolation == "serializable"
         self._writes: dict[bytes, list[_Write]] = {}
@@ -98,7 +98,7 @@ class Transaction:
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """The values of many keys, in the order asked; None where there is none. Raises as `get`."""
         wanted = keys if isinstance(keys, bytes | str) else list(keys)  # one key instead of several is refused below
-        found = self._reads.get_many(wanted)
+        found = super().get_many(wanted)
         for i, key in enumerate(wanted):
             assert isinstance(key, bytes)
             own = self._writes.get(key)
@@ -115,18 +115,9 @@ class Transaction:
         operands = [write.value for write in own if write.value is not None]
         return self._writer.required_operator().combine(key, below, operands) if operands else below
 
-    def scan(
-        self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """As `Database.scan`, with the writes that this transaction had made when it was called."""
-        return self._scan(check_range(start, end), reverse)
-
-    def scan_prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """As `Database.scan_prefix`, with the writes that this transaction had made when it was called."""
-        return self._scan(check_prefix(prefix), reverse)
-
-    def _scan(self, bounds: Bounds | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        below = self._reads.scan_bounds(bounds, reverse=reverse)
+    def _scan(self, bounds: Bounds | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        """With the writes that this transaction had made when it was called."""
+        below = super()._scan(bounds, reverse=reverse)
         if bounds is None:
             return below
         if self._serializable:
@@ -168,15 +159,15 @@ class Transaction:
         if bounds is None or not any(_covers(bounds, key) for key in self._writes):
             if bounds is not None and self._serializable:
                 self._read_ranges.append(bounds)
-            return self._reads.scan_arrow(start, end, prefix=prefix, columns=columns)
+            return super().scan_arrow(start, end, prefix=prefix, columns=columns)
         # This checks the arguments, too.
-        schema = self._reads.scan_arrow(start, end, prefix=prefix, columns=columns).schema
+        schema = super().scan_arrow(start, end, prefix=prefix, columns=columns).schema
         if not set(columns) <= {"key", "value"}:
             raise InvalidRequest(
                 "Rows that a transaction has not committed yet have no sequence and no end: ask for key and value.",
                 kind="unknown_column",
             )
-        return pa.RecordBatchReader.from_batches(schema, _batched(self._scan(bounds, False), schema))
+        return pa.RecordBatchReader.from_batches(schema, _batched(self._scan(bounds, reverse=False), schema))
 
     # ---- the end
 

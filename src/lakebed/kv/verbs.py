@@ -188,7 +188,7 @@ class DatabaseVerbs:
 
         Args:
             version: a checkpoint's name or id, or the number of a version that no collection has passed.
-            lifetime_ms: None: for ever.
+            lifetime_ms: None: without an end.
 
         Raises:
             AlreadyExists: a live checkpoint bears the name.
@@ -303,7 +303,7 @@ class DatabaseVerbs:
 
         Args:
             version: a checkpoint's name or id, or a version's number.
-            keep_for: None: for ever.
+            keep_for: None: without an end.
             take_over: also under a living writer, which is fenced.
 
         Raises:

@@ -7,8 +7,6 @@ Invariants:
   first of them (`Manifest.content_since`), so it stays while checkpoints, epochs and jobs come and go. Any manifest of
   the row can be read in its place, and the first may be collected before the last.
 - Readable is what no collection has passed (`Manifest.readable_since`) or what a live checkpoint pins.
-
-Does not know: how anything is pinned, read or deleted.
 """
 
 from __future__ import annotations

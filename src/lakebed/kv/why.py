@@ -1,8 +1,7 @@
 """Why an object of a database is still here: who needs it, or when it may go. Reads only.
 
 Owns: `why`. The answer follows the collector's rules (`lakebed.kv.reclaim`): the newest version and those that live
-checkpoints pin name files and a stretch of the log; fences, markers and the lease stay. Does not know: how anything is
-deleted.
+checkpoints pin name files and a stretch of the log; fences, markers and the lease stay.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class _Question:
         if is_current or needing:
             return self._needed(is_current, needing)
         if self.location.store.head(self.path).size_bytes == FENCE_BYTES:
-            return self.kept("it is a fence, which keeps an older writer out for ever")
+            return self.kept("it is a fence, which is never deleted: it keeps an older writer out")
         return self._free(f"its rows are in files since version {self.newest.manifest_id} at the latest")
 
     def manifest(self, manifest_id: int) -> Explanation:

@@ -17,7 +17,7 @@ documented interface (`Database`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ from lakebed.kv.engine import Engine
 from lakebed.kv.group_commit import GroupCommit, LogGroups, Unencodable, copy_error
 from lakebed.kv.model import Manifest
 from lakebed.kv.options import DatabaseOptions
-from lakebed.kv.read_core import read_lazily
+from lakebed.kv.read_core import ViewSource
 from lakebed.log import logger
 from lakebed.lsm.memtable import ROW_OVERHEAD_BYTES
 from lakebed.lsm.operators import MergeOperator
@@ -63,7 +63,7 @@ class HistoryUser(Protocol):
         ...
 
 
-class WriterCore:
+class WriterCore(ViewSource):
     """An open database without its verbs. Thread-safe.
 
     Args:
@@ -149,10 +149,6 @@ class WriterCore:
             ref = self.engine.refs.of(view.file_set)
             if ref is not None:
                 return view, ref
-
-    def read(self, view: View, pin: object, rows_of: Callable[[View], Iterable[T]]) -> Iterator[T]:
-        """As `read_lazily`."""
-        return read_lazily(self, view, pin, rows_of)
 
     # ---- writing
 

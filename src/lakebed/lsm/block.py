@@ -7,7 +7,6 @@ is immutable, and so is its batch, of which slices are views.
 The message is compressed as a whole, not column by column as Arrow would: one call and one allocation instead of eight.
 Finding bisects over the offsets of the keys: only rows that are returned become Python objects. The second search of a
 block makes an object of every sixteenth key, and later ones bisect over those first.
-Does not know: files, indexes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ setting is not kept; files are immutable, so a cached block is never stale. A ca
 the generation in which it was read, and rows read before the last `discard` are refused.
 
 Reads take no lock: one lookup in a dictionary is atomic, a value is never changed once it is in, and a lost mark
-that it was used does no harm. Changes are made under a lock. Does not know: how to read or decode.
+that it was used does no harm. Changes are made under a lock.
 """
 
 from __future__ import annotations

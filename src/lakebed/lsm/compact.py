@@ -5,15 +5,13 @@ Owns: which parts of a task need no rewriting, the reading ahead, and where outp
 A file whose keys overlap with no other input is taken over as it is, when nothing would be gained by writing it anew:
 it is large enough, and it holds nothing that the output may drop. So a load in the order of keys is never rewritten.
 Files of a task that says `rewrite`, and all files while history is kept, are written anew. A file that is taken over
-keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew only the rows below the ceiling go on.
+keeps its ceiling (`FileMeta.through_sequence`); of one that is written anew only the rows below the ceiling are kept.
 
 Invariants:
 - Outputs are cut between keys: all versions of a key are in one file.
 - Memory: `READ_AHEAD_BYTES` of encoded blocks over all sources, a few times `WINDOW_BYTES`, twice one encoded output
   file, and nothing that grows with the inputs. What Arrow has freed goes back to the system after each file.
 - Nothing is published here, and no input is touched: a compaction that fails leaves files that no version names.
-
-Does not know: manifests, jobs, who else compacts.
 """
 
 from __future__ import annotations

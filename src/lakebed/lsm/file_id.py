@@ -2,7 +2,7 @@
 
 Owns: the 26 letters (Crockford's base 32: 48 bits of Unix milliseconds, then 80 random bits) and the order in which a
 process mints them. Invariants: an id is greater than the one it was minted after, whatever the clock does; the order
-of texts is the order of numbers. Does not know: files.
+of texts is the order of numbers.
 """
 
 from __future__ import annotations

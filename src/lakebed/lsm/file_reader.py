@@ -3,11 +3,9 @@
 Invariants:
 - A row above the file's ceiling (`FileMeta.through_sequence`) is never returned.
 - Opening costs one ranged GET of the tail, when something is first asked that needs it. A key costs at most one GET of
-  one block (a second one for a key whose versions go on in the next block), none when the filter says no.
+  one block (a second one for a key whose versions continue in the next block), none when the filter says no.
 - Tail and blocks are kept in the cache alone, so its bound holds.
 - Files are immutable: any number of threads may read.
-
-Does not know: other files; what is visible.
 """
 
 from __future__ import annotations

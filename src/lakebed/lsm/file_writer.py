@@ -2,7 +2,6 @@
 
 Invariants: nothing is in the store before `finish`, and then the whole file is, durably, or nothing; a block has at
 most `block_bytes` before compression, or one row. A file is formed in memory, which files of at most 128 MiB allow.
-Does not know: whose file it is, and when a file is full.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The files of one store: where new ones go, where each is read, and handles to read them with.
 
-Owns: the way from a file's id to its place, which may be in another database. Does not know: which files make up a
-version.
+Owns: the way from a file's id to its place, which may be in another database.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A memtable becomes a file of level 0.
 
 Invariants: one memtable, one file, however large; the file keeps what `compacted` keeps when something older may lie
-below, so tombstones stay. Does not know: when, and who publishes it.
+below, so tombstones stay.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ files are detected.
 Invariants: every byte of a file lies under exactly one checksum (a block's stands in the index, a section's in the
 footer, the footer's in the trailer); checksums are xxh3-64 seeded with the place where the bytes begin, so right bytes
 in the wrong place are wrong; parts follow each other without a gap. Whatever is wrong is `Corruption` with path and
-offset, or `UnsupportedFormat`. Does not know: stores, caches.
+offset, or `UnsupportedFormat`.
 """
 
 from __future__ import annotations

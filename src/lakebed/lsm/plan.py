@@ -8,8 +8,6 @@ Bounds, with k = `run_compaction_count` (a property test holds them):
   (k - 1) x (1 + log2(largest / smallest run)) runs: of any k neighbours one is more than twice the largest before it.
 - Write amplification: a row is rewritten about once a tier, and tiers grow by k: 1 + log_k(database / memtable).
 - Garbage: when the tombstones above the oldest run are half as many as its rows, everything is merged.
-
-Does not know: keys, contents, time, who publishes.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Owns: sorting by that order, and finding a key in a sorted column. Invariants: t
 (prefixes of one another, trailing zero bytes, any length); numbers of 8 bytes are only a faster way to it.
 
 How: a window of bytes of every key becomes an unsigned number, the numbers are sorted, and only rows that are still
-equal go on with the next bytes behind their group's number, until lengths and at last sequences decide. Bytes that all
-keys have in common are skipped first.
+equal continue with the next bytes behind their group's number, until lengths and at last sequences decide. Bytes that
+all keys have in common are skipped first.
 """
 
 from __future__ import annotations

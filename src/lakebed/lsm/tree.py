@@ -19,8 +19,6 @@ Invariants:
   its rows hide the cache. A set of unknown origin empties the cache in the same way. Compaction changes no value.
 - A read looks through the active memtable, the waiting ones, cache and files in this order, while rows only ever move
   in that direction: it misses none that was written before it began.
-
-Does not know: logs, manifests, pins; what a token means.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ Invariants:
   certainly had no effect. An unclear create-only put is `OutcomeUnknown` at once: only its caller can find out whose
   the object is (`lakebed.objects.numbered_log`, `lakebed.objects.create_once`).
 - Waits come from the injected clock, their jitter from the injected generator.
-
-Does not know: vendors.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class _Shared:
     elsewhere: Callable[[str], ObjectStore] | None
 
 
-class AccountedStore:
+class AccountedStore(ObjectStore):
     """`ObjectStore` over a `Driver`; created by `open_store`, or directly over a driver.
 
     Args:
@@ -162,7 +160,6 @@ class AccountedStore:
         return False
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        """See `ObjectStore.get`."""
         full = self._full(path)
         if byte_range is not None:
             _check_range(byte_range, path)
@@ -173,7 +170,6 @@ class AccountedStore:
         return self._read("get", lambda: driver.get(full, byte_range), _length, size_bytes, path=full)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """See `ObjectStore.get_ranges`."""
         full = self._full(path)
         for byte_range in ranges:
             _check_range(byte_range, path)
@@ -188,12 +184,10 @@ class AccountedStore:
         return [_part(merged, bodies, byte_range) for byte_range in ranges]
 
     def head(self, path: str) -> ObjectMeta:
-        """See `ObjectStore.head`."""
         full, driver = self._full(path), self._driver
         return self._shown(self._read("head", lambda: driver.head(full), _nothing, path=full))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        """See `ObjectStore.put`."""
         full, view, driver = self._full(path), byte_view(body), self._driver
         size_bytes = view.nbytes
         sync = durable and self._shared.durable
@@ -218,7 +212,6 @@ class AccountedStore:
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
-        """See `ObjectStore.put_stream`."""
         full = self._full(path)
         taken = take_first(chunks, bytes_max=self._shared.limits.upload_part_bytes)
         if isinstance(taken, bytearray):
@@ -283,11 +276,9 @@ class AccountedStore:
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
-        """See `ObjectStore.get_stream`."""
         return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """See `ObjectStore.list`."""
         folder = join_path(self._folder, check_folder(prefix))
         after = None if start_after is None else self._full(start_after)
         return self._pages(folder, after)
@@ -307,11 +298,11 @@ class AccountedStore:
                 pages = None
                 raise
 
-        # A full last page is followed by an empty one without a request: the page before was marked as the last.
-        requests_of: Callable[[Sequence[ObjectMeta] | None], int] = _one
+        empty_count = 1  # later an empty page comes without a request: the page before was marked as the last
         while True:
-            page = self._call("list", take, _nothing, repeatable=True, requests_of=requests_of)
-            requests_of = _one_unless_empty
+            count = partial(_page_requests, empty_count=empty_count)
+            page = self._call("list", take, _nothing, repeatable=True, requests_of=count)
+            empty_count = 0
             if not page:
                 return
             yield from map(self._shown, page)
@@ -320,7 +311,6 @@ class AccountedStore:
                 return
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
-        """See `ObjectStore.list_with_delimiter`."""
         folder, driver = join_path(self._folder, check_folder(prefix)), self._driver
         page_count = self._shared.limits.list_page_count
         found = self._call(
@@ -336,13 +326,11 @@ class AccountedStore:
         return Listing(tuple(map(self._shown, found.objects)), tuple(name[skip:] for name in found.folders))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.delete`."""
         driver, durable, remaining = self._driver, self._shared.durable, map(self._full, paths)
         while batch := list(islice(remaining, driver.delete_batch_count_max)):
             self._read("delete", partial(driver.delete, batch, durable=durable), _nothing)
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
-        """See `ObjectStore.copy`."""
         full_source, full_target, driver = self._full(source), self._full(target), self._driver
         if create_only and driver.is_remote:
             self.put(target, self.get(source), create_only=True)
@@ -356,23 +344,19 @@ class AccountedStore:
         )
 
     def sync(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.sync`."""
         full = [self._full(path) for path in paths]
         if self._shared.durable and full:
             self._driver.sync(full)
 
     def url(self, path: str) -> str:
-        """See `ObjectStore.url`."""
         return self._driver.url(self._full(path))
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
-        """See `ObjectStore.signed_url`."""
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
         return self._driver.signed_url(self._full(path), expires_in_s=expires_in_s, method=method)
 
     def sub(self, prefix: str) -> AccountedStore:
-        """See `ObjectStore.sub`."""
         view = AccountedStore.__new__(AccountedStore)
         view._shared = self._shared
         view._driver = self._driver
@@ -380,7 +364,6 @@ class AccountedStore:
         return view
 
     def count(self) -> AbstractContextManager[RequestCounts]:
-        """See `ObjectStore.count`."""
         return self._shared.counter.count(self._folder)
 
     def _full(self, path: str) -> str:
@@ -473,12 +456,8 @@ def _reopened(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
     return store.sub(folder) if folder else store
 
 
-def _one(_: object) -> int:
-    return 1
-
-
-def _one_unless_empty(page: Sequence[object] | None) -> int:
-    return 1 if page else 0
+def _page_requests(page: Sequence[object] | None, *, empty_count: int) -> int:
+    return 1 if page else empty_count
 
 
 def _nothing(_: object) -> tuple[int, int]:

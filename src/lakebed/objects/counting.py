@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from lakebed.log import logger
-from lakebed.metrics import Registry, counting_lock, default_registry
+from lakebed.metrics import counting_lock, default_registry
 from lakebed.objects.port import RequestCounts
 
 Kind = Literal["get", "head", "put", "list", "delete", "copy"]
@@ -23,25 +23,25 @@ _LOG: Final = logger("objects")
 class RequestCounter:
     """Counts the requests of one opened store and of all views of it."""
 
-    def __init__(self, label: str, *, registry: Registry = default_registry) -> None:
+    def __init__(self, label: str) -> None:
         self._lock = counting_lock()
         self._open: tuple[tuple[str, RequestCounts], ...] = ()
         self._label = label
-        self._requests = registry.counter(
+        self._requests = default_registry.counter(
             "lakebed_store_requests_total", help_text="Requests to object stores.", label_names=_LABELS
         )
-        self._errors = registry.counter(
+        self._errors = default_registry.counter(
             "lakebed_store_errors_total",
             help_text="Calls that the store did not answer, or refused.",
             label_names=_LABELS,
         )
-        self._retries = registry.counter(
+        self._retries = default_registry.counter(
             "lakebed_store_retries_total", help_text="Requests that were tried again.", label_names=_LABELS
         )
-        self._bytes = registry.counter(
+        self._bytes = default_registry.counter(
             "lakebed_store_bytes_total", help_text="Bytes of bodies, by direction.", label_names=("store", "direction")
         )
-        self._seconds = registry.histogram(
+        self._seconds = default_registry.histogram(
             "lakebed_store_seconds", help_text="Time of one call, its retries included.", label_names=_LABELS
         )
 

@@ -1,7 +1,7 @@
 """Create-only puts whose reply may be lost: retry the same object until its path is taken, then check whose it is.
 
 Invariants: nothing is decided while the path is empty, because an unanswered put may still land after a read that found
-nothing; all tries have the same body, so any of them that lands is ours. Does not know: what the body means.
+nothing; all tries have the same body, so any of them that lands is ours.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ def create_once(
     *,
     environment: Environment,
     is_ours: Callable[[Buffer], bool] | None = None,
-    durable: bool = True,
 ) -> None:
     """Create an object, although replies may be lost.
 
@@ -75,7 +74,7 @@ def create_once(
         if tries:
             _wait_before_retry(environment, tries - 1)
         try:
-            store.put(path, body, create_only=True, durable=durable)
+            store.put(path, body, create_only=True)
         except (Unavailable, OutcomeUnknown) as error:
             if error.kind == "disk_full" and unclear is None:
                 raise

@@ -207,8 +207,8 @@ class NumberedLog:
         except NotFound:
             return None
 
-    def _ids(self, *, start_after: str | None = None) -> list[int]:
-        return [number for number in self._listed(start_after=start_after) if number is not None]
+    def _ids(self) -> list[int]:
+        return [number for number in self._listed() if number is not None]
 
     def _listed(self, *, start_after: str | None = None) -> Iterable[int | None]:
         metas = self._store.list(self._folder, start_after=start_after)

@@ -4,8 +4,6 @@ Invariants:
 - A path is relative, ``/``-separated, without empty, ``.`` or ``..`` segments, without NUL, and encodable as UTF-8.
 - A URL is taken literally, without percent-decoding: ``open_store(store.root_url)`` opens the same store whatever its
   name, and other engines (Hadoop's path class) read URLs the same way.
-
-Does not know: what is stored where.
 """
 
 from __future__ import annotations

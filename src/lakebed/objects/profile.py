@@ -2,8 +2,7 @@
 
 Owns: the wrapper that gives any store the latency and the prices of an object store. Invariants: time passes on the
 injected clock, so a benchmark with a manual clock takes no time and still shows it; requests of parallel calls are
-added up as if made one after another, unless the clock itself runs in parallel. Does not know: current prices; they are
-a setting.
+added up as if made one after another, unless the clock itself runs in parallel.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def bill(counts: RequestCounts, *, profile: StoreProfile = S3_STANDARD) -> Bill:
     return Bill(counts.total, counts.total * profile.request_ms / 1000 + transferred_s, dollars)
 
 
-class ProfiledStore:
+class ProfiledStore(ObjectStore):
     """`ObjectStore` over another one, which sleeps on the injected clock for as long as each request would take.
 
     Args:
@@ -90,70 +89,55 @@ class ProfiledStore:
 
     @property
     def root_url(self) -> str:
-        """See `ObjectStore.root_url`."""
         return self._inner.root_url
 
     @property
     def is_versioned(self) -> bool:
-        """See `ObjectStore.is_versioned`."""
         return self._inner.is_versioned
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
-        """See `ObjectStore.get`."""
         return self._ask(lambda: self._inner.get(path, byte_range=byte_range))
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """See `ObjectStore.get_ranges`."""
         return self._ask(lambda: self._inner.get_ranges(path, ranges))
 
     def head(self, path: str) -> ObjectMeta:
-        """See `ObjectStore.head`."""
         return self._ask(lambda: self._inner.head(path))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
-        """See `ObjectStore.put`."""
         self._ask(lambda: self._inner.put(path, body, create_only=create_only, durable=durable))
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
     ) -> int:
-        """See `ObjectStore.put_stream`."""
         return self._ask(lambda: self._inner.put_stream(path, chunks, create_only=create_only, durable=durable))
 
     def get_stream(
         self, path: str, *, byte_range: ByteRange | None = None, chunk_bytes: int = STREAM_CHUNK_BYTES
     ) -> Iterator[Buffer]:
-        """See `ObjectStore.get_stream`."""
         return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """See `ObjectStore.list`."""
         names = self._inner.list(prefix, start_after=start_after)
         while (meta := self._ask(lambda: next(names, None))) is not None:
             yield meta
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
-        """See `ObjectStore.list_with_delimiter`."""
         return self._ask(lambda: self._inner.list_with_delimiter(prefix))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.delete`."""
         self._ask(lambda: self._inner.delete(paths))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
-        """See `ObjectStore.copy`."""
         self._ask(lambda: self._inner.copy(source, target, create_only=create_only))
 
     def sync(self, paths: Iterable[str]) -> None:
-        """See `ObjectStore.sync`."""
         self._ask(lambda: self._inner.sync(paths))
 
     def url(self, path: str) -> str:
-        """See `ObjectStore.url`."""
         return self._inner.url(path)
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
-        """See `ObjectStore.signed_url`."""
         return self._inner.signed_url(path, expires_in_s=expires_in_s, method=method)
 
     def sub(self, prefix: str) -> Self:
@@ -165,5 +149,4 @@ class ProfiledStore:
         return type(self)(open_elsewhere(self._inner, url), clock=self._clock, profile=self._profile)
 
     def count(self) -> AbstractContextManager[RequestCounts]:
-        """See `ObjectStore.count`."""
         return self._inner.count()

@@ -1,8 +1,7 @@
 """Streams over single requests, for every store.
 
 Owns: how a stream is cut. Invariants: a range is read by one request after another, each when its chunk is asked for,
-so a stream never holds more than one chunk; a short body is recognised before an upload is begun. Does not know:
-vendors, counting.
+so a stream never holds more than one chunk; a short body is recognised before an upload is begun.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns: settings passed to the vendor's client, and the translation of its errors. Invariants: the client retries nothing
 by itself (so that every request is counted and waits come from the injected clock), except the parts of a stream; no
 secret reaches an error: the vendor's text is searched for known signs and not quoted, and in the cause its secrets are
-masked. Does not know: counting, retries, views.
+masked.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class VendorDriver:
         return ObjectMeta(meta["path"][len(self._prefix) :], meta["size"], modified_ms, meta["e_tag"])
 
     def _ask(self, path: str, request: Callable[[], R], *, unclear: bool = False) -> R:
-        if _Threads.are_lost:  # it would wait for ever
+        if _Threads.are_lost:  # it would wait without end
             raise InvalidRequest(
                 f"This process was forked from one that had used a remote store, so it cannot reach {self.root_url}: "
                 "start processes by multiprocessing's 'spawn' or 'forkserver'.",

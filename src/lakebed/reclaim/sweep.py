@@ -6,8 +6,6 @@ Invariants:
   is deleted. A sweeper that `reaches_outside` also deletes the objects that URLs name.
 - A missing object counts as deleted. An error in one batch is reported and the other batches continue; then the sweep
   is not `complete`, and the caller keeps its plan.
-
-Does not know: why an object is unneeded, or what a version is.
 """
 
 from __future__ import annotations

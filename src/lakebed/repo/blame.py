@@ -1,8 +1,7 @@
 """Blame: which commit a path's entry comes from.
 
 Owns: the walk. Invariants: a path is followed into the first parent that has the same entry, by identity; the commit
-where no parent has it is the answer, so a merge is blamed only for what it decided itself. Does not know: how
-metaranges are compared; equal ranges are not read.
+where no parent has it is the answer, so a merge is blamed only for what it decided itself.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 Owns: the writing half of the facade. Invariants: an object's bytes are durable before its path is staged, and a write
 that is known to be refused is refused before they are uploaded; what a call acknowledged is visible to every later call
-until it is overwritten, committed or reset. Does not know: how anything is staged, or how a head moves.
+until it is overwritten, committed or reset.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, Unpack, cast
 
 import pyarrow as pa
 from typing_extensions import Buffer
@@ -31,7 +31,7 @@ from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.imports import ImportObjects
 from lakebed.repo.verbs.merge import Merge
 from lakebed.repo.verbs.message import texts, texts_of
-from lakebed.repo.verbs.pick import CherryPick, Revert
+from lakebed.repo.verbs.pick import CherryPick, PickOptions, Revert
 from lakebed.repo.verbs.rebase import Rebase
 from lakebed.repo.verbs.reset import HardReset, Reset
 from lakebed.repo.verbs.writing import Compact, Copy, Delete, DeleteMany, DeletePrefix, Link
@@ -290,55 +290,17 @@ class Branch(Reference):
             )
         )
 
-    def revert(
-        self,
-        ref: str | Reference,
-        *,
-        parent_number: int | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        committer: str | None = None,
-        strategy: Strategy | None = None,
-        allow_empty: bool = False,
-    ) -> CommitWithId:
+    def revert(self, ref: str | Reference, **options: Unpack[PickOptions]) -> CommitWithId:
         """Undo one commit's changes in a new commit. Arguments and errors as `lakebed.repo.verbs.pick.Revert`."""
-        return self._transport.call(
-            Revert(
-                branch=self._text,
-                ref=str(ref),
-                parent_number=parent_number,
-                message=message,
-                metadata=texts(metadata),
-                committer=committer,
-                strategy=strategy,
-                allow_empty=allow_empty,
-            )
-        )
+        return self._pick(Revert, ref, options)
 
-    def cherry_pick(
-        self,
-        ref: str | Reference,
-        *,
-        parent_number: int | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        committer: str | None = None,
-        strategy: Strategy | None = None,
-        allow_empty: bool = False,
-    ) -> CommitWithId:
+    def cherry_pick(self, ref: str | Reference, **options: Unpack[PickOptions]) -> CommitWithId:
         """Make one commit's changes again here. Arguments and errors as `lakebed.repo.verbs.pick.CherryPick`."""
-        return self._transport.call(
-            CherryPick(
-                branch=self._text,
-                ref=str(ref),
-                parent_number=parent_number,
-                message=message,
-                metadata=texts(metadata),
-                committer=committer,
-                strategy=strategy,
-                allow_empty=allow_empty,
-            )
-        )
+        return self._pick(CherryPick, ref, options)
+
+    def _pick(self, kind: type[Revert | CherryPick], ref: str | Reference, options: PickOptions) -> CommitWithId:
+        fields: dict[str, Any] = {**options, "metadata": texts(options.get("metadata"))}
+        return self._transport.call(kind(branch=self._text, ref=str(ref), **fields))
 
     def rebase(
         self, onto: str | Reference, *, committer: str | None = None, strategy: Strategy | None = None

@@ -37,7 +37,7 @@ from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectM
 from lakebed.objects.streaming import byte_view, stream_ranges
 from lakebed.repo.model import Entry
 from lakebed.repo.staging.listing import Listed
-from lakebed.repo.task_store import ObjectBytes, TaskStore
+from lakebed.repo.task_store import EntryStore, ObjectBytes, TaskStore
 from lakebed.runtime import Environment
 
 R = TypeVar("R")
@@ -143,7 +143,7 @@ class ReferenceObjects(Protocol):
         ...
 
 
-class BranchStore(ObjectStore):
+class BranchStore(ObjectStore, EntryStore):
     """`ObjectStore` over a branch, or over the commit of any other reference; made by `Transport.store`. Thread-safe.
 
     Args:
@@ -312,10 +312,9 @@ class BranchStore(ObjectStore):
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
         return self._found(path, lambda: self._objects.signed_url(full, expires_in_s=expires_in_s))
 
-    # ---- for jobs (`lakebed.repo.task_store.EntryStore`)
+    # ---- for jobs
 
     def entries(self, paths: Sequence[str]) -> dict[str, Entry]:
-        """See `EntryStore.entries`."""
         full = [self._full(path) for path in paths]
         if not full:
             return {}
@@ -324,20 +323,17 @@ class BranchStore(ObjectStore):
         return {path: entry for path, entry in zip(paths, found, strict=True) if entry is not None}
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
-        """See `EntryStore.stage_entries`."""
         self._objects.check_writable()
         pairs = [(self._full(path), entry) for path, entry in entries]
         if pairs:
             self._counted("put", lambda: self._objects.stage_many(pairs))
 
     def for_tasks(self, *, writes: bool = False) -> TaskStore:
-        """See `EntryStore.for_tasks`."""
         if writes:
             self._objects.check_writable()
         return TaskStore(self._objects.task_bytes(self._folder, writes=writes), root_url=self.root_url)
 
     def inside_url(self) -> str | None:
-        """See `EntryStore.inside_url`."""
         return self._objects.inside_url
 
     def sub(self, prefix: str) -> BranchStore:

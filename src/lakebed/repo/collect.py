@@ -31,14 +31,13 @@ import pyarrow as pa
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.lsm.file_id import FILE_ID_CHARACTERS, is_file_id, mint_file_id
+from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id, mint_file_id
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
 from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, unnamed
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import ulid_at
 from lakebed.repo.layout import (
     CLOCK_PATH,
     DATA_FOLDER,
@@ -202,7 +201,7 @@ class _Collection:
 
     def _boundary(self, now_ms: int) -> str:
         raw = self._context.key_value.get(self._context.keys.boundary)
-        return max(ulid_at(max(0, now_ms - self._min_age_ms)), "" if raw is None else raw.decode())
+        return max(file_id_at(max(0, now_ms - self._min_age_ms)), "" if raw is None else raw.decode())
 
     def _raise_boundary(self, wanted: str) -> str:
         """Raise the boundary; concurrent collections never lower it."""
@@ -255,7 +254,8 @@ class _Collection:
         context = self._context
         with context.key_value.snapshot() as snapshot:
             first = mark(context, snapshot, now_ms=now_ms)
-            final = _final_marks(context, snapshot)
+            prefix = context.keys.expired()
+            final = {key[len(prefix) :].decode() for key, value in snapshot.scan(*prefix_range(prefix)) if not value}
         self._marked = sorted(first.expired - final)
         self._write_marks()
         with context.key_value.snapshot() as snapshot:
@@ -323,11 +323,6 @@ def _is_older(ulid: str, boundary: str) -> bool:
 
 def _listed_batch(ulids: list[str], sizes: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(ulids, pa.string()), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
-
-
-def _final_marks(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:
-    prefix = context.keys.expired()
-    return {key[len(prefix) :].decode() for key, value in snapshot.scan(*prefix_range(prefix)) if not value}
 
 
 def _staged(context: RepositoryContext, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:

@@ -1,7 +1,7 @@
 """Entries as columns, on their way to be staged: from pairs to an Arrow stream, and from a body back to a table.
 
 Owns: the schema of a staging message and its two forms, an Arrow IPC stream or a list of JSON rows. Invariants: what
-arrives is checked whole before anything is made of it. Does not know: what may be staged.
+arrives is checked whole before anything is made of it.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from lakebed.repo.heads import (
 from lakebed.repo.hooks import HookCall, HookEvent
 from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
 from lakebed.repo.names import check_path, check_prefix
+from lakebed.repo.records import not_unicode
 from lakebed.repo.rows import Interval, joined, prefix_range
 
 _LOG: Final = logger("repo")
@@ -111,11 +112,7 @@ def _bytes_of(text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"The message or metadata is no Unicode ({error.reason} at {error.start}): use text that can be written as "
-            "UTF-8.",
-            kind="invalid_text",
-        ) from error
+        raise not_unicode("The message or metadata", error) from error
 
 
 def move_by_commits(

@@ -1,8 +1,7 @@
 """Commits: their ids, how they are loaded, and how they descend from one another.
 
 Owns: `commit_id`, and every walk over parents. Invariants: a commit never changes; its generation is greater than that
-of each of its parents, so a walk by falling generation meets a commit after all that descend from it. Does not know:
-what a commit holds, or which reference names it.
+of each of its parents, so a walk by falling generation meets a commit after all that descend from it.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lakebed.errors import Corruption, InvalidRequest, NotFound
+from lakebed.errors import Corruption, NotFound
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Commit
-from lakebed.repo.records import decode_record
+from lakebed.repo.records import decode_record, not_unicode
 
 COMMIT_ID_CHARACTERS: Final = 64
 """Length of an id: a SHA-256, in hexadecimal."""
@@ -40,7 +39,7 @@ def commit_id(commit: Commit) -> str:
     """The id of a commit: SHA-256 over its contents; which objects hold its metarange does not matter.
 
     Raises:
-        InvalidRequest: kind ``invalid_text``: its message, committer or metadata is no Unicode.
+        InvalidRequest: kind ``invalid_text``: its message, committer or metadata is not valid Unicode.
     """
     content = (
         "lakebed commit 1",  # what is hashed is stored in every id: DO NOT CHANGE it or what follows
@@ -55,11 +54,7 @@ def commit_id(commit: Commit) -> str:
     try:
         return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
     except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"The message, committer or metadata of a commit is no Unicode ({error.reason} at {error.start}): use text "
-            "that can be written as UTF-8.",
-            kind="invalid_text",
-        ) from error
+        raise not_unicode("The message, committer or metadata of a commit", error) from error
 
 
 def is_commit_id(text: str) -> bool:
@@ -113,13 +108,6 @@ def _load_parent(context: RepositoryContext, id: str, *, child: str, snapshot: R
             path=context.keys.commit(id).decode(),
         )
     return commit
-
-
-def ancestors(
-    context: RepositoryContext, id: str, *, first_parent: bool = False, snapshot: Records | None = None
-) -> Walk:
-    """A commit and everything it descends from, lazily, each once; see `Walk`."""
-    return Walk(context, [id], first_parent=first_parent, snapshot=snapshot)
 
 
 class Walk(Iterator[tuple[str, Commit]]):
@@ -186,7 +174,7 @@ def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: R
     Returns:
         A commit id, which may be one of the two; None: they have no ancestor in common.
 
-    Raises as `ancestors`. Cost: 1 read of the key-value store for each commit that is newer than the answer.
+    Raises as `Walk`. Cost: 1 read of the key-value store for each commit that is newer than the answer.
     """
     if left == right:
         load_commit(context, left, snapshot=snapshot)
@@ -208,9 +196,9 @@ def merge_base(context: RepositoryContext, left: str, right: str, *, snapshot: R
 
 
 def difference(context: RepositoryContext, head: str, onto: str) -> Iterator[tuple[str, Commit]]:
-    """Commits that `head` descends from and `onto` does not, both included; in the order of `ancestors`.
+    """Commits that `head` descends from and `onto` does not, both included; in the order of `Walk`.
 
-    Raises as `ancestors`. Cost: 1 read of the key-value store for each commit that is newer than the common ones.
+    Raises as `Walk`. Cost: 1 read of the key-value store for each commit that is newer than the common ones.
     """
     sides = {head: _LEFT}
     sides[onto] = sides.get(onto, 0) | _RIGHT

@@ -1,7 +1,7 @@
 """`RepositoryContext`: everything that the operations on one repository use.
 
 Owns: how the parts are put together. Invariants: a context is immutable. Its parts (the committed data, the counters of
-staging compaction, the hooks) do not import it, so that imports have no cycle. Does not know: any operation.
+staging compaction, the hooks) do not import it, so that imports have no cycle.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns: uploads, downloads, copies and signed URLs. Invariants: an entry is made only of bytes that are durable, so
 a staged entry never refers to a missing object; a name is used once (``data/<ulid>``) and put create-only, so a failed,
 repeated or late upload overwrites nothing; a copy is a copy of the bytes; imported objects are read where they are,
-never written. However large an object is, a stream holds a few parts of it. Does not know: paths, branches, staging.
+never written. However large an object is, a stream holds a few parts of it.
 """
 
 from __future__ import annotations
@@ -174,27 +174,16 @@ def stream(
         return stream_object(store, path, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
 
-def open_file(
-    context: RepositoryContext, entry: Entry, *, read_ahead_bytes: int = READ_AHEAD_BYTES
+def ranges_file(
+    read_range: Callable[[ByteRange], Buffer], *, size_bytes: int, read_ahead_bytes: int = READ_AHEAD_BYTES
 ) -> io.BufferedReader:
-    """The bytes of an entry as a file that can be read and sought, for libraries that want one.
+    """Bytes that are read in ranges, as a file that can be read and sought, for libraries that want one.
 
     Args:
         read_ahead_bytes: what is read at least, and kept until it is read elsewhere.
 
     Cost: 1 GET for every `read_ahead_bytes` read in order, and 1 a larger read; nothing to open it.
     """
-    return ranges_file(
-        lambda byte_range: read(context, entry, byte_range=byte_range),
-        size_bytes=entry.size_bytes,
-        read_ahead_bytes=read_ahead_bytes,
-    )
-
-
-def ranges_file(
-    read_range: Callable[[ByteRange], Buffer], *, size_bytes: int, read_ahead_bytes: int = READ_AHEAD_BYTES
-) -> io.BufferedReader:
-    """Bytes that are read in ranges, as a file that can be read and sought. Cost: as `open_file`."""
     return io.BufferedReader(_RangesFile(read_range, size_bytes), buffer_size=max(1, read_ahead_bytes))
 
 

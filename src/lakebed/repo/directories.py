@@ -8,8 +8,6 @@ Invariants:
   paths of the objects are and wherever links in the directory lead.
 - What is equal on both sides, by size and MD5, is not copied.
 - A download of a prefix that has no object fails, so that a mistyped one does not empty the directory.
-
-Does not know: commits.
 """
 
 from __future__ import annotations

@@ -30,16 +30,11 @@ _KEYS_AT_ONCE: Final = 10_000
 
 
 def sweep_deleted(
-    repositories: Repositories,
-    *,
-    options: CollectionOptions | None = None,
-    dry_run: bool = False,
-    progress: Callable[[Any], None] | None = None,
+    repositories: Repositories, *, dry_run: bool = False, progress: Callable[[Any], None] | None = None
 ) -> list[ReclaimReport]:
-    """Delete what is left of repositories that were deleted long enough ago.
+    """Delete what is left of repositories that were deleted before `CollectionOptions.min_age`.
 
     Args:
-        options: how long ago.
         dry_run: only say what would go.
         progress: called after each batch of deletes.
 
@@ -47,7 +42,7 @@ def sweep_deleted(
         One report a repository, by the name it had.
     Cost: of each 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.
     """
-    age_ms = round((options or CollectionOptions()).min_age.total_seconds() * 1000)
+    age_ms = round(CollectionOptions().min_age.total_seconds() * 1000)
     now_ms = repositories.environment.clock.now_ms()
     return [
         _sweep(repositories, deleted, dry_run=dry_run, progress=progress)

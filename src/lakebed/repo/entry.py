@@ -5,7 +5,7 @@ the names of uploaded objects. Layout: docs/format/repository.md. DO NOT CHANGE:
 
 Invariants: two entries are the same exactly when their identities are equal, whatever their addresses and times; the
 bytes of an entry are one for equal entries, so that ranges of equal entries have equal hashes; `TOMBSTONE`, the empty
-value, has the identity zero, which no entry has. Does not know: keys, files.
+value, has the identity zero, which no entry has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lakebed.errors import Corruption
 from lakebed.lsm.block import offsets_of
-from lakebed.lsm.file_id import file_id_at, is_file_id, mint_file_id
+from lakebed.lsm.file_id import is_file_id, mint_file_id
 from lakebed.repo.layout import DATA_FOLDER, UPLOAD_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
@@ -208,8 +208,3 @@ def new_upload(environment: Environment) -> str:
 def is_upload(address: str) -> bool:
     """Whether `new_upload` made an address."""
     return address.startswith(_UPLOAD_START) and is_file_id(address[len(_UPLOAD_START) :])
-
-
-def ulid_at(time_ms: int) -> str:
-    """The smallest ULID of a time (Unix milliseconds, UTC): smaller ones were minted before."""
-    return file_id_at(time_ms)

@@ -2,7 +2,7 @@
 
 Owns: the stores such addresses are read from. Invariants: an address is a URL, and what is read through it is never
 written or deleted; a server that must not read every URL that a client names lists the allowed locations
-(`lakebed.repo.import_policy`), and asks both when an entry is made and when it is read. Does not know: entries.
+(`lakebed.repo.import_policy`), and asks both when an entry is made and when it is read.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ Invariants:
   referenced has expired: all of that is expected in one atomic write.
 - A failed or empty operation leaves no growing list: a token without rows is not sealed, what amounts to nothing is
   dropped, and what was applied before an operation was refused is kept as the branch's compacted metarange.
-
-Does not know: which operation it serves.
 """
 
 from __future__ import annotations

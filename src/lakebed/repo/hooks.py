@@ -6,8 +6,6 @@ hook that runs before may refuse, and then nothing has moved; one that runs afte
 left may hold a secret, and none shows what a webhook replied. Webhooks reach public addresses, and of others only those
 that `RepositoryOptions.webhook_hosts` lists (`lakebed.repo.outbound`). Hooks run outside every lock, and before ones
 run again when the operation begins again.
-
-Does not know: branches and commits, but for their description in a call.
 """
 
 from __future__ import annotations

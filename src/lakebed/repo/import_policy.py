@@ -5,8 +5,6 @@ where it is once links are followed, and is opened there, so no spelling of a pa
 below the storage of the repositories is allowed unless the operator has allowed a folder inside it; the records, the
 namespaces of repositories and the other stores of the storage are refused whatever is allowed.
 docs/design/0030-limits-of-server-clients.md.
-
-Does not know: entries, stores, or who asks.
 """
 
 from __future__ import annotations

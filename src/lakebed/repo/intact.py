@@ -7,8 +7,6 @@ Invariants:
 - A read of an imported object fails when the source has another size or etag than at the import. The source is looked
   at after its bytes were read, so a change before or during the read is seen.
 - No checksum is computed: that is the work of a deep check (`lakebed.fsck.repository`).
-
-Does not know: where entries come from, and what a missing object means.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ Owns: the rules. Pure over one snapshot of the records; reads no object.
 - A commit that can be reached is remembered, with its ranges, whether or not its objects are kept: logs, differences
   and merge bases need it. One that cannot is remembered, and keeps its objects, while it is younger than the
   reference log goes back.
-
-Does not know: objects, or who deletes.
 """
 
 from __future__ import annotations
@@ -75,7 +73,7 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int)
     rules = load_retention(context, snapshot=snapshot)
     undelete_ms = now_ms - context.options.undelete_days * DAY_MS
     heads: list[str] = []
-    horizons: dict[str, int | None] = {}  # by head: until when commits behind it are kept; None: for ever
+    horizons: dict[str, int | None] = {}  # by head: until when commits behind it are kept; None: without a limit
     for name, branch in read_records(snapshot, context.keys.branch(), Branch):
         heads.append(branch.commit_id)
         marked.tokens += [branch.staging, *branch.sealed]

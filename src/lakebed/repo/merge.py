@@ -1,7 +1,7 @@
 """Three-way merges of committed states: what merges, reverts, cherry-picks and rebases have in common.
 
 Invariants: a merge is decided path by path (a table inside a branch is one unit) from base, source and destination, by
-`lakebed.repo.committed.merge`. Does not know: branches.
+`lakebed.repo.committed.merge`.
 """
 
 from __future__ import annotations

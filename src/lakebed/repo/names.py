@@ -4,7 +4,7 @@ Owns: the rules of names, which are those of the server's clients, and the gramm
 a name, then any number of steps ``~n`` and ``^n``, then at most one of ``@`` and ``$``.
 
 Invariants: no name of a branch or tag can be read as a reference with steps or a mode; a name that was accepted once
-stays acceptable, for it is stored. Does not know: which names exist.
+stays acceptable, for it is stored.
 """
 
 from __future__ import annotations

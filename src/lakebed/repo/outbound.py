@@ -5,8 +5,6 @@ from the machine of the server, which reaches what that person does not: its own
 service of its cloud. Invariants: a host is resolved once for a request, and the connection goes to an address of that
 answer that was checked, so a name that resolves to another address a moment later changes nothing; a redirect is not
 followed; of a reply only its status is read. docs/design/0030-limits-of-server-clients.md.
-
-Does not know: hooks, or what is sent.
 """
 
 from __future__ import annotations

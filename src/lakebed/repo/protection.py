@@ -16,7 +16,6 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
-from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.names import NAME_CHARACTERS_MAX
 from lakebed.repo.records import decode_record, encode_record, lost_race
@@ -102,10 +101,10 @@ def _decoded(raw: bytes | None, key: bytes) -> _Rules:
     return _Rules() if raw is None else decode_record(raw, _Rules, key=key)
 
 
-def protected(context: RepositoryContext, *, snapshot: KeyValueSnapshot | None = None) -> tuple[ProtectionRule, ...]:
+def protected(context: RepositoryContext) -> tuple[ProtectionRule, ...]:
     """The rules, sorted by pattern. Raises `Corruption`. Cost: 1 read of the key-value store."""
     key = context.keys.setting(_SETTING)
-    return _decoded((context.key_value if snapshot is None else snapshot).get(key), key).rules
+    return _decoded(context.key_value.get(key), key).rules
 
 
 def protected_with_tag(context: RepositoryContext) -> tuple[tuple[ProtectionRule, ...], str]:

@@ -4,7 +4,7 @@ Owns: their encoding, `read_records` (of one kind, in the order of keys), new to
 in order (`OrderedIds`), the two writes that detect by themselves whether they happened (`write_unique`,
 `replace_record`), and the outcome of a write whose reply was lost (`resolving_outcome`). Invariants: equal records have
 equal bytes, so that a record can be compared whole; unknown fields are ignored, for a newer lakebed adds them at the
-end with a default; stored bytes that are not a record are `Corruption`. Does not know: which key holds what.
+end with a default; stored bytes that are not a record are `Corruption`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ def encode_record(record: msgspec.Struct) -> bytes:
     """The bytes of a record.
 
     Raises:
-        InvalidRequest: kind ``invalid_text``: some text in it is no Unicode (half a surrogate pair).
+        InvalidRequest: kind ``invalid_text``: some text in it is not valid Unicode (half a surrogate pair).
     """
     try:
         return _ENCODER.encode(record)
     except UnicodeEncodeError as error:
-        raise InvalidRequest(
-            f"A {type(record).__name__.lower()} holds text that is no Unicode ({error.reason} at {error.start}): "
-            "use text that can be written as UTF-8.",
-            kind="invalid_text",
-        ) from error
+        raise not_unicode(f"The text of a {type(record).__name__.lower()}", error) from error
+
+
+def not_unicode(what: str, error: UnicodeEncodeError) -> InvalidRequest:
+    """The error for a text with half a surrogate pair."""
+    return InvalidRequest(
+        f"{what} is not valid Unicode ({error.reason} at {error.start}): use text that can be written as UTF-8.",
+        kind="invalid_text",
+    )
 
 
 def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:

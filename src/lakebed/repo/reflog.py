@@ -83,18 +83,14 @@ def _lines(
             yield line
 
 
-def trim_reflog(context: RepositoryContext, *, older_than_days: int | None = None) -> int:
-    """Remove lines that are too old to bring anything back; a step of the background.
-
-    Args:
-        older_than_days: by default `RepositoryOptions.undelete_days`.
+def trim_reflog(context: RepositoryContext) -> int:
+    """Remove lines older than `RepositoryOptions.undelete_days`; a step of the background.
 
     Returns:
         How many went; at most 10,000 a call.
     Cost: 1 scan, and 1 write when there are some.
     """
-    days = context.options.undelete_days if older_than_days is None else older_than_days
-    before_ms = context.now_ms() - days * DAY_MS
+    before_ms = context.now_ms() - context.options.undelete_days * DAY_MS
     old: list[bytes] = []
     with context.key_value.snapshot() as snapshot:
         for key, _ in snapshot.scan(*prefix_range(context.keys.reflog())):

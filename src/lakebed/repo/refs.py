@@ -1,8 +1,7 @@
 """References: from a text to a commit, or to a branch with its staging area.
 
 Owns: `resolve`. A name is looked for among branches, then tags, then commits (whole, or the beginning of exactly one).
-Invariants: with one snapshot, one answer. What is written how: `lakebed.repo.names.parse_reference`. Does not know: how
-anything is read at a reference.
+Invariants: with one snapshot, one answer. What is written how: `lakebed.repo.names.parse_reference`.
 """
 
 from __future__ import annotations

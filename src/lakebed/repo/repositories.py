@@ -8,9 +8,9 @@ access key may see are there, and the server runs the background. Does not know:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from lakebed.closing import Closing
 from lakebed.errors import LakebedError
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lakebed.repo.remote.keys import RemoteAccessKeys
 
 
-class Repositories:
+class Repositories(Closing):
     """The repositories of one storage; made by `lakebed.repo.open_all`. Thread-safe. Close it, or use it in a ``with``.
 
     Args:
@@ -220,17 +220,3 @@ class Repositories:
             Fenced, Unavailable, OutcomeUnknown: of the key-value store.
         """
         self._catalog.close()
-
-    def __enter__(self) -> Repositories:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except LakebedError as failure:
-            error.add_note(f"and closing the repositories at {self.url} failed: {failure}")

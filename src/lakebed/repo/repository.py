@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, get_args
 
-from lakebed.errors import LakebedError
+from lakebed.closing import Closing
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.branch import Branch
 from lakebed.repo.context import RepositoryContext
@@ -53,7 +52,7 @@ from lakebed.repo.verbs.versions import CollectGarbage, Pins, PinVersion, PlanRe
 __all__ = ["NamedCommit", "Repository"]
 
 
-class Repository:
+class Repository(Closing):
     r"""One repository. Thread-safe. Close it, or use it in a ``with``, when `lakebed.repo.open` gave it.
 
     Args:
@@ -255,7 +254,7 @@ class Repository:
         return self._transport.call(Protected())
 
     def retention(self) -> RetentionRules | None:
-        """For how long commits stay active behind their branches; None: for ever."""
+        """For how long commits stay active behind their branches; None: without a limit."""
         return self._transport.call(Retention())
 
     def set_retention(self, *, default_days: int, branch_days: Mapping[str, int] = {}) -> RetentionRules:
@@ -282,7 +281,7 @@ class Repository:
     # ---- versions
 
     def versions(self) -> Iterator[Version]:
-        """Commits of the default branch, oldest first. As `lakebed.repo.versions.list_versions`."""
+        """Commits of the default branch, oldest first. As `lakebed.repo.verbs.versions.Versions`."""
         versions = self._transport.call(Versions())
         return iter(versions)
 
@@ -295,15 +294,15 @@ class Repository:
         return self.ref(self._transport.call(Head(ref=version)).id)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
-        """Keep a version alive by a tag. As `lakebed.repo.versions.pin_version`."""
+        """Keep a version alive by a tag. As `lakebed.repo.verbs.versions.PinVersion`."""
         return self._transport.call(PinVersion(name=name, version=version, lifetime_ms=lifetime_ms))
 
     def pins(self) -> list[Pin]:
-        """Tags, and branches other than the default one. As `lakebed.repo.versions.list_pins`."""
+        """Tags, and branches other than the default one. As `lakebed.repo.verbs.versions.Pins`."""
         return self._transport.call(Pins())
 
     def unpin(self, name: str) -> None:
-        """Remove a tag. As `lakebed.repo.versions.unpin`."""
+        """Remove a tag. As `lakebed.repo.verbs.versions.Unpin`."""
         self._transport.call(Unpin(name=name))
 
     def fork(self, name: str, *, version: str | None = None) -> Branch:
@@ -311,7 +310,7 @@ class Repository:
         return self.create_branch(name, source=version)
 
     def restore(self, version: str, *, committer: str | None = None) -> Version:
-        """Make an older version the newest, in a new commit. As `lakebed.repo.versions.restore_version`."""
+        """Make an older version the newest, in a new commit. As `lakebed.repo.verbs.versions.Restore`."""
         return self._transport.call(Restore(version=version, committer=committer))
 
     def plan_reclaim(self, options: CollectionOptions | None = None) -> ReclaimPlan:
@@ -339,20 +338,6 @@ class Repository:
         """Close the repositories that `lakebed.repo.open` opened with it; else nothing. Again is a no-op."""
         if self._close is not None:
             self._close()
-
-    def __enter__(self) -> Repository:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except LakebedError as failure:
-            error.add_note(f"and closing repository {self.name} failed: {failure}")
 
 
 def _age_s(options: CollectionOptions | None) -> float | None:

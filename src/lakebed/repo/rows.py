@@ -2,7 +2,7 @@
 
 Owns: what a stack of layers reads as. Invariants: rows are batches of `ROWS_SCHEMA`, sorted, each path once in a
 source; of a path the newest source that has it decides, whether with an entry or with a tombstone; memory is bounded
-by `lakebed.lsm.merge`. No row becomes a Python object. Does not know: where rows come from, what an entry contains.
+by `lakebed.lsm.merge`. No row becomes a Python object.
 """
 
 from __future__ import annotations

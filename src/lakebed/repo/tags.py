@@ -38,7 +38,7 @@ def find_tag(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapsho
     return tag if tag is not None and is_live(tag, context.now_ms()) else None
 
 
-def load_tag(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapshot | None = None) -> Tag:
+def load_tag(context: RepositoryContext, name: str) -> Tag:
     """A tag.
 
     Raises:
@@ -46,7 +46,7 @@ def load_tag(context: RepositoryContext, name: str, *, snapshot: KeyValueSnapsho
         InvalidRequest: no tag can have that name.
     Cost: 1 read of the key-value store.
     """
-    tag = find_tag(context, check_tag_name(name), snapshot=snapshot)
+    tag = find_tag(context, check_tag_name(name))
     if tag is None:
         raise _missing(context, name)
     return tag

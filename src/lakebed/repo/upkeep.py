@@ -2,7 +2,7 @@
 
 Owns: which step runs how often. Two threads, for a maintenance of the records takes seconds and must not hold up a
 compaction. Invariants: a repository where a step fails keeps no other waiting, and its step is tried again; a step ends
-between its parts when the context is closed; no lock is held during a step. Does not know: what a step does.
+between its parts when the context is closed; no lock is held during a step.
 """
 
 from __future__ import annotations

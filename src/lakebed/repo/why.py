@@ -1,7 +1,7 @@
 """Why an object of a repository is still there: who needs it, or when it may go.
 
 Owns: the search and the sentence. Invariants: reads only; the rules are those by which a collection judges
-(`lakebed.repo.mark`). Does not know: how anything is deleted.
+(`lakebed.repo.mark`).
 """
 
 from __future__ import annotations

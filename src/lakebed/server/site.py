@@ -1,6 +1,6 @@
 """`RepositorySite`: repositories, access keys and the audit log, as `lakebed.http` serves them.
 
-Owns: what handlers use, and what they take: `RepositoryCall`. Does not know: routes.
+Owns: what handlers use, and what they take: `RepositoryCall`.
 """
 
 from __future__ import annotations

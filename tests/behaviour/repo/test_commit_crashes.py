@@ -15,7 +15,7 @@ import pytest
 
 from lakebed.errors import OutcomeUnknown
 from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import ancestors
+from lakebed.repo.commits import Walk
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import ImportSource, import_status, run_import, unfinished_imports
@@ -124,7 +124,7 @@ CASES = {
 
 def commit_count(home: RepositoryContext) -> int:
     """How long the history of the branch is."""
-    return sum(1 for _ in ancestors(home, load_branch(home, "main")[0].commit_id))
+    return sum(1 for _ in Walk(home, [load_branch(home, "main")[0].commit_id]))
 
 
 def set_up(case: Case) -> tuple[MemoryRepository, Contents, Contents, int]:
@@ -246,4 +246,4 @@ def import_status_of_all(home: RepositoryContext) -> list[str]:
 def load_head(home: RepositoryContext):  # type: ignore[no-untyped-def]
     """What the head holds."""
     id = load_branch(home, "main")[0].commit_id
-    return next(ancestors(home, id))[1].metarange
+    return next(Walk(home, [id]))[1].metarange

@@ -16,7 +16,7 @@ import pytest
 from lakebed.errors import LakebedError, OutcomeUnknown
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import ancestors
+from lakebed.repo.commits import Walk
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.options import RepositoryOptions
@@ -187,7 +187,7 @@ def test_a_lost_reply_is_settled_although_others_went_on(second: str) -> None:
             new = commit(home, "main", message="once")
         lines = [line for line in reflog(other, branch="main") if line.after == new.id]
         assert [line.what for line in lines].count("commit") == 1
-        assert [commit.message for _, commit in ancestors(other, load_branch(other, "main")[0].commit_id)].count(
+        assert [commit.message for _, commit in Walk(other, [load_branch(other, "main")[0].commit_id])].count(
             "once"
         ) == (0 if second == "hard reset" else 1)
         assert lost.left == 0

@@ -38,6 +38,13 @@ from worlds.repo.memory_repository import MemoryRepository, open_context
 BODY = bytes(range(256)) * 5_000
 
 
+def open_file(context: RepositoryContext, entry: Entry, **options: int) -> io.BufferedReader:
+    """An entry as a file."""
+    return data.ranges_file(
+        lambda byte_range: data.read(context, entry, byte_range=byte_range), size_bytes=entry.size_bytes, **options
+    )
+
+
 def with_store(home: RepositoryContext, store: Any, **settings: Any) -> RepositoryContext:
     """The home over another object store."""
     fields = {name: getattr(home, name) for name in RepositoryContext.__slots__}
@@ -100,16 +107,16 @@ def test_reading(stored: RepositoryContext) -> None:
     empty = data.upload(stored, b"")
     assert bytes(data.read(stored, empty)) == b""
     assert list(data.stream(stored, empty)) == []
-    assert data.open_file(stored, empty).read() == b""
+    assert open_file(stored, empty).read() == b""
 
 
 def test_a_file_is_read_and_sought(stored: RepositoryContext) -> None:
     """A file reads ahead: small reads in order share requests; pyarrow reads a Parquet file through it."""
     entry = data.upload(stored, BODY)
-    with stored.store.count() as requests, data.open_file(stored, entry, read_ahead_bytes=1 << 20) as file:
+    with stored.store.count() as requests, open_file(stored, entry, read_ahead_bytes=1 << 20) as file:
         assert b"".join(iter(lambda: file.read(1000), b"")) == BODY
     assert requests.get == 2
-    with data.open_file(stored, entry) as file:
+    with open_file(stored, entry) as file:
         assert file.seekable()
         assert file.readable()
         assert not file.writable()
@@ -123,13 +130,13 @@ def test_a_file_is_read_and_sought(stored: RepositoryContext) -> None:
         assert file.read(2) == BODY[110:112]
         with pytest.raises(InvalidRequest):
             file.seek(-len(BODY) - 1, io.SEEK_END)
-    with stored.store.count() as requests, data.open_file(stored, entry) as file:
+    with stored.store.count() as requests, open_file(stored, entry) as file:
         assert file.read() == BODY
     assert requests.get == 1
     sink = io.BytesIO()
     table = pa.table({"x": list(range(10_000))})
     pq.write_table(table, sink)
-    assert pq.read_table(data.open_file(stored, data.upload(stored, sink.getvalue()))).equals(table)
+    assert pq.read_table(open_file(stored, data.upload(stored, sink.getvalue()))).equals(table)
 
 
 def test_copies_are_copies_of_the_bytes(stored: RepositoryContext) -> None:
@@ -157,14 +164,14 @@ def test_imported_objects_are_read_where_they_are(stored: RepositoryContext) -> 
     assert memoryview(data.read(stored, entry)) == BODY
     assert bytes(data.read(stored, entry, byte_range=(3, 9))) == BODY[3:9]
     assert b"".join(map(bytes, data.stream(stored, entry, chunk_bytes=500_000))) == BODY
-    assert data.open_file(stored, entry).read() == BODY
+    assert open_file(stored, entry).read() == BODY
     assert data.physical_url(stored, entry) == entry.address
     copied = data.copy(stored, entry)
     assert address_ulid(copied.address) is not None
     assert copied.checksum == hashlib.md5(BODY, usedforsecurity=False).hexdigest()
     assert (copied.content_type, copied.metadata) == (entry.content_type, entry.metadata)
     elsewhere.delete(["b.csv"])
-    for ask in (data.read, data.stream, data.copy, lambda home, entry: data.open_file(home, entry).read()):
+    for ask in (data.read, data.stream, data.copy, lambda home, entry: open_file(home, entry).read()):
         with pytest.raises(NotFound, match="imported") as caught:
             ask(stored, entry)
         assert caught.value.kind == "import_gone"

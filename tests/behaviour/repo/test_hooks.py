@@ -16,7 +16,7 @@ from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.hooks import HookCall, HookEvent, Webhook, set_webhooks, webhooks
 from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.versions import restore_version
+from lakebed.repo.verbs.versions import Restore
 from worlds.repo.memory_repository import MemoryRepository, open_context, put
 from worlds.repo.operations import cherry_pick, commit, merge, rebase, revert
 
@@ -146,7 +146,7 @@ def test_every_verb_that_makes_a_commit_asks_and_tells(home: RepositoryContext) 
         ("merge", merge(home, "dev", into="main")),
         ("commit", rebase(home, "side", onto="dev")),
     ]
-    restored = restore_version(home, first.id)
+    restored = Restore(version=first.id).run(home)
     expected = [(f"{when}-{what}", new.id) for what, new in made for when in ("pre", "post")]
     expected += [("pre-commit", restored.id), ("post-commit", restored.id)]
     assert seen == expected
@@ -156,7 +156,7 @@ def test_every_verb_that_makes_a_commit_asks_and_tells(home: RepositoryContext) 
 
     home.hooks.register("pre-commit", refuse)
     with pytest.raises(Rejected, match="Friday"):
-        restore_version(home, second.id)
+        Restore(version=second.id).run(home)
     assert load_branch(home, "main")[0].commit_id == restored.id
 
 

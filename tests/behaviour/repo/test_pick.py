@@ -9,7 +9,7 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commits import ancestors
+from lakebed.repo.commits import Walk
 from lakebed.repo.context import RepositoryContext
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
@@ -115,7 +115,7 @@ def test_a_cherry_pick_makes_one_commit_again(home: RepositoryContext) -> None:
 
 def test_the_first_commit_can_be_picked_and_reverted(home: RepositoryContext) -> None:
     """It has no parent: its changes are all that it holds."""
-    first = [id for id, _ in ancestors(home, "main" and head(home, "main"))][-2]
+    first = [id for id, _ in Walk(home, [head(home, "main")])][-2]
     revert(home, "dev", ref=first)
     assert contents(home, "dev") == {}
     cherry_pick(home, "dev", ref=first)
@@ -141,7 +141,7 @@ def test_a_rebase_makes_own_commits_again(home: RepositoryContext) -> None:
     onto = changed(home, "main", {"05": "same", "10": "main"})
     last = rebase(home, "dev", onto="main")
     assert head(home, "dev") == last.id
-    history = [(id, commit) for id, commit in ancestors(home, last.id)]
+    history = [(id, commit) for id, commit in Walk(home, [last.id])]
     assert [commit.message for _, commit in history[:3]] == ["two", "one", "change"]
     assert history[2][0] == onto
     assert {commit.committer for _, commit in history[:2]} == {"grace"}
@@ -186,7 +186,7 @@ def test_no_commit_of_a_rebase_has_expired() -> None:
         changed(home, "main", {"z": "1"})
         before = head(home, "dev")
     with open_context(copy_of(place)) as other:
-        made = [id for id, _ in ancestors(other, rebase(other, "dev", onto="main").id, first_parent=True)][:2]
+        made = [id for id, _ in Walk(other, [rebase(other, "dev", onto="main").id], first_parent=True)][:2]
     for id in made:  # the clock stands, so the same commits would be made
         with open_context(copy_of(place)) as home:
             home.key_value.set(home.keys.expired(id), b"")

@@ -14,7 +14,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.repo.branches import create_branch, load_branch
-from lakebed.repo.commits import ancestors
+from lakebed.repo.commits import Walk
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
 from worlds.repo.memory_repository import MemoryRepository, head_of, open_context, put, put_many, remove
@@ -113,7 +113,7 @@ def git(tmp_path: Path) -> Git:
 def messages(home: RepositoryContext, branch: str) -> list[str]:
     """Of the commits along first parents, newest first."""
     head_id = load_branch(home, branch)[0].commit_id
-    return [made.message for _, made in ancestors(home, head_id, first_parent=True)]
+    return [made.message for _, made in Walk(home, [head_id], first_parent=True)]
 
 
 def test_a_branch_that_merged_upstream_keeps_its_commits(git: Git) -> None:

@@ -13,7 +13,7 @@ import pytest
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commits import (
-    ancestors,
+    Walk,
     commit_id,
     find_commit,
     is_commit_id,
@@ -195,7 +195,7 @@ def test_a_missing_parent_is_corruption(home: RepositoryContext) -> None:
     orphan = add_commit(home, "orphan", lost)
     home.key_value.delete(home.keys.commit(lost))
     with pytest.raises(Corruption, match="names a parent"):
-        list(ancestors(home, orphan))
+        list(Walk(home, [orphan]))
     with pytest.raises(NotFound, match="There is no commit"):
         load_commit(home, lost)
     assert find_commit(home, lost) is None
@@ -207,8 +207,8 @@ def test_ancestors_stand_behind_what_descends_from_them(home: RepositoryContext)
     left = add_commit(home, "left", first, created_at_ms=1)
     right = add_commit(home, "right", first, created_at_ms=2)
     merge = add_commit(home, "merge", left, right, created_at_ms=0)
-    assert [id for id, _ in ancestors(home, merge)] == [merge, right, left, first]
-    assert [id for id, _ in ancestors(home, merge, first_parent=True)] == [merge, left, first]
+    assert [id for id, _ in Walk(home, [merge])] == [merge, right, left, first]
+    assert [id for id, _ in Walk(home, [merge], first_parent=True)] == [merge, left, first]
 
 
 def test_the_merge_base_is_a_best_common_ancestor(home: RepositoryContext) -> None:

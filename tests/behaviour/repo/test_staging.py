@@ -11,9 +11,9 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.key_value.open import open_key_value
+from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.branches import load_branch
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import ulid_at
 from lakebed.repo.model import Entry
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.protection import protect
@@ -324,7 +324,7 @@ def test_an_upload_that_a_collection_may_have_taken_is_refused() -> None:
     branch = StagedBranch(environment=Environment(clock=clock))
     old = branch.entry("old")
     clock.advance(3600)
-    branch.home.key_value.set(branch.home.keys.boundary, ulid_at(clock.now_ms()).encode())
+    branch.home.key_value.set(branch.home.keys.boundary, file_id_at(clock.now_ms()).encode())
     for verb in (stage, stage_if_absent, stage_over_any):
         with pytest.raises(Conflict) as caught:
             verb(branch.home, branch=BRANCH, path="a", entry=old)

@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
 from lakebed.key_value.memory import MemoryKeyValue
-from lakebed.repo.entry import ulid_at
+from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
 from worlds.repo.staging import BRANCH, StagedBranch
@@ -227,7 +227,7 @@ def test_a_collection_that_begins_between_look_and_write_is_seen() -> None:
     """An upload that becomes too old while it is being staged is refused."""
     for at in range(100):
         branch, store = branch_and_store({"a": "1"})
-        boundary = ulid_at(branch.home.now_ms() + 60_000).encode()
+        boundary = file_id_at(branch.home.now_ms() + 60_000).encode()
         act = partial(store.set, branch.home.keys.boundary, boundary)
         store.interrupt(act, before=at)
         error = None

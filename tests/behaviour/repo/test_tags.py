@@ -12,7 +12,7 @@ from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.refs import resolve
 from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags, load_tag
-from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
+from lakebed.repo.verbs.versions import Pins, PinVersion, Restore, Unpin, Versions
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put
@@ -103,16 +103,16 @@ def test_pins_are_tags_and_branches(home: RepositoryContext) -> None:
     commit(home, "dev", message="elsewhere")
     put(home, "main", "a", "3")
     commit(home, "main", message="second")
-    pin = pin_version(home, "keep", version="main~1", lifetime_ms=None, owner="ann")
-    assert (pin.kind, pin.version, pin.owner) == ("tag", made.id, "ann")
-    assert [(one.kind, one.name, one.version) for one in list_pins(home)] == [
+    pin = PinVersion(name="keep", version="main~1").run(home)
+    assert (pin.kind, pin.version) == ("tag", made.id)
+    assert [(one.kind, one.name, one.version) for one in Pins().run(home)] == [
         ("tag", "keep", made.id),
         ("branch", "dev", made.id),
     ]
-    refused(InvalidRequest, "pin_is_a_branch", unpin, home, "dev")
-    refused(NotFound, "tag_not_found", unpin, home, "nobody")
-    unpin(home, "keep")
-    assert [one.name for one in list_pins(home)] == ["dev"]
+    refused(InvalidRequest, "pin_is_a_branch", Unpin(name="dev").run, home)
+    refused(NotFound, "tag_not_found", Unpin(name="nobody").run, home)
+    Unpin(name="keep").run(home)
+    assert [one.name for one in Pins().run(home)] == ["dev"]
 
 
 def test_versions_are_what_the_default_branch_was(home: RepositoryContext) -> None:
@@ -121,9 +121,9 @@ def test_versions_are_what_the_default_branch_was(home: RepositoryContext) -> No
     for number in range(3):
         put(home, "main", "a", f"{number}")
         ids.append(commit(home, "main", message=f"{number}").id)
-    assert [version.id for version in list_versions(home)] == ids
+    assert [version.id for version in Versions().run(home)] == ids
     home.key_value.set(home.keys.expired(ids[1]), b"")
-    assert [version.id for version in list_versions(home)] == [ids[0], *ids[2:]]
+    assert [version.id for version in Versions().run(home)] == [ids[0], *ids[2:]]
 
 
 def test_a_restore_needs_a_clean_branch(home: RepositoryContext) -> None:
@@ -133,11 +133,11 @@ def test_a_restore_needs_a_clean_branch(home: RepositoryContext) -> None:
     put(home, "main", "a", "2")
     second = commit(home, "main", message="second")
     put(home, "main", "b", "3")
-    refused(InvalidRequest, "dirty_branch", restore_version, home, first.id)
+    refused(InvalidRequest, "dirty_branch", Restore(version=first.id).run, home)
     third = commit(home, "main", message="third")
     home.key_value.set(home.keys.expired(second.id), b"")
-    refused(InvalidRequest, "commit_expired", restore_version, home, second.id)
+    refused(InvalidRequest, "commit_expired", Restore(version=second.id).run, home)
     assert load_branch(home, "main")[0].commit_id == third.id
-    restored = restore_version(home, first.id)
+    restored = Restore(version=first.id).run(home)
     assert contents(home, "main") == {"a": "1"}
     assert restored.facts["parents"] == [third.id]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption
+from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.entry import (
     IDENTITY_BYTES,
     address_ulid,
@@ -19,7 +20,6 @@ from lakebed.repo.entry import (
     identities,
     new_address,
     sizes_of,
-    ulid_at,
 )
 from lakebed.repo.model import TOMBSTONE, Entry
 from lakebed.runtime import Environment
@@ -134,7 +134,7 @@ def test_addresses_are_ulids_of_the_present() -> None:
     ulid = address_ulid(address)
     assert ulid is not None
     assert address == f"data/{ulid}"
-    assert ulid_at(clock.now_ms()) <= ulid < ulid_at(clock.now_ms() + 1)
+    assert file_id_at(clock.now_ms()) <= ulid < file_id_at(clock.now_ms() + 1)
     early = Environment(clock=ManualClock(start_ms=1), rng=random.Random(1))
     for _ in range(100):
         following = new_address(early, after=address)

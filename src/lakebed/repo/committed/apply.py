@@ -6,7 +6,7 @@ takes the path away. Paths without a row go when a cleared stretch holds them, a
 
 Invariants: a range that no row and no cleared stretch touches is never read; one that is cleared whole is not read
 either, unless entries are put between its paths; what is held at once is one range and a batch of changes. The result
-is durable, and is the base itself when nothing changed. Does not know: tokens, commits.
+is durable, and is the base itself when nothing changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _JOINED_SHARE: Final = 2
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of it."""
+    """The result."""
 
     ref: MetarangeRef
     """The base's own when nothing changed."""
@@ -70,7 +70,7 @@ def apply_changes(committed: Committed, base: MetarangeRef, changes: Changes) ->
 
 
 class _Application:
-    """Goes through the base's ranges and the changes side by side."""
+    """Applies changes to the base's ranges, reading both side by side."""
 
     def __init__(self, committed: Committed, base: MetarangeRef, changes: Changes) -> None:
         self._by_value = changes.by_value
@@ -83,7 +83,7 @@ class _Application:
         self._added = self._changed = self._removed = 0
 
     def run(self) -> Applied:
-        """Every range, then what comes behind the last."""
+        """Apply the changes to every range, then those after the last range."""
         for number, one in enumerate(self._ranges):
             self._pass_range(number, one)
         for batch in self._changes.take_rest():
@@ -122,7 +122,7 @@ class _Application:
         """Rows of the base that follow each other, with the changes from the first to the last of them."""
         last = last_key(block)
         while (some := self._changes.take_through(last)) is not None:
-            # Changes come as they come: rows behind the last one at hand wait for the next.
+            # Changes are read as they arrive: rows after the last one read wait for the next.
             end = KeyColumn(block.column(0)).lower_bound(last_key(some) + b"\0")
             self._write(self._merged(block.slice(0, end), some))
             block = block.slice(end)
@@ -174,7 +174,7 @@ class _Application:
 
 
 class _Loads:
-    """Rows of ranges in which paths are changed, read before they are asked for as far as changes are at hand."""
+    """Rows of ranges in which paths are changed, read ahead as far as changes are known."""
 
     def __init__(self, files: RangeFiles, ranges: Sequence[RangeMeta], changes: ChangeRows, clears: Clears) -> None:
         self._files = files
@@ -194,7 +194,7 @@ class _Loads:
         return self._files.whole(self._ranges[number]) if begun is None else next(begun)
 
     def _later(self) -> int | None:
-        """The next range, of those not looked at, that is going to be read; None: none is known of."""
+        """The next range, of those not looked at, that is going to be read; None: none is known."""
         while True:
             path = self._changes.path_behind(self._last_paths[self._looked])
             number = len(self._ranges) if path is None else bisect_left(self._last_paths, path)

@@ -1,7 +1,7 @@
 """Changes as `lakebed.repo.committed.apply` reads them: rows taken from the front, and stretches that are cleared.
 
 Owns: the order of changes, checked, and the pieces in which they are handed out. Invariants: rows are handed out once,
-as views, and at most one batch of them is held. Does not know: what is changed.
+as views, and at most one batch of them is held.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class ChangeRows:
         return self._next
 
     def ready_count(self, last: bytes) -> int:
-        """How many rows up to a path, inclusive, are at hand; there may be more."""
+        """How many rows up to a path, inclusive, are read; there may be more."""
         return 0 if self._head is None else _through(self._head, last) - self._place
 
     def path_behind(self, last: bytes) -> bytes | None:
-        """The first path behind another, as far as rows are at hand; None: none is known of."""
+        """The first path behind another, as far as rows are read; None: none is known."""
         if self._head is None:
             return None
         at = _through(self._head, last)
@@ -120,7 +120,7 @@ class ChangeRows:
         return taken
 
     def _advance(self, before: _Head | None) -> None:
-        """Go on to the next batch."""
+        """Take the next batch."""
         batch = next(self._pieces, None)
         if batch is None:
             self._head = self._next = None

@@ -1,4 +1,4 @@
-"""What ranges and metaranges are named by: the hash of what they say, not of the bytes of their files.
+"""The names of ranges and metaranges: a hash of their contents, not of the bytes of their files.
 
 Owns: the two hashes. Equal paths and values give equal names, whatever compression, block size or release wrote the
 file. Layout: docs/format/repository.md. DO NOT CHANGE: names are stored. Pure.
@@ -55,4 +55,4 @@ def metarange_hash(ranges: Iterable[RangeMeta]) -> str:
 
 
 EMPTY_METARANGE_ID: Final = metarange_hash(())
-"""Of no ranges."""
+"""Of an empty list."""

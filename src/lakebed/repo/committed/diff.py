@@ -2,7 +2,7 @@
 
 Owns: which rows differ. Invariants: paths are compared by path and identity, never by address or time; ranges that
 both sides have in common are not read; the difference is made while it is taken, window by window, in bounded memory,
-so a caller that needs only the first reads one window. Does not know: commits, staging.
+so a caller that needs only the first reads one window.
 """
 
 from __future__ import annotations
@@ -132,17 +132,13 @@ def diff_rows(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
     )
     parts = [left.column(0).take(pa.array(np.concatenate([changed, removed]))), right.column(0).take(pa.array(added))]
     paths = pa.concat_arrays(parts)
-    order = None if _one_kind(changed, removed, added) else order_of(paths)
+    is_one_kind = sum(len(part) > 0 for part in (changed, removed, added)) <= 1  # then they are in order
+    order = None if is_one_kind else order_of(paths)
     if order is not None:
         paths = paths.take(pa.array(order))
         kinds, left_rows, right_rows = kinds[order], left_rows[order], right_rows[order]
     columns = [paths, pa.array(kinds), _taken(left, left_rows), _taken(right, right_rows)]
     return pa.RecordBatch.from_arrays(columns, schema=DIFF_SCHEMA)
-
-
-def _one_kind(*parts: Positions) -> bool:
-    """Whether at most one has rows: then they are in order."""
-    return sum(len(part) > 0 for part in parts) <= 1
 
 
 def _taken(rows: pa.RecordBatch, at: Positions) -> pa.BinaryArray:

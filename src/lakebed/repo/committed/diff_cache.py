@@ -1,8 +1,7 @@
 """Differences kept in memory: metaranges never change, so neither does the difference of two of them.
 
 Owns: which differences are kept. Invariants: what is kept is complete, small, and named by the content hashes of both
-sides; their number and their bytes are bounded, the least recently used go first. Thread-safe. Does not know: how a
-difference is found.
+sides; their number and their bytes are bounded, the least recently used go first. Thread-safe.
 """
 
 from __future__ import annotations

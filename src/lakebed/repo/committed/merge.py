@@ -54,7 +54,7 @@ _Forced = tuple[bytes, bytes | None, Side]
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """What a merge came to.
+    """The outcome of a merge.
 
     Attributes:
         ref: the merged state; None: there are conflicts, and no strategy was given.
@@ -86,7 +86,7 @@ def merge_metaranges(
     units: bool = True,
     conflicts_max: int = CONFLICTS_MAX_DEFAULT,
 ) -> MergeOutcome:
-    """What source and destination come to, of which base is the last common state.
+    """Merge source and destination, whose last common state is base.
 
     Args:
         strategy: whose entry wins a conflict; None: a conflict is reported, and nothing comes of the merge.
@@ -123,7 +123,7 @@ def merge_metaranges(
 
 
 class _Merge:
-    """One merge, going through its segments."""
+    """One merge, segment by segment."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Merge:
     # Whole segments
 
     def _side_of(self, segment: Segment) -> Side | None:
-        """Whose ranges a segment comes to, told from their ids alone; None: rows must be compared."""
+        """The ranges that a segment takes, decided by their ids alone; None: rows must be compared."""
         base, source, destination = segment.ids
         if source == destination or not segment.overlaps(*self._inside):
             return "destination"

@@ -2,7 +2,7 @@
 
 Owns: which ranges a question touches. Invariants: ranges do not overlap and are sorted by path; a metarange is
 immutable, so its decoded list of ranges is kept in the cache and nothing here changes; a path costs at most one block
-of one range besides its tail. Does not know: branches, commits, what entries contain.
+of one range besides its tail.
 """
 
 from __future__ import annotations

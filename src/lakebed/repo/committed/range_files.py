@@ -2,7 +2,7 @@
 
 Owns: the way from a range to its rows, the reading ahead, and what a missing object is called. Invariants: files are
 immutable, so any number of threads may read; a reader of a whole range makes one request;
-at most `AHEAD_COUNT` ranges are held for one reader who goes through many. Does not know: which ranges there are.
+at most `AHEAD_COUNT` ranges are held for one reader who goes through many.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakebed.repo.rows import path_rows
 from lakebed.runtime import Environment
 
 AHEAD_COUNT: Final = 3
-"""Ranges that are read before they are asked for, by one who reads many."""
+"""Ranges that a reader of many reads ahead."""
 
 _WORKERS_MAX: Final = 8
 """Ranges that are read or written at once, by all who share the committed data of a repository."""
@@ -92,17 +92,17 @@ class RangeFiles:
             self._counting = tuple(one for one in self._counting if one is not counts)
 
     def note_read(self, one: RangeMeta) -> None:
-        """Something of a range is read."""
+        """Count a range as read."""
         for counts in self._counting:
             counts.read_ids.add(one.file.id)
 
     def note_written(self, file_id: str) -> None:
-        """A range's file is there."""
+        """Count a range as written."""
         for counts in self._counting:
             counts.written_ids.add(file_id)
 
     def reader(self, one: RangeMeta) -> FileReader:
-        """To look for single paths of a range. Cost: no request."""
+        """A reader of single paths of a range. Cost: no request."""
         if self._counting:
             self.note_read(one)
         return self.ranges.reader(one.file)
@@ -186,5 +186,5 @@ def missing(file: FileMeta, path: str) -> Corruption:
 
 
 def shown(path: bytes) -> str:
-    """A path for a sentence."""
+    """A path, for a message."""
     return repr(path.decode(errors="backslashreplace"))

@@ -8,7 +8,7 @@ to it, and in which order, leaves no trace in its id.
 
 Invariants: a range is durable before the metarange that names it is written; an object is taken over only through a
 range that the caller reuses or the base has, never because a name exists; memory is bounded by `_WAITING_BYTES_MAX`,
-the rows of one range, and what is made of these. Does not know: what changed, branches.
+the rows of one range, and what is made of these.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class MetarangeWriter:
         self._last_path = last_path
 
     def _close_open(self) -> None:
-        """Something comes behind the range that ended open: its rows are written with what comes."""
+        """Write the rows of the range that ended open again, because more rows follow."""
         if self._open is not None:
             one, self._open = self._open, None
             self._take_all(one)

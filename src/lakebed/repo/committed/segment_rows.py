@@ -3,7 +3,6 @@
 Owns: reading ahead. The first segments are read when they are due, so that a caller that wants one row reads little; a
 caller that continues gets the rows of the next few while it works. Invariants: what is held ahead is bounded by
 `_AHEAD_ROWS_MAX` and `_AHEAD_BYTES_MAX` a segment; larger segments, and those that are cut, are read range by range.
-Does not know: what is done with rows.
 """
 
 from __future__ import annotations

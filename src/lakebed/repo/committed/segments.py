@@ -3,7 +3,7 @@
 Owns: the cuts. Invariants: segments follow one another in the order of paths and do not overlap; every range of every
 list is in exactly one segment, with all ranges of the other lists that it overlaps; the cuts are the finest there
 are, so a range that two lists have in common, where the third has nothing else, is a segment by itself. What is equal
-in a segment can be told from the ids of its ranges, unread. Does not know: rows, files.
+in a segment can be told from the ids of its ranges, unread.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def cut_segments(lists: Sequence[Sequence[RangeMeta]]) -> Iterator[Segment]:
     held: list[list[RangeMeta]] = [[] for _ in lists]
     first = last = b""
     is_open = False
-    for number, meta in merge(*sources, key=_by_first_path):
+    for number, meta in merge(*sources, key=lambda item: item[1].file.first_key):
         start = meta.file.first_key
         if is_open and start > last:
             yield _segment(first, last, held)
@@ -66,10 +66,6 @@ def cut_segments(lists: Sequence[Sequence[RangeMeta]]) -> Iterator[Segment]:
         last = max(last, meta.file.last_key)
     if is_open:
         yield _segment(first, last, held)
-
-
-def _by_first_path(item: tuple[int, RangeMeta]) -> bytes:
-    return item[1].file.first_key
 
 
 def _segment(first: bytes, last: bytes, held: list[list[RangeMeta]]) -> Segment:

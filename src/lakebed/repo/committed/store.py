@@ -1,7 +1,7 @@
 """The committed data of one repository: metaranges to read, and writers of new ones.
 
 Owns: nothing; it is the entry point. Invariants: everything below it is immutable and named by its contents; nothing is
-deleted here. Does not know: commits, branches, which metaranges are still referred to.
+deleted here.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ it; so of roots inside one another the outermost counts, and conflicting roots n
 A root that only one side changed needs no care: merged by path, it is that side's. Of the others few are ever asked
 for: a root whose changes are in two windows of a merge holds the last path of the first and the first of the second,
 so the folders of these paths are asked, and the folders in which both sides changed something in one window.
-Does not know: strategies; what is inside any file.
 """
 
 from __future__ import annotations
@@ -165,7 +164,7 @@ class UnitJudge:
         return verdict
 
     def _judge(self, folder: bytes) -> bool:
-        """The cheap questions first: is there a change of both sides near, is it a root, are they really below it."""
+        """The cheap checks first: is there a change of both sides near, is it a root, are they really below it."""
         start, end = prefix_range(folder)
         if not all(segments.touch(start, end) for segments in self._changed):
             return False

@@ -3,7 +3,6 @@
 Owns: cutting sources into stretches that are complete in all of them, and matching two sorted columns of paths.
 Invariants: windows follow one another in the order of paths and do not overlap; every row of every source is in one;
 memory is bounded by what is read ahead. Columns are matched as columns: no row becomes a Python object.
-Does not know: what values mean, beyond their identity.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lakebed.repo.model import ROWS_SCHEMA
 Positions = npt.NDArray[np.int64]
 """Row numbers; -1 for none."""
 Flags = npt.NDArray[np.bool_]
-"""One truth a row."""
+"""One boolean a row."""
 Identities = npt.NDArray[np.uint64]
 """Shape (n, 2): the identity of the entry of each row."""
 

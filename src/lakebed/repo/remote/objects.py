@@ -2,7 +2,7 @@
 
 Invariants: a create-only put is one request that the server decides; when its answer is lost the outcome is unknown, as
 with any store. It can be pickled, with the credentials of its transport, for the tasks of a job, which read and upload
-through the server. Does not know: how a request travels.
+through the server.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def ask(client: Client, verb: Described, path: str) -> Any:
     """
     try:
         body = msgspec.json.encode(verb)
-    except (TypeError, ValueError) as error:  # of which what is no Unicode is one
+    except (TypeError, ValueError) as error:  # such as text that is not valid Unicode
         raise InvalidRequest(f"{verb.verb_name} does not take this: {error}.", kind="invalid_argument") from error
     again, read_s = verb.changes_nothing, None if verb.effort == "long" else READ_S
     reply = client.request("POST", path + verb.verb_name, body, headers=_JSON, again=again, read_s=read_s)

@@ -3,7 +3,7 @@
 Owns: reading a token's rows out of a snapshot, and what a ``clears`` hides: everything below its prefix in every older
 layer, and nothing of its own token. Cleared stretches are never read: they are cut out of the ranges that older layers
 are asked for. Invariants: rows are those of one key-value snapshot; they are columns, and no row becomes a Python
-object. Does not know: the layers below the tokens, or why they are applied.
+object.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ branch names: those of a repository that an older process has left, and rows of 
 Why no needed row is deleted. A row is under a token only because some record named it as its staging token when
 the row was written (`lakebed.repo.staging.write` expects the record in the same change), and a token never returns to
 any record once it has left. So rows that a snapshot shows under a token that no branch of the same snapshot names are
-dead for ever, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot has shown are
+dead for good, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot has shown are
 deleted. A fresh token that is minted, but not published yet, has no rows, so none of them can be met; and should some
 way of importing ever fill a token before it publishes it, `FRESH_MS` keeps tokens of that age out of reach.
 
-Readers are not disturbed: they read snapshots. Does not know: objects; their bytes go by a collection.
+Readers are not disturbed: they read snapshots.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ FRESH_MS: Final = 24 * 3600 * 1000
 DELETE_ROW_COUNT: Final = 4_096
 """Rows of one write."""
 
+ROW_COUNT_MAX: Final = 100_000
+"""Most rows of one step."""
+
 _CLEANED: Final = default_registry.counter(
     "lakebed_repo_cleaned_rows_total", help_text="Staged rows of dropped tokens that were removed."
 )
@@ -52,11 +55,8 @@ class Cleaned:
     """False: there was more than one step may take."""
 
 
-def clean_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> Cleaned:
+def clean_once(context: RepositoryContext, *, row_count_max: int = ROW_COUNT_MAX) -> Cleaned:
     """Remove the rows of tokens that were marked as dropped, and their marks.
-
-    Args:
-        row_count_max: most rows of one step.
 
     Cost: 1 snapshot, 1 scan of the branches and of the marks, and the rows; 1 write for every 4,096. When it is stopped
         at any point, the next step continues.
@@ -68,7 +68,7 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> C
         return _remove(context, snapshot, (token for token in dropped if token not in named), row_count_max)
 
 
-def clean_orphans_once(context: RepositoryContext, *, row_count_max: int = 100_000) -> Cleaned:
+def clean_orphans_once(context: RepositoryContext) -> Cleaned:
     """Remove the rows of tokens that no branch names and no mark covers, but for fresh ones (`FRESH_MS`).
 
     Cost: as `clean_once`, and 1 seek a token that has rows.
@@ -77,7 +77,7 @@ def clean_orphans_once(context: RepositoryContext, *, row_count_max: int = 100_0
     with context.key_value.snapshot() as snapshot:
         named = _named_tokens(context, snapshot)
         orphans = (token for token in _tokens_with_rows(context, snapshot) if token not in named and token < fresh_from)
-        return _remove(context, snapshot, orphans, row_count_max)
+        return _remove(context, snapshot, orphans, ROW_COUNT_MAX)
 
 
 def _named_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:

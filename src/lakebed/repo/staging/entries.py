@@ -2,7 +2,7 @@
 
 Owns: the checks, and how columns become entries. Invariants: what could not be read again is refused before anything is
 written. Entries without metadata are checked field by field in C; others one by one, for
-the sentence. Pure. Does not know: where entries are written.
+the sentence. Pure.
 """
 
 from __future__ import annotations

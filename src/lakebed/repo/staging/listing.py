@@ -5,7 +5,6 @@ size, one behind another, are one listing; a common prefix is listed once, and o
 behind it the rows are sought again, so that what it holds is not read through.
 
 Rows stay columns until they are listed: a window is folded by numpy, and only what is listed becomes Python objects.
-Does not know: where rows come from.
 """
 
 from __future__ import annotations

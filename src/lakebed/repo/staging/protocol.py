@@ -8,7 +8,7 @@ record has written nothing, and is made again on the record as it is then.
 
 Invariants: a try that reads before it decides has one snapshot for all of it; tries are bounded; an unclear outcome is
 resolved by reading the expected rows, never by writing again: between two writes of one value another process's may
-have come, and would be lost. Why this is sound: docs/design/0016-staging.md. Does not know: what is written.
+have come, and would be lost. Why this is sound: docs/design/0016-staging.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The sensor: which branches of a repository want to be compacted.
 
 Owns: the look at the counts (`lakebed.repo.staging.counters`). Invariants: a branch that this process has not counted
-since its start is counted once, from the store, and no further than to the threshold. Does not know: what compacting
-does, or who asks how often.
+since its start is counted once, from the store, and no further than to the threshold.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ changed and changed back, or removed and restored is not a difference, in whiche
 How: only paths that some layer touches can differ. They come from three sources, side by side: rows of the tokens; the
 difference of head and compacted metarange; and the head's own rows where a ``clears`` hides them. For each window of
 paths both states are put together, as columns, and compared. Of the head only what is touched is read: the ranges that
-hold a staged path, and those below a cleared prefix. Does not know: who asks, and what becomes of the difference.
+hold a staged path, and those below a cleared prefix.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
 
+from lakebed.closing import Closing
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
 from lakebed.repo.branches import load_branch
@@ -39,7 +39,7 @@ _ONE_BY_ONE_MAX: Final = 2
 """Up to so many tokens are asked one after another for a path: the newest mostly has it. More are asked at once."""
 
 
-class View:
+class View(Closing):
     """One moment of a reference. Close it, or use it in a ``with``. Thread-safe.
 
     Args:
@@ -207,14 +207,6 @@ class View:
         """Release the snapshot; again is a no-op."""
         if self._owns_snapshot:
             self._snapshot.close()
-
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValueSnapshot) -> View:

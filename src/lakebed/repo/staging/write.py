@@ -10,8 +10,6 @@ Invariants:
 - A staged upload is not older than the boundary: a collection deletes no bytes that are being named.
 - An address of elsewhere is one that may be imported (`lakebed.repo.foreign`), by whichever verb it comes.
 - `delete_prefix` writes no row: it seals, and the fresh token hides the layers below it.
-
-Does not know: how bytes were uploaded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Diff` and `Status`: the differences of two references, or of a branch and its head, in pages, with common prefixes.
 
 Owns: which two metaranges are compared, and folding. Invariants: pages of any size, one behind another, are one
-listing; paths below a common prefix are skipped by a seek, not read. Does not know: how metaranges are compared.
+listing; paths below a common prefix are skipped by a seek, not read.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Owns: the walk, its filters and its pages. Invariants: a commit comes before its
 a commit changed a path when the path differs, by identity, from the parent's (of the first commit: from the empty
 state). A merge changes no path itself, as in git's log of a path: its state of a path is the one of a parent. Where
 only first parents are followed, a merge has all changes that it brought.
-
-Does not know: how metaranges are compared; equal ranges are not read.
 """
 
 from __future__ import annotations

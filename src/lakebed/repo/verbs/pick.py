@@ -7,12 +7,13 @@ merge commit the caller has to name the parent. Does not know: how a head moves 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, TypedDict
 
 from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import check_commit_text, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit
+from lakebed.repo.committed.merge import Strategy
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
 from lakebed.repo.merge import as_strategy, merged
@@ -27,23 +28,15 @@ ORIGIN_KEY: Final = "cherry-pick-origin"
 COMMITTER_KEY: Final = "cherry-pick-committer"
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What a new commit brings to a branch.
+class PickOptions(TypedDict, total=False):
+    """The arguments of both, but for the branch and the commit."""
 
-    Attributes:
-        base, source: the states between which the change is.
-        message, metadata: of the new commit.
-        relies_on: a commit whose objects the change needs; None: none.
-        operation: a word for errors.
-    """
-
-    base: MetarangeRef
-    source: MetarangeRef
-    message: str
-    metadata: Texts
-    relies_on: str | None
-    operation: str
+    parent_number: int | None
+    message: str | None
+    metadata: Mapping[str, str] | None
+    committer: str | None
+    strategy: Strategy | None
+    allow_empty: bool
 
 
 class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
@@ -78,20 +71,33 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
         parent_id = commit.parents[(number or 1) - 1]
         return parent_id, load_commit(context, parent_id).metarange
 
-    def _apply(self, context: RepositoryContext, change: _Change) -> CommitWithId:
-        """Merge a change onto the branch, with one parent."""
-        branch, operation = self.branch, change.operation
+    def _apply(
+        self,
+        context: RepositoryContext,
+        *,
+        base: MetarangeRef,
+        source: MetarangeRef,
+        message: str,
+        metadata: Texts,
+        relies_on: str | None,
+    ) -> CommitWithId:
+        """Merge the changes from base to source onto the branch, with one parent.
+
+        Args:
+            relies_on: a commit whose objects the change needs; None: none.
+        """
+        branch, operation = self.branch, self.verb_name.replace("_", "-")
         check_committable(context, branch)
         strategy = as_strategy(self.strategy)
-        check_commit_text(change.message, change.metadata, allow_empty_message=True)
+        check_commit_text(message, metadata, allow_empty_message=True)
 
         def plan(sealed: SealedBranch) -> Move:
             check_clean(context, sealed, operation=operation)
             head = sealed.head
             state = merged(
                 context,
-                base=change.base,
-                source=change.source,
+                base=base,
+                source=source,
                 destination=head.metarange,
                 strategy=strategy,
                 what=f"{operation} on {branch}",
@@ -102,11 +108,11 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
                 context,
                 parents=[(sealed.record.commit_id, head)],
                 metarange=state,
-                message=change.message,
-                metadata=change.metadata,
+                message=message,
+                metadata=metadata,
                 committer=self.committer,
             )
-            return Move(new.id, commits=[new], relies_on=() if change.relies_on is None else [change.relies_on])
+            return Move(new.id, commits=[new], relies_on=() if relies_on is None else [relies_on])
 
         [new] = move_by_commits(context, branch, operation=operation, plan=plan)
         return new
@@ -136,15 +142,14 @@ class Revert(_Pick, frozen=True, kw_only=True):
     def run(self, context: RepositoryContext) -> CommitWithId:
         id, commit = resolve_commit(context, self.ref)
         parent_id, parent = self._parent(context, id, commit)
-        change = _Change(
+        return self._apply(
+            context,
             base=commit.metarange,
             source=parent,
             message=self.message or f"Revert {id}",
             metadata=self.metadata or {},
             relies_on=parent_id,  # its entries come back
-            operation="revert",
         )
-        return self._apply(context, change)
 
 
 @verb("cherry_pick", role="write", effort="compute", gives=CommitWithId, changes=("branch",), author="committer")
@@ -164,12 +169,11 @@ class CherryPick(_Pick, frozen=True, kw_only=True):
         id, commit = resolve_commit(context, self.ref)
         _, parent = self._parent(context, id, commit)
         origin = {ORIGIN_KEY: id, COMMITTER_KEY: commit.committer}
-        change = _Change(
+        return self._apply(
+            context,
             base=parent,
             source=commit.metarange,
             message=self.message or commit.message,
             metadata={**commit.metadata, **(self.metadata or {}), **origin},
             relies_on=id,
-            operation="cherry-pick",
         )
-        return self._apply(context, change)

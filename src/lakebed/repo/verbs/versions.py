@@ -1,71 +1,169 @@
-"""Verbs of the contract of versioned stores: versions, pins, restores, and what a collection takes."""
+"""A repository as a store with versions: the verbs of the `Versioned` contract, and what a collection takes.
+
+A version is a commit of the default branch (along first parents); a pin is a tag, or a branch other than the default
+one, which holds the version it left the default branch at; a fork is a branch; a restore is a new commit with an old
+one's contents.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from lakebed.errors import InvalidRequest
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+from lakebed.repo.branches import list_branches, load_branch
 from lakebed.repo.collect import collect_garbage, plan_collection
+from lakebed.repo.commit import move_by_commits, new_commit
+from lakebed.repo.commits import Walk, merge_base
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads import Move, SealedBranch, check_clean
+from lakebed.repo.model import Commit, Tag
 from lakebed.repo.options import CollectionOptions
+from lakebed.repo.protection import check_committable
+from lakebed.repo.refs import resolve_commit
+from lakebed.repo.rows import prefix_range
+from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb
-from lakebed.repo.versions import list_pins, list_versions, pin_version, restore_version, unpin
 from lakebed.repo.why import why
+
+_DIGITS: Final = re.compile(r"[0-9]+")
 
 Seconds = Annotated[float, Meta(ge=-(1 << 40), le=1 << 40)]
 
 
 @verb("versions", role="read", effort="compute", gives=list[Version])
 class Versions(Verb[list[Version]], frozen=True):
-    """Commits of the default branch, oldest first."""
+    """Commits of the default branch along first parents, oldest first; without those whose objects were collected.
+
+    Raises `Corruption`. Cost: 1 snapshot and 1 read of the key-value store a commit; all are held.
+    """
 
     def run(self, context: RepositoryContext) -> list[Version]:
-        return list(list_versions(context))
+        with context.key_value.snapshot() as snapshot:
+            prefix = context.keys.expired()
+            expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(*prefix_range(prefix))}
+            head = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
+            found = list(Walk(context, [head], first_parent=True, snapshot=snapshot))
+        return [_version_of(context, id, commit) for id, commit in reversed(found) if id not in expired]
 
 
 @verb("pin", role="write", effort="write", gives=Pin, changes=("name", "version"))
 class PinVersion(Verb[Pin], frozen=True, kw_only=True):
-    """Keep a version alive by a tag."""
+    """Keep a version alive by a tag.
+
+    Args:
+        name: of the tag.
+        version: a commit, or anything that leads to one; None: the head of the default branch.
+        lifetime_ms: after that the pin is gone by itself; None: never.
+
+    Raises:
+        InvalidRequest: the name is all digits, which other stores of a lake take for a version, or it is invalid.
+        NotFound: there is no such version.
+        AlreadyExists: the name is taken.
+    Cost: about 5 reads and 1 write of the key-value store.
+    """
 
     name: str
     version: str | None = None
     lifetime_ms: Milliseconds | None = None
 
     def run(self, context: RepositoryContext) -> Pin:
-        return pin_version(context, self.name, version=self.version, lifetime_ms=self.lifetime_ms)
+        if _DIGITS.fullmatch(self.name):
+            raise InvalidRequest(
+                f"The pin name {self.name!r} would be taken for a version's number: use a name with letters.",
+                kind="invalid_tag_name",
+            )
+        commit_id, _ = resolve_commit(context, self.version or context.record.default_branch)
+        return _tag_pin(
+            context, self.name, create_tag(context, self.name, commit_id=commit_id, lifetime_ms=self.lifetime_ms)
+        )
 
 
 @verb("pins", role="read", effort="compute", gives=list[Pin])
 class Pins(Verb[list[Pin]], frozen=True):
-    """What keeps versions alive: tags, and branches other than the default one."""
+    """What keeps versions alive: tags, then branches other than the default one, each sorted by name.
+
+    Raises `Corruption`. Cost: 2 scans, and of each branch the commits back to where it left the default branch.
+    """
 
     def run(self, context: RepositoryContext) -> list[Pin]:
-        return list_pins(context)
+        with context.key_value.snapshot() as snapshot:
+            pins = [_tag_pin(context, name, tag) for name, tag in list_tags(context, snapshot=snapshot)]
+            main = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
+            for name, branch in list_branches(context, hidden=True, snapshot=snapshot):
+                if name != context.record.default_branch:
+                    left_at = merge_base(context, main, branch.commit_id, snapshot=snapshot) or branch.commit_id
+                    pins.append(Pin(context.name, "branch", name, left_at, "", branch.created_at_ms, None))
+        return pins
 
 
 @verb("unpin", role="write", effort="write", gives=None, changes=("name",))
 class Unpin(Verb[None], frozen=True, kw_only=True):
-    """Remove a pin."""
+    """Remove a pin that is a tag.
+
+    Raises:
+        NotFound: kind ``tag_not_found``.
+        InvalidRequest: kind ``pin_is_a_branch``: deleting a branch loses commits that only it has, so it must be
+            explicit.
+    Cost: 2 reads and 1 write of the key-value store.
+    """
 
     name: str
 
     def run(self, context: RepositoryContext) -> None:
-        unpin(context, self.name)
+        name = self.name
+        if find_tag(context, name) is None and context.key_value.get(context.keys.branch(name)) is not None:
+            raise InvalidRequest(
+                f"What {name!r} pins is held by a branch: delete the branch (delete_branch) if nothing on it is "
+                "needed.",
+                kind="pin_is_a_branch",
+                branch=name,
+            )
+        delete_tag(context, name)
 
 
 @verb("restore", role="write", effort="compute", gives=Version, changes=("version",), author="committer")
 class Restore(Verb[Version], frozen=True, kw_only=True):
-    """Make an older version the newest, in a new commit."""
+    """Make an older version the newest, in a new commit of the default branch; history is kept.
+
+    Args:
+        version: a commit, or anything that leads to one.
+
+    Raises:
+        NotFound: kind ``reference_not_found``.
+        InvalidRequest: kind ``dirty_branch``, ``protected_branch``, ``commit_expired``.
+        Rejected: kind ``hook_rejected``.
+        Conflict: kind ``branch_moved``.
+    Cost: 2 durable writes of the key-value store; no range is read or written.
+    """
 
     version: str
     committer: str | None = None
 
     def run(self, context: RepositoryContext) -> Version:
-        return restore_version(context, self.version, committer=self.committer)
+        name = context.record.default_branch
+        check_committable(context, name)
+        id, old = resolve_commit(context, self.version)
+
+        def plan(sealed: SealedBranch) -> Move:
+            check_clean(context, sealed, operation="restore")
+            new = new_commit(
+                context,
+                parents=[(sealed.record.commit_id, sealed.head)],
+                metarange=old.metarange,
+                message=f"Restore {id}",
+                metadata={"restored": id},
+                committer=self.committer,
+            )
+            return Move(new.id, commits=[new], relies_on=[id])
+
+        [new] = move_by_commits(context, name, operation="restore", plan=plan)
+        return _version_of(context, new.id, new.commit)
 
 
 @verb("why", role="read", effort="long", gives=Explanation)
@@ -103,3 +201,22 @@ class CollectGarbage(Verb[ReclaimReport], frozen=True, kw_only=True):
 
 def _options(min_age_s: float | None) -> CollectionOptions | None:
     return None if min_age_s is None else CollectionOptions(min_age=timedelta(seconds=min_age_s))
+
+
+def _version_of(context: RepositoryContext, id: str, commit: Commit) -> Version:
+    return Version(
+        store=context.name,
+        id=id,
+        created_ms=commit.created_at_ms,
+        summary=commit.message,
+        facts={
+            "committer": commit.committer,
+            "parents": list(commit.parents),
+            "object_count": commit.metarange.entry_count,
+            "object_bytes": commit.metarange.size_bytes,
+        },
+    )
+
+
+def _tag_pin(context: RepositoryContext, name: str, tag: Tag) -> Pin:
+    return Pin(context.name, "tag", name, tag.commit_id, tag.owner, tag.created_at_ms, tag.expires_at_ms)

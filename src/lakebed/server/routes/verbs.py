@@ -2,7 +2,6 @@
 
 Owns: one endpoint for each verb of `lakebed.repo.verbs`, and three for what is not a message: `put` and `read` of
 objects' bytes, and `stage_many` of columns. Invariants: a verb is decoded and run; only its author is decided here.
-Does not know: what the verbs do.
 """
 
 from __future__ import annotations
