@@ -32,9 +32,9 @@ from lakebed.kv import Database, DatabaseAdmin, DatabaseOptions, WriteBatch
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.objects.profile import S3_STANDARD, ProfiledStore, bill
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from lakebed.testing.profile import S3_STANDARD, ProfiledStore, bill
 
 PLACES = ("memtable", "cached", "uncached")
 CALLS = 20

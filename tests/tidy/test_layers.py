@@ -37,9 +37,7 @@ DELETERS = {
     "lakebed.objects.probe": "its own probe",
     "lakebed.objects.reserve": "the reserve of a full disk",
     "lakebed.table.tags": "files of tags; its own tag, which lost a race",
-    # These hand a delete on, to the store below.
-    "lakebed.objects.profile": "counts requests",
-    "lakebed.objects.vendor": "the client library",
+    "lakebed.objects.vendor": "hands a delete on to the client library",
 }
 """Modules that call a store's delete, and what they delete. ARCHITECTURE.md has the same table."""
 

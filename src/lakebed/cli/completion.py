@@ -93,9 +93,6 @@ def _values(one: Parameter, texts: Sequence[str], kind: str = "") -> Iterable[tu
         return []
 
 
-# ---- names in a lake, by the arguments before them
-
-
 def _lake(texts: Sequence[str]) -> LakeCommand:
     return LakeCommand({"lake": texts[0]})
 

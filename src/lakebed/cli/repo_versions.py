@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lakebed.cli import output
 from lakebed.cli.command import Command, Deletion
@@ -20,6 +20,9 @@ from lakebed.cli.repo_context import (
     print_differences,
 )
 from lakebed.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from lakebed.repo.verbs.pick import PickOptions
 
 Message = Annotated[str, option("--message", "-m", help="The commit message.")]
 Meta = Annotated[list[str] | None, option("--meta", metavar="KEY=VALUE", help="Metadata of the commit.")]
@@ -192,34 +195,34 @@ class Merge(RepositoryCommand, name="merge"):
         _print_commit(self, made, f"Merged {self.source} into {self.branch}: commit {made.id[:12]}.")
 
 
-class Revert(RepositoryCommand, name="revert"):
-    """Undo one commit with a new commit; the history is kept."""
+class Pick(RepositoryCommand):
+    """A command on the changes of one commit."""
 
     branch: BranchName
     reference: Reference
     parent: Parent = None
     strategy: OnConflict = None
 
+    def options(self) -> PickOptions:
+        """The options as the library takes them."""
+        return {"parent_number": self.parent, "strategy": _name_of(self.strategy)}
+
+
+class Revert(Pick, name="revert"):
+    """Undo one commit with a new commit; the history is kept."""
+
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.branch(self.branch).revert(
-                self.reference, parent_number=self.parent, strategy=_name_of(self.strategy)
-            )
+            made = repository.branch(self.branch).revert(self.reference, **self.options())
         _print_commit(self, made, f"Reverted {self.reference} on {self.branch}: commit {made.id[:12]}.")
 
 
-class CherryPick(RepositoryCommand, name="cherry-pick"):
+class CherryPick(Pick, name="cherry-pick"):
     """Apply the changes of one commit to a branch."""
-
-    branch: BranchName
-    reference: Reference
-    parent: Parent = None
-    strategy: OnConflict = None
 
     def run(self) -> None:
         with self.writing() as repository:
-            target = repository.branch(self.branch)
-            made = target.cherry_pick(self.reference, parent_number=self.parent, strategy=_name_of(self.strategy))
+            made = repository.branch(self.branch).cherry_pick(self.reference, **self.options())
         _print_commit(self, made, f"Picked {self.reference} onto {self.branch}: commit {made.id[:12]}.")
 
 

@@ -285,8 +285,6 @@ class PostgresKeyValue(KeyValue):
         self._unresolved: frozenset[Witness] = frozenset()
         """Transactions whose commit was sent, and not answered."""
 
-    # ---- reading
-
     def get(self, key: bytes) -> bytes | None:
         """Cost: 1 round trip."""
         check_key(key)
@@ -315,8 +313,6 @@ class PostgresKeyValue(KeyValue):
                 if not is_stale:
                     raise_translated(error, shown=self._connections.shown)
         raise Unavailable(f"PostgreSQL at {self._connections.shown} closes every connection.")
-
-    # ---- writing
 
     def write(
         self,
@@ -403,8 +399,6 @@ class PostgresKeyValue(KeyValue):
         """Before a read: resolve the outcome of commits whose replies were lost. Raises `Unavailable`."""
         for witness in self._unresolved:
             self._ended(witness)
-
-    # ---- the end
 
     def maintain(self) -> None:
         """The server of the database vacuums by itself."""

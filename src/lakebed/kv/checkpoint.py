@@ -41,9 +41,6 @@ NAME_BYTES_MAX: Final = 255
 _USER: Final = Owner("user")
 
 
-# ---- rules
-
-
 def check_open(manifest: Manifest, url: str) -> Manifest:
     """The manifest, if the database may be used.
 
@@ -121,9 +118,6 @@ def lifetime_in_ms(lifetime: timedelta | None) -> int | None:
             kind="invalid_lifetime",
         )
     return lifetime_ms
-
-
-# ---- pure changes of a manifest
 
 
 def live_checkpoints(manifest: Manifest, now_ms: int) -> tuple[Checkpoint, ...]:
@@ -296,9 +290,6 @@ def describe_checkpoint(checkpoint: Checkpoint) -> str:
     if checkpoint.name is None:
         return f"{checkpoint.id} ({checkpoint.owner})"
     return f"{checkpoint.name!r} ({checkpoint.id}, {checkpoint.owner})"
-
-
-# ---- verbs
 
 
 def last_durable_wal_id(location: DatabaseLocation, manifest: Manifest) -> int:

@@ -189,9 +189,6 @@ def claim_all(
     )
 
 
-# ---- the steps
-
-
 class _Bump(Protocol):
     def __call__(self, manifest: Manifest, *, last_wal_id: int) -> Manifest: ...
 
@@ -319,9 +316,6 @@ def _check_operator(manifest: Manifest, options: DatabaseOptions, url: str) -> N
             url=url,
             merge_operator=stored,
         )
-
-
-# ---- making a database
 
 
 def first_manifest(location: DatabaseLocation, *, options: DatabaseOptions) -> Manifest:

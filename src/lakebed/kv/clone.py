@@ -341,8 +341,6 @@ class _Attempt:
         self._release(replaced if is_ours else taken)
         return rewritten if is_ours else None
 
-    # Copying
-
     def _copy_over(self, manifest: Manifest) -> bool:
         """Copy the log's tail, and with `copy` the files; False: pins died meanwhile, look again."""
         try:
@@ -417,8 +415,6 @@ class _Attempt:
             create_once(self._location.store, path, body, environment=self._location.environment)
 
         self._each(copy_file, range(len(files)), manifest)
-
-    # The end
 
     def _finish(self, manifest: Manifest) -> Manifest | None:
         """Make the pins permanent, or needless, then open the clone; None: look again."""

@@ -11,9 +11,10 @@ one that begins later takes over, and the other stops with `Fenced`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.kv.checkpoint import check_open
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path
@@ -49,6 +50,11 @@ class Compactor:
     def __init__(self, location: DatabaseLocation, *, options: DatabaseOptions | None = None) -> None:
         self._location = location
         self._options = options or DatabaseOptions()
+        self._plan = partial(
+            plan_compaction,
+            l0_compaction_count=self._options.l0_compaction_count,
+            run_compaction_count=self._options.run_compaction_count,
+        )
         self._log = ManifestLog(location)
         self._publisher = CompactorPublisher(location, log=self._log)
         self._cache = BlockCache(_CACHE_BYTES, runtime=location.environment.runtime)
@@ -70,16 +76,7 @@ class Compactor:
             Unavailable, OutcomeUnknown: nothing is lost; call again.
         Cost: 1 LIST, and 1 GET when the manifest is new; a compaction: 2 updates of the manifest and its files.
         """
-        options = self._options
-        task = self._compact(
-            lambda file_set: plan_compaction(
-                file_set,
-                l0_compaction_count=options.l0_compaction_count,
-                run_compaction_count=options.run_compaction_count,
-            ),
-            progress,
-        )
-        return task is not None
+        return self._compact(self._plan, progress) is not None
 
     def compact_full(self, progress: Progress | None = None) -> bool:
         """Merge all files into one run, all rewritten; False for an empty database. Otherwise as `compact_once`."""
@@ -89,32 +86,6 @@ class Compactor:
         while task is not None and not task.rewrite:
             task = self._compact(plan_full, progress)
         return True
-
-    def run(
-        self,
-        *,
-        is_stopped: Callable[[], bool],
-        poll_interval_ms: int | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        """Compact whenever there is something to merge, until stopped or fenced.
-
-        Args:
-            is_stopped: asked before each step.
-            poll_interval_ms: wait so long when there is nothing to do, and after the store did not answer; by default
-                `DatabaseOptions.manifest_poll_interval_ms`.
-            progress: as for `compact_once`.
-
-        Raises as `compact_once`, except if the store does not answer.
-        """
-        interval_ms = self._options.manifest_poll_interval_ms if poll_interval_ms is None else poll_interval_ms
-        while not is_stopped():
-            try:
-                has_merged = self.compact_once(progress)
-            except (Unavailable, OutcomeUnknown):
-                has_merged = False
-            if not has_merged and not is_stopped():
-                self._location.environment.clock.sleep(interval_ms / 1000)
 
     def _compact(
         self, plan: Callable[[FileSet], CompactionTask | None], progress: Progress | None

@@ -69,8 +69,6 @@ class ManifestLog:
         """The newest manifest that was read or written through this log; others may be newer. Cost: nothing."""
         return None if self._seen is None else self._seen.manifest
 
-    # Reading
-
     def latest(self) -> Manifest:
         """The newest manifest, of a destroyed or unfinished database too.
 
@@ -139,8 +137,6 @@ class ManifestLog:
         if seen is None or seen.manifest.manifest_id < found.manifest.manifest_id:
             self._seen = found
         return found
-
-    # Changing
 
     def create(self, first: Manifest) -> Manifest:
         """Make the first manifest of a path that never had one. Decides between rivals: exactly one gets through.
@@ -229,8 +225,6 @@ class ManifestLog:
         self._log.append(manifest_id, encode_manifest(made), write_id=made.write_id)
         return self._remember(DecodedManifest(made, FORMAT))
 
-    # Deleting
-
     def boundary(self) -> int:
         """Ids below this are never used again; 0 before the first collection. Cost: 1 LIST, 1 GET when it moved."""
         return self._log.boundary()
@@ -264,9 +258,6 @@ class ManifestLog:
     def withdraw_late(self) -> list[int]:
         """Take back manifests that landed after the boundary had passed them. As `NumberedLog.withdraw_late`."""
         return self._log.withdraw_late()
-
-
-# ---- what is there instead of a database
 
 
 _ADVICE: Final = {

@@ -123,8 +123,6 @@ class DatabaseReader(ReadVerbs, Closing):
             reader._join = location.environment.runtime.spawn(reader._run, name=f"lakebed reader of {location.url}")
         return reader
 
-    # ---- what is shown
-
     @property
     def url(self) -> str:
         """The database's."""
@@ -155,8 +153,6 @@ class DatabaseReader(ReadVerbs, Closing):
         state = "closed" if shown is None else f"version={shown.version.manifest.manifest_id}"
         return f"DatabaseReader({self.url!r}, {state})"
 
-    # ---- reads
-
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None if it has none.
 
@@ -173,8 +169,6 @@ class DatabaseReader(ReadVerbs, Closing):
         Cost: neighbouring blocks are read together.
         """
         return self._core.get_many(keys)
-
-    # ---- news
 
     def poll_once(self) -> bool:
         """Look for new files and log objects, and keep our checkpoint alive.
@@ -205,8 +199,6 @@ class DatabaseReader(ReadVerbs, Closing):
                 self._poll_error = error  # the next poll tries again; reads after the checkpoint's end raise
             else:
                 self._poll_error = None
-
-    # ---- the end
 
     def close(self) -> None:
         """Remove our checkpoint, also under scans that were not read to their end. Closing twice is a no-op.

@@ -79,8 +79,6 @@ class ReaderCore(ViewSource):
         """The database's."""
         return self._location.url
 
-    # ---- reads
-
     def get(self, key: bytes) -> bytes | None:
         """The value of a key that was checked; as `DatabaseReader.get`."""
         for _ in range(_TRIES_MAX):
@@ -190,8 +188,6 @@ class ReaderCore(ViewSource):
             kind="moves_moves_too_fast",
             url=self.url,
         )
-
-    # ---- news
 
     def begin(self) -> None:
         """Show the first version. Raises as `DatabaseReader.open`."""

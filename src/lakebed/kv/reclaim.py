@@ -47,9 +47,6 @@ class Found:
     manifests: tuple[ObjectMeta, ...]
 
 
-# ---- what a collection changes in the manifest
-
-
 def with_versions_sealed(manifest: Manifest, *, now_ms: int) -> Manifest:
     """The next manifest: without dead checkpoints, and with every older version readable through a checkpoint only."""
     return msgspec.structs.replace(without_expired(manifest, now_ms), readable_since=manifest.manifest_id + 1)
@@ -100,9 +97,6 @@ def detachable(manifest: Manifest, pinned: Pinned) -> tuple[ExternalDatabase, ..
     named = file_ids(manifest).union(*(file_ids(one) for one in pinned.values() if one is not None))
     needed = {entry.pin for entry, _ in named_entries(manifest, named)}
     return tuple(entry for entry in manifest.external_databases if entry.pin not in needed)
-
-
-# ---- what goes
 
 
 def plan_collection(

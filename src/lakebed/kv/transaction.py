@@ -62,8 +62,6 @@ class Transaction(ReadVerbs):
         self.sequence: int = view.sequence
         """The last write that it sees, apart from its own."""
 
-    # ---- writing, into the buffer
-
     def put(self, key: bytes, value: bytes, *, ttl: timedelta | None = None) -> None:
         """Give a key a value at commit. A lifetime counts from the commit. Raises `InvalidRequest`, `Closed`."""
         self._fixed.pinned_view()
@@ -80,8 +78,6 @@ class Transaction(ReadVerbs):
         self._fixed.pinned_view()
         self._writer.required_operator().check(check_value(operand))
         self._writes.setdefault(check_key(key), []).append(_Write(Kind.MERGE, operand, None))
-
-    # ---- reading
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key as this transaction sees it; None if there is none. Raises as `Database.get`."""
@@ -168,8 +164,6 @@ class Transaction(ReadVerbs):
                 kind="unknown_column",
             )
         return pa.RecordBatchReader.from_batches(schema, _batched(self._scan(bounds, reverse=False), schema))
-
-    # ---- the end
 
     def commit(self) -> None:
         """Make the writes visible, and durable unless the transaction was begun otherwise; the transaction is over.

@@ -88,8 +88,6 @@ class DatabaseVerbs:
         """Open it to read: the latest, or what a checkpoint pins. As `DatabaseReader.open`."""
         return DatabaseReader.open(self.location, checkpoint, options=options)
 
-    # ---- checkpoints
-
     def create_checkpoint(self, options: CheckpointOptions | None = None) -> CheckpointCreateResult:
         """Pin the latest, with every durable write, or what another checkpoint pins.
 
@@ -109,8 +107,6 @@ class DatabaseVerbs:
     def list_checkpoints(self, name: str | None = None, *, expired: bool = False) -> list[Checkpoint]:
         """Checkpoints, oldest first. As `lakebed.kv.checkpoint.list_checkpoints`."""
         return list_checkpoints(self.location, name, expired=expired)
-
-    # ---- the whole database
 
     def create_clone(
         self, parent_url: str | os.PathLike[str], checkpoint: str | None = None, *, copy: bool = False
@@ -165,8 +161,6 @@ class DatabaseVerbs:
     def list_manifests(self) -> list[ManifestSummary]:
         """Every manifest that is there, with its size and what pins it, oldest first. Cost: 2 LIST + 1 GET."""
         return list_manifests(self.location)
-
-    # ---- the contract of all stores
 
     def versions(self) -> Iterator[Version]:
         """Readable versions, oldest first, pinned ones included. Cost: 2 LIST + 1 GET a readable manifest."""

@@ -58,8 +58,6 @@ class WalLog:
             environment=location.environment,
         )
 
-    # Looking
-
     def entries(self, after: int = 0, *, through: int | None = None) -> list[WalEntry]:
         """What is there in ``(after, through]``, ascending, fences too; None: to the end. Cost: 1 LIST a thousand."""
         start_after = wal_path(after) if after > 0 else None
@@ -96,8 +94,6 @@ class WalLog:
         """
         path = wal_path(id)
         return decode_record(self._log.read(id), path=path, id=id)
-
-    # Appending
 
     def encode(self, rows: pa.RecordBatch, *, id: int, epoch: int) -> bytes:
         """The bytes for `append`, with a write id of their own. Cost: no request.

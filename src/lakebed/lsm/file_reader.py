@@ -85,8 +85,6 @@ class FileReader:
         """Drop it from the cache."""
         self._cache.forget(self._name)
 
-    # Single keys
-
     def may_contain(self, key_hash: int) -> bool:
         """False when no row has a key with this hash (`lakebed.lsm.filter.hash_keys`). Opens the file."""
         return self.tail().filter.may_contain(probe_hash(key_hash))
@@ -175,8 +173,6 @@ class FileReader:
             rows += more
             number += 1
 
-    # Runs of blocks
-
     def batches(
         self,
         start: bytes | None = None,
@@ -218,8 +214,6 @@ class FileReader:
                     if kept.row_count:
                         yield kept
             keep = fill_cache
-
-    # Reading
 
     def _block(self, tail: Tail, number: int) -> Block:
         """One block, which stays in the cache."""

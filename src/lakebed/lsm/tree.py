@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from lakebed.errors import Conflict, Corruption, InternalError, InvalidRequest, NotFound
@@ -139,6 +140,11 @@ class Tree:
     ) -> None:
         self._files = files
         self._options = options
+        self._plan = partial(
+            plan_compaction,
+            l0_compaction_count=self._options.l0_compaction_count,
+            run_compaction_count=self._options.run_compaction_count,
+        )
         self._publisher = publisher
         self._operator = operator
         self._environment = environment = files.environment
@@ -415,17 +421,8 @@ class Tree:
             Conflict: another process removed inputs three times.
             Unavailable, OutcomeUnknown: nothing changed here; call again.
         """
-        options = self._options
         with self._compaction_turn:
-            task = self._compacted(
-                lambda file_set: plan_compaction(
-                    file_set,
-                    l0_compaction_count=options.l0_compaction_count,
-                    run_compaction_count=options.run_compaction_count,
-                ),
-                progress,
-            )
-            return task is not None
+            return self._compacted(self._plan, progress) is not None
 
     def compact_full(self, progress: Callable[[int, int], None] | None = None) -> bool:
         """Merge all files into one run, all written anew; False when there are none. Arguments, errors as before."""

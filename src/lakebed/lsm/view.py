@@ -124,8 +124,6 @@ class View:
             self._levels = levels_of(self.file_set)
         return self._levels
 
-    # ---- single keys
-
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None when it has none. As `get_row`."""
         row = self.get_row(key)
@@ -203,8 +201,6 @@ class View:
             elif (row := self._resolved(versions, now_ms=now_ms)) is not None:
                 values[key] = row.value
         return list(map(values.get, keys))
-
-    # ---- ranges
 
     def scan(
         self, start: bytes | None = None, end: bytes | None = None, *, reverse: bool = False

@@ -128,8 +128,6 @@ class LocalDriver:
         """One label for all local folders."""
         return "file"
 
-    # Reading
-
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
         """Open, read, close: three system calls for an object up to 64 KiB."""
         descriptor = self._open(path)
@@ -182,8 +180,6 @@ class LocalDriver:
                 return body
         start, end = check_range(byte_range, size_bytes=os.fstat(descriptor).st_size, path=path)
         return _read_exactly(descriptor, start, end - start, path)
-
-    # Writing
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
         """Write a hidden file in the same folder, then link it (create-only) or rename it (replacing) to its name."""
@@ -359,8 +355,6 @@ class LocalDriver:
         except OSError as error:
             raise self._translated(error, "sync", folder) from error
 
-    # Listing
-
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
         """Pages of a lazy walk: a folder is read when the listing reaches it."""
         page: list[ObjectMeta] = []
@@ -420,8 +414,6 @@ class LocalDriver:
         named.sort(key=_first)
         return named
 
-    # Addresses
-
     def url(self, path: str) -> str:
         """``file:///absolute/path``, taken literally: nothing in it is percent-encoded."""
         return f"file://{self._shown_root}/{path}"
@@ -429,8 +421,6 @@ class LocalDriver:
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
         """Always raises: a folder has no server."""
         raise InvalidRequest(f"{self.root_url} is a local folder: it has no signed URLs", kind="unsupported", path=path)
-
-    # Checks and errors
 
     def _place(self, folder: str) -> str:
         return f"{self._root}/{folder}" if folder else self._root

@@ -71,8 +71,6 @@ class NumberedLog:
         """Path of a number's object."""
         return join_path(self._folder, self._name_of(number))
 
-    # Looking
-
     def latest(self, *, exact: bool = True) -> int | None:
         """Return the newest number; None for an empty log.
 
@@ -214,8 +212,6 @@ class NumberedLog:
         metas = self._store.list(self._folder, start_after=start_after)
         return (self._id_of(meta.path.rpartition("/")[2]) for meta in metas)
 
-    # Appending
-
     def append(self, number: int, payload: Buffer, *, write_id: str) -> None:
         """Create one number. When this returns, the payload is durable and won its number.
 
@@ -326,8 +322,6 @@ class NumberedLog:
                 self._store.delete([self.path(number)])
                 late.append(number)
         return late
-
-    # Deleting
 
     def boundary(self) -> int:
         """Return the number below which none is used again; 0 without markers. Cost: 1 LIST."""

@@ -70,8 +70,6 @@ class Branch(Reference):
         """The id of the commit at its head, now. Raises `NotFound`. Cost: 1 read of the key-value store."""
         return self._transport.commit_id(self._text)
 
-    # ---- staging
-
     def put(
         self,
         path: str,
@@ -229,8 +227,6 @@ class Branch(Reference):
     def is_dirty(self) -> bool:
         """Whether anything is uncommitted. Cost: until the first difference."""
         return next(self.status(amount=1), None) is not None
-
-    # ---- commits
 
     def commit(
         self,

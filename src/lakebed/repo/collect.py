@@ -192,8 +192,6 @@ class _Collection:
         except (Corruption, NotFound, UnsupportedFormat) as problem:
             return ReclaimPlan(self._context.name, (), (), warnings=(f"Nothing is deleted: {problem.message}",))
 
-    # ---- the boundary
-
     def _now_ms(self) -> int:
         """The earlier of our time and the store's."""
         self._context.store.put(CLOCK_PATH, b"", durable=False)
@@ -221,8 +219,6 @@ class _Collection:
             kind="boundary_contention",
         )
 
-    # ---- the listing
-
     def _list(self, boundary: str) -> _Listed:
         store = self._context.store
         files = [
@@ -247,8 +243,6 @@ class _Collection:
                 yield _listed_batch(ulids, sizes)
                 ulids, sizes = [], []
         yield _listed_batch(ulids, sizes)
-
-    # ---- the judgement
 
     def _judge(self, listed: _Listed, *, now_ms: int) -> ReclaimPlan:
         context = self._context

@@ -73,8 +73,6 @@ class LocalObjects(ReferenceObjects):
     def is_streaming(self) -> bool:
         return True
 
-    # ---- reading
-
     @contextmanager
     def _view(self) -> Iterator[View]:
         context, branch = self._context, self._branch
@@ -115,8 +113,6 @@ class LocalObjects(ReferenceObjects):
         entry = self.stat(path)
         _check_range(byte_range, entry, path)
         return data.stream(self._context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
-
-    # ---- writing
 
     def check_writable(self, path: str | None = None) -> None:
         self._written()
@@ -169,8 +165,6 @@ class LocalObjects(ReferenceObjects):
 
     def _with_retries(self, request: Callable[[], object]) -> None:
         with_retries(request, url=self.url, environment=self.environment)
-
-    # ---- addresses and jobs
 
     def object_url(self, entry: Entry) -> str:
         return data.physical_url(self._context, entry)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from lakebed.objects.port import ByteRange, ObjectStore
-from lakebed.repo.context import RepositoryContext
 from lakebed.repo.data import ranges_file
 from lakebed.repo.directories import CopyProgress, CopyReport, download_directory
 from lakebed.repo.heads import CommitWithId
@@ -22,14 +21,14 @@ from lakebed.repo.model import Difference, Entry
 from lakebed.repo.names import parse_reference
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View
-from lakebed.repo.transport import Transport
+from lakebed.repo.transport import OverTransport, Transport
 from lakebed.repo.verbs.differences import Diff, DiffScope
 from lakebed.repo.verbs.log import Log
 from lakebed.repo.verbs.message import texts_of
 from lakebed.repo.verbs.reading import BlameMany, Exists, Head, ListObjects, SignedUrl, Stat, StatMany
 
 
-class Reference:
+class Reference(OverTransport):
     """Reading at a reference; made by `Repository.ref`. Thread-safe.
 
     What is staged on a branch is seen at ``branch``, and not at ``branch@`` or with any step such as ``branch~1``.
@@ -47,7 +46,7 @@ class Reference:
 
     def __init__(self, transport: Transport, text: str) -> None:
         parse_reference(text)
-        self._transport = transport
+        super().__init__(transport)
         self._text = text
 
     @property
@@ -55,26 +54,11 @@ class Reference:
         """The reference, as it was written."""
         return self._text
 
-    @property
-    def transport(self) -> Transport:
-        """How verbs reach the repository."""
-        return self._transport
-
-    @property
-    def context(self) -> RepositoryContext:
-        """The context of the functions of `lakebed.repo`, for those that have no method here.
-
-        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
-        """
-        return self._transport.context
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._transport.facts.name!r}, {self._text!r})"
 
     def __str__(self) -> str:
         return self._text
-
-    # ---- history
 
     def head(self) -> CommitWithId:
         """The commit that it leads to, and its id. Cost: 1 snapshot and about 3 reads of the key-value store."""
@@ -132,8 +116,6 @@ class Reference:
         """
         asked = Diff(left=self._text, right=str(other), kind=kind, prefix=prefix, after=after, delimiter=delimiter)
         return self._transport.rows(asked, amount=amount)
-
-    # ---- objects
 
     def view(self) -> AbstractContextManager[View]:
         """What is here at one moment, to read many paths of it: ``with repo.ref("main").view() as view``.

@@ -14,7 +14,6 @@ from typing import Any, get_args
 from lakebed.closing import Closing
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.repo.branch import Branch
-from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId
 from lakebed.repo.hooks import Hooks, Webhook
 from lakebed.repo.model import Difference, Tag
@@ -24,7 +23,7 @@ from lakebed.repo.ranges import diff_sides, log_of_range
 from lakebed.repo.reference import Reference
 from lakebed.repo.reflog import ReflogLine
 from lakebed.repo.retention import RetentionRules
-from lakebed.repo.transport import Transport
+from lakebed.repo.transport import OverTransport, Transport
 from lakebed.repo.verbs.differences import DiffScope
 from lakebed.repo.verbs.reading import CommonAncestor, Head, Reflog
 from lakebed.repo.verbs.references import (
@@ -52,7 +51,7 @@ from lakebed.repo.verbs.versions import CollectGarbage, Pins, PinVersion, PlanRe
 __all__ = ["NamedCommit", "Repository"]
 
 
-class Repository(Closing):
+class Repository(OverTransport, Closing):
     r"""One repository. Thread-safe. Close it, or use it in a ``with``, when `lakebed.repo.open` gave it.
 
     Args:
@@ -70,23 +69,10 @@ class Repository(Closing):
     """
 
     def __init__(self, transport: Transport, *, close: Callable[[], None] | None = None) -> None:
-        self._transport = transport
+        super().__init__(transport)
         self._close = close
 
     # ---- what it is
-
-    @property
-    def transport(self) -> Transport:
-        """How verbs reach the repository."""
-        return self._transport
-
-    @property
-    def context(self) -> RepositoryContext:
-        """The context of the functions of `lakebed.repo`, for those that have no method here.
-
-        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
-        """
-        return self._transport.context
 
     @property
     def name(self) -> str:

@@ -128,6 +128,8 @@ class StorageBytes(ObjectBytes):
 class TaskStore(ObjectStore):
     """`ObjectStore` over some files of a branch: see the module. Thread-safe.
 
+    Listings, copies, URLs, views of folders and counts are refused.
+
     Args:
         source: where bytes are.
         root_url: of the branch's folder, for error messages.
@@ -163,8 +165,6 @@ class TaskStore(ObjectStore):
         """True: see `ObjectStore.is_versioned`."""
         return True
 
-    # ---- reading
-
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         return self._source.read(path, self._entry(path), byte_range=byte_range)
 
@@ -187,8 +187,6 @@ class TaskStore(ObjectStore):
         if entry is None:
             raise absent(path, self._root_url)
         return entry
-
-    # ---- writing
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """Upload an object, to be staged under `path`. Always durable. Create-only puts are refused: see `_refuse`."""
@@ -218,30 +216,22 @@ class TaskStore(ObjectStore):
         for path in paths:
             self._entry(path)
 
-    # ---- what needs the branch
-
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
-        """Refused."""
         self._refuse("list objects")
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
-        """Refused."""
         self._refuse("list objects")
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
-        """Refused."""
         self._refuse("copy objects")
 
     def url(self, path: str) -> str:
-        """Refused."""
         self._refuse("name the URL of an object")
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str = "GET") -> str:
-        """Refused."""
         self._refuse("sign URLs")
 
     def sub(self, prefix: str) -> TaskStore:
-        """Refused."""
         self._refuse("show a part of it")
 
     def count(self) -> AbstractContextManager[RequestCounts]:

@@ -35,11 +35,14 @@ Body = Buffer | Iterable[Buffer]
 
 
 class Transport(Protocol):
-    """What the facade of a repository needs. Errors are those of the facade's methods."""
+    """What the facade of a repository needs. Errors are those of the facade's methods.
+
+    Cost: as documented in this process; over HTTP 1 request, unless a method says otherwise.
+    """
 
     @property
     def facts(self) -> RepositoryFacts:
-        """What the repository was when it was opened."""
+        """What the repository was when it was opened. Cost: no request."""
         ...
 
     @property
@@ -56,32 +59,39 @@ class Transport(Protocol):
         """Run a verb.
 
         Args:
-            local: further arguments of its `run`, which cannot travel: ``progress``, ``storage_options``.
+            local: further arguments of its `run`, which cannot travel: over HTTP ``progress`` is not called, and
+                ``storage_options`` are refused.
         """
         ...
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
-        """The rows of a list, lazily, at most so many; None: all."""
+        """The rows of a list, lazily, at most so many; None: all. Cost: over HTTP 1 request a page; of a log 1 more."""
         ...
 
     def commit_id(self, branch: str) -> str:
-        """The id of the commit at a branch's head."""
+        """The id of the commit at a branch's head. Cost: 1 read of the key-value store."""
         ...
 
     def view(self, ref: str) -> AbstractContextManager[View]:
-        """What a reference shows at one moment."""
+        """What a reference shows at one moment. Cost: 1 snapshot and about 3 reads of the key-value store."""
         ...
 
     def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
-        """An object's bytes, or a range of them."""
+        """An object's bytes, or a range of them. Cost: `stat` and 1 GET."""
         ...
 
     def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
-        """An object's bytes in chunks."""
+        """An object's bytes in chunks. Memory: one chunk."""
         ...
 
     def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
-        """The bytes that an entry of a path named when it was looked up."""
+        """The bytes that an entry of a path named when it was looked up. Cost: 1 GET.
+
+        Raises:
+            NotFound: kind ``object_gone``, ``import_gone``: they are not there any more.
+            Conflict: kind ``object_changed``: over HTTP, the path of an imported object has another entry now.
+            InvalidRequest: kind ``invalid_range``.
+        """
         ...
 
     def put(
@@ -94,24 +104,48 @@ class Transport(Protocol):
         metadata: Mapping[str, str] | None,
         only_if_absent: bool,
     ) -> Entry:
-        """Upload and stage an object."""
+        """Upload and stage an object. Cost: 1 PUT and 1 write of the key-value store; over HTTP of a large body 2."""
         ...
 
     def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
-        """Raise what `put` would raise before it needs the bytes."""
+        """Raise what `put` would raise before it needs the bytes. Cost: 1 peek; with `only_if_absent` as `stat`."""
         ...
 
     def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
-        """Upload an object's bytes, and stage nothing."""
+        """Upload an object's bytes, and stage nothing. Cost: 1 PUT; over HTTP of a large body 2 requests."""
         ...
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
-        """Stage objects whose bytes are there."""
+        """Stage objects whose bytes are there. Cost: 1 write, about 3 us an entry; over HTTP 150 bytes an entry."""
         ...
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
-        """An object store of a reference; `writes`: of a branch, to be written too."""
+        """An object store of a reference; `writes`: of a branch, to be written too. Cost: over HTTP 1 or 2 requests."""
         ...
+
+
+class OverTransport:
+    """What repositories and references have in common.
+
+    Args:
+        transport: to the repository.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    @property
+    def transport(self) -> Transport:
+        """How verbs reach the repository."""
+        return self._transport
+
+    @property
+    def context(self) -> RepositoryContext:
+        """The context of the functions of `lakebed.repo`, for those that have no method here.
+
+        Raises `InvalidRequest` (``not_over_http``) for a repository behind a server.
+        """
+        return self._transport.context
 
 
 class LocalTransport(Transport):
@@ -136,7 +170,6 @@ class LocalTransport(Transport):
 
     @property
     def facts(self) -> RepositoryFacts:
-        """See `Transport.facts`. Cost: no request."""
         return facts_of(self._context)
 
     @property
@@ -154,25 +187,18 @@ class LocalTransport(Transport):
         return verb.rows(self._context, amount=amount)
 
     def commit_id(self, branch: str) -> str:
-        """See `Transport.commit_id`. Cost: 1 read of the key-value store."""
         return load_branch(self._context, branch)[0].commit_id
 
     def view(self, ref: str) -> AbstractContextManager[View]:
-        """See `Transport.view`. Cost: 1 snapshot and about 3 reads of the key-value store."""
         return at_reference(self._context, ref)
 
-    # ---- bytes
-
     def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
-        """See `Transport.get`. Cost: `stat` and 1 GET."""
         return bytes(data.read(self._context, self._stat(ref, path), byte_range=byte_range))
 
     def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
-        """See `Transport.stream`. Memory: one chunk."""
         return (bytes(chunk) for chunk in data.stream(self._context, self._stat(ref, path), byte_range=byte_range))
 
     def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
-        """See `Transport.read_entry`. Cost: 1 GET."""
         return bytes(data.read(self._context, entry, byte_range=byte_range))
 
     def _stat(self, ref: str, path: str) -> Entry:
@@ -188,7 +214,6 @@ class LocalTransport(Transport):
         metadata: Mapping[str, str] | None,
         only_if_absent: bool,
     ) -> Entry:
-        """See `Transport.put`. Cost: 1 PUT and 1 write of the key-value store."""
         self.check_put(branch, path, only_if_absent=only_if_absent)
         entry = data.upload(self._context, content, content_type=content_type, metadata=metadata)
         stage = write.stage_if_absent if only_if_absent else write.stage
@@ -196,7 +221,6 @@ class LocalTransport(Transport):
         return entry
 
     def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
-        """See `Transport.check_put`. Cost: 1 peek; with `only_if_absent` as `stat`."""
         check_path(path, writing=True)
         known_branch(self._context, branch)
         check_writable(self._context, branch)
@@ -204,13 +228,11 @@ class LocalTransport(Transport):
             raise write.path_exists(self._context, branch, path)
 
     def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
-        """See `Transport.upload`. Cost: 1 PUT."""
         known_branch(self._context, branch)
         check_writable(self._context, branch)
         return data.upload(self._context, content, content_type=content_type, metadata=metadata)
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
-        """See `Transport.stage_many`. Cost: 1 write; about 3 us an entry."""
         return write.stage_many(self._context, branch=branch, entries=entries)
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:

@@ -504,19 +504,6 @@ def test_too_many_files_are_refused_with_what_to_do() -> None:
     world.check(model, where="at the end")
 
 
-def test_it_runs_until_stopped() -> None:
-    """It merges what there is, waits by the clock when there is nothing, survives an unanswered call, and stops."""
-    world, model = fresh()
-    asked = count()
-    store = FaultyStore(world.inner, faults={3: Fault.ERROR_BEFORE})
-    start_ms = world.clock.now_ms()
-    Compactor(world.place(store), options=OPTIONS).run(is_stopped=lambda: next(asked) > 8, poll_interval_ms=5_000)
-    assert store.met
-    assert world.clock.now_ms() > start_ms + 5_000
-    assert not world.newest().l0
-    world.check(model, where="after running")
-
-
 @pytest.mark.parametrize("step", ["missing", "destroyed"])
 def test_there_is_nothing_to_compact(step: str) -> None:
     """A place without a database, or with a destroyed one, is refused in one sentence, and nothing is written."""

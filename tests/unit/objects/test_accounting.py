@@ -17,10 +17,10 @@ from lakebed.objects.create_once import TRIES_MAX, create_once
 from lakebed.objects.memory import MemoryDriver
 from lakebed.objects.path import parse_url
 from lakebed.objects.probe import probe_create_only
-from lakebed.objects.profile import ProfiledStore, StoreProfile, bill
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore, ManualClock, SimulatedRuntime
 from lakebed.testing.actor_loop import ActorLoop
+from lakebed.testing.profile import ProfiledStore, StoreProfile, bill
 
 
 class Flaky(MemoryDriver):

@@ -173,8 +173,6 @@ class _Merge:
         added, changed, removed = self._counts.tolist()
         return MergeOutcome(ref, added=added, changed=changed, removed=removed, ranges_taken=self._ranges_taken)
 
-    # Whole segments
-
     def _side_of(self, segment: Segment) -> Side | None:
         """The ranges that a segment takes, decided by their ids alone; None: rows must be compared."""
         base, source, destination = segment.ids
@@ -199,8 +197,6 @@ class _Merge:
         if self._writer is not None:
             for meta in ranges:
                 self._writer.reuse(meta)
-
-    # Rows
 
     def _compare(self, sides: Sequence[Iterable[pa.RecordBatch]]) -> None:
         """Merge the rows of a segment, in windows."""

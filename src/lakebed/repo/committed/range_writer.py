@@ -133,8 +133,6 @@ class MetarangeWriter:
             return MetarangeRef(EMPTY_METARANGE_ID)
         return self._put_metarange(metarange_id, ranges)
 
-    # Rows to ranges
-
     def _note(self, first_path: bytes, last_path: bytes) -> None:
         if self._last_path is not None and first_path <= self._last_path:
             raise InternalError(f"paths of a metarange are not sorted: {first_path!r} came after {self._last_path!r}")
@@ -172,8 +170,6 @@ class MetarangeWriter:
             if end <= count:
                 self._end_range(ends_open=False)
             start = stop
-
-    # Ranges to files
 
     def _end_range(self, *, ends_open: bool) -> None:
         """Make a range of the rows that are held: the base's, when it has an equal one, or a new one."""

@@ -75,8 +75,6 @@ class Client:
         """Close all connections; again is a no-op."""
         self._pool.clear()
 
-    # ---- requests
-
     def send(self, method: str, path: str, kind: type[T], body: Any = None, **query: Any) -> T:
         """One JSON request below the interface's root; the reply as a struct. Raises as `request`. Cost: 1 request."""
         content = None if body is None else msgspec.json.encode(body)

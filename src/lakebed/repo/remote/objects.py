@@ -104,8 +104,6 @@ class HttpObjects(ReferenceObjects):
     def is_streaming(self) -> bool:
         return False
 
-    # ---- reading
-
     def stat(self, path: str) -> Entry:
         return self.transport.call(Stat(ref=self.ref, path=path))
 
@@ -134,8 +132,6 @@ class HttpObjects(ReferenceObjects):
 
     def stream(self, path: str, *, byte_range: ByteRange | None, chunk_bytes: int) -> Iterator[Buffer]:
         raise InternalError("Objects behind a server are streamed by ranges.")
-
-    # ---- writing
 
     def check_writable(self, path: str | None = None) -> None:
         """See `ReferenceObjects.check_writable`. Cost: no request: the server refuses what it would not take."""
@@ -186,8 +182,6 @@ class HttpObjects(ReferenceObjects):
 
     def _with_retries(self, request: Callable[[], R]) -> R:
         return with_retries(request, url=self.url, environment=self.environment)
-
-    # ---- addresses and jobs
 
     def object_url(self, entry: Entry) -> str:
         """See `ReferenceObjects.object_url`: of an upload below the server's URL of the repository."""

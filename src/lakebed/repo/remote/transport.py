@@ -137,33 +137,26 @@ class HttpTransport(Transport):
         only_local("A repository's context")
 
     def call(self, verb: Verb[R], **local: Any) -> R:
-        """See `Transport.call`. ``progress`` is not called, and credentials are refused. Cost: 1 request."""
         if local.get("storage_options"):
             only_local("An import with credentials of its own")
         return cast(R, ask(self._client, verb, self._path))
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
-        """See `Transport.rows`. Cost: 1 request a page; of a log 1 more."""
         return pages(self._client, verb.fixed(self.call), self._path, amount=amount)
 
     def commit_id(self, branch: str) -> str:
-        """See `Transport.commit_id`. Cost: 1 request."""
         return self.call(Head(ref=branch)).id
 
     def view(self, ref: str) -> NoReturn:
         """Raises `InvalidRequest` (``not_over_http``): a server keeps no snapshot open for a client."""
         only_local("A view of one moment")
 
-    # ---- bytes
-
     def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
-        """See `Transport.get`. Cost: 1 request."""
         reply = self._read(ref, path, byte_range=byte_range)
         with self._client.reading(reply):
             return reply.read()
 
     def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
-        """See `Transport.stream`. Cost: 1 request. Memory: one chunk."""
         reply = self._read(ref, path, byte_range=byte_range)
 
         def chunks() -> Iterator[bytes]:
@@ -174,13 +167,6 @@ class HttpTransport(Transport):
         return chunks()
 
     def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
-        """See `Transport.read_entry`. Cost: 1 request.
-
-        Raises:
-            NotFound: kind ``object_gone``, ``import_gone``: they are not there any more.
-            Conflict: kind ``object_changed``: the path of an imported object has another entry now.
-            InvalidRequest: kind ``invalid_range``.
-        """
         reply = self._read(ref, path, byte_range=byte_range, entry=entry)
         with self._client.reading(reply):
             return reply.read()
@@ -205,18 +191,15 @@ class HttpTransport(Transport):
         metadata: Mapping[str, str] | None,
         only_if_absent: bool,
     ) -> Entry:
-        """See `Transport.put`. Cost: 1 request, of a large body 2. Memory: a few megabytes."""
         check_path(path, writing=True)
         return self._send(branch, content, path, content_type, metadata, only_if_absent=only_if_absent)
 
     def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
-        """See `Transport.check_put`. Cost: 1 request."""
         check_path(path, writing=True)
         line = msgspec.json.encode({"path": path, "only_if_absent": only_if_absent}) + b"\n"
         self._put(branch, line, only_ask=True)
 
     def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
-        """See `Transport.upload`. Cost: 1 request, of a large body 2."""
         return self._send(branch, content, None, content_type, metadata)
 
     def _send(
@@ -256,7 +239,6 @@ class HttpTransport(Transport):
         return found
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
-        """See `Transport.stage_many`. Cost: 1 request, with about 150 bytes an entry."""
         reply = self._client.request(
             "POST",
             self._path + "stage_many",
@@ -269,7 +251,6 @@ class HttpTransport(Transport):
         return found
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
-        """See `Transport.store`. Cost: 1 or 2 requests."""
         if writes:
             self.call(Head(ref=ref))
             return BranchStore(HttpObjects(self, ref, writes=True), prefix)

@@ -67,8 +67,6 @@ class View(Closing):
         self.base = base
         self.tokens = tuple(tokens)
 
-    # ---- single paths
-
     def get(self, path: str) -> Entry | None:
         """The entry of a path; None when there is none.
 
@@ -162,8 +160,6 @@ class View(Closing):
         found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
         return [found.get(path) or None for path in paths]
 
-    # ---- ranges
-
     def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of ``[start, end)``, None: open.
 
@@ -200,8 +196,6 @@ class View(Closing):
         Cost: as `rows`, and about 1 us an entry; 1 seek in every layer behind a large common prefix.
         """
         return list_entries(self.rows, prefix=check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
-
-    # ---- the end
 
     def close(self) -> None:
         """Release the snapshot; again is a no-op."""

@@ -32,8 +32,6 @@ from lakebed.repo.staging.entries import checked_columns, checked_entry, pairs_o
 from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected, replace_rows, write_rows
 from lakebed.repo.staging.view import branch_view
 
-# ---- puts
-
 
 def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
     """Give a path an entry, whatever was there.
@@ -164,9 +162,6 @@ def stage_many(
             return len(paths)
 
 
-# ---- deletes
-
-
 def delete(context: RepositoryContext, *, branch: str, path: str) -> bool:
     """Take a path away.
 
@@ -258,9 +253,6 @@ def delete_prefix(context: RepositoryContext, *, branch: str, prefix: str) -> bo
         context.counters.count(branch, token.id, tombstones=1)
         context.counters.count_seal(branch)
         return True
-
-
-# ---- inside
 
 
 def path_exists(context: RepositoryContext, branch: str, path: str) -> AlreadyExists:

@@ -13,6 +13,7 @@ from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
 from lakebed.http.replies import empty, json
 from lakebed.repo.commits import merge_base
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.heads import CommitWithId
 from lakebed.repo.refs import resolve_commit
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.log import Log
@@ -181,17 +182,7 @@ def _merge_base(context: RepositoryContext, source: str, branch: str) -> MergeBa
 async def revert(call: RepositoryCall) -> Response:
     """Undo one commit's changes in a new commit."""
     body = await call.read(RevertCreation)
-    context, overrides = await call.context(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
-    revert = Revert(
-        branch=call.path["branch"],
-        ref=body.ref,
-        parent_number=body.parent_number or None,
-        message=overrides.message,
-        metadata=overrides.metadata,
-        committer=call.committer,
-        allow_empty=bool(body.allow_empty),
-    )
-    await call.heavy(revert.run, context)
+    await _pick(call, Revert, body, allow_empty=bool(body.allow_empty))
     return empty()
 
 
@@ -207,18 +198,28 @@ async def revert(call: RepositoryCall) -> Response:
 )
 async def cherry_pick(call: RepositoryCall) -> Response:
     """Make one commit's changes again, in a new commit on a branch."""
-    body = await call.read(CherryPickCreation)
+    made = await _pick(call, CherryPick, await call.read(CherryPickCreation))
+    return json(commit_row(made.id, made.commit), 201)
+
+
+async def _pick(
+    call: RepositoryCall,
+    kind: type[Revert | CherryPick],
+    body: RevertCreation | CherryPickCreation,
+    *,
+    allow_empty: bool = False,
+) -> CommitWithId:
     context, overrides = await call.context(force=bool(body.force)), body.commit_overrides or _NO_OVERRIDES
-    pick = CherryPick(
+    pick = kind(
         branch=call.path["branch"],
         ref=body.ref,
         parent_number=body.parent_number or None,
         message=overrides.message,
         metadata=overrides.metadata,
         committer=call.committer,
+        allow_empty=allow_empty,
     )
-    made = await call.heavy(pick.run, context)
-    return json(commit_row(made.id, made.commit), 201)
+    return await call.heavy(pick.run, context)
 
 
 def _parse_time(text: str | None) -> int | None:

@@ -63,9 +63,6 @@ _INTERNAL_KEY: Final = "::lakefs::"
 _ANY_TYPE: Final = data.CONTENT_TYPE
 
 
-# ---- looking and reading
-
-
 @HOT.add(
     "GET",
     _REF + "/stat",
@@ -143,9 +140,6 @@ async def head_object(call: RepositoryCall) -> Response:
     entry = await call.look(find_entry, context, call.path["ref"], path)
     part = part_of(call, entry)
     return Response(status_code=part.status, headers=part.headers)
-
-
-# ---- writing
 
 
 @HOT.add(
@@ -306,9 +300,6 @@ async def stage_object(call: RepositoryCall) -> Response:
 
     entry = await call.quick(store)
     return _created(context, path, entry)
-
-
-# ---- listing
 
 
 @OBJECTS.add(

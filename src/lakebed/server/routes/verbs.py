@@ -45,9 +45,6 @@ _LINE_BYTES_MAX: Final = 1 << 20
 _BRANCH: Final = Parameter("branch", "The branch.", required=True)
 
 
-# ---- messages
-
-
 def _reply(kind: type[Described], result: object) -> Response:
     """The reply of a verb, encoded in the thread that ran it: a plan of a million objects must not block the loop."""
     return empty() if kind.gives is None else json(result)
@@ -119,9 +116,6 @@ for _kind in VERBS.values():
     _declare(_kind)
 for _of_all in CATALOG_VERBS.values():
     _declare_of_all(_of_all)
-
-
-# ---- bytes
 
 
 class PutLine(msgspec.Struct, frozen=True):
