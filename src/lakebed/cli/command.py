@@ -125,7 +125,6 @@ class CommandSpec:
 
     Attributes:
         path: its words, ``("table", "tag")``.
-        command: its class.
     """
 
     path: tuple[str, ...]

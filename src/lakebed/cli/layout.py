@@ -58,9 +58,7 @@ class Columns:
     """The columns of a table as they are printed.
 
     Attributes:
-        headings: of all columns.
         shown: positions of the columns that are printed.
-        widths: of the printed columns.
         gap: spaces between two columns.
         right: headings of columns that are aligned to the right.
         wraps: whether a row that was not measured is wrapped where it is wider.

@@ -130,7 +130,6 @@ def grid(
     """Print a table for a person; in a terminal without room for it, without some columns, or a block for each row.
 
     Args:
-        columns: headings.
         rows: cells, as many as headings. Any number: few are held at a time.
         right: headings of columns that are aligned to the right.
         less: headings that a narrow terminal may leave out, the least important first. A line names them.

@@ -27,7 +27,6 @@ class Parsed:
     """A command with its values, ready to run.
 
     Attributes:
-        spec: which command.
         values: by parameter's name.
         notes: what to write instead of old spellings.
         lake_from: the lake that `LAKE_VARIABLE` gave; None when the line gave one.

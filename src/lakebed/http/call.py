@@ -47,7 +47,6 @@ class Call:
 
     Attributes:
         path: the path's parameters, decoded.
-        request_id: of the access log.
         subject: what the audit log records as changed, where the path does not say.
     """
 

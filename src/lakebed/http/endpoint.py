@@ -35,11 +35,7 @@ class RequestTrace:
 
 
 class EndpointApp(Generic[P, C]):
-    """The ASGI application of one path.
-
-    Args:
-        routes: of the path, by method.
-    """
+    """The ASGI application of one path."""
 
     def __init__(self, site: Site[P, C], template: str, routes: Mapping[str, Route[C]]) -> None:
         self._site = site

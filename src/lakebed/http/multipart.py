@@ -73,7 +73,6 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
     """The bytes of the field ``content``, and the content type that it names.
 
     Args:
-        chunks: the body.
         content_type: its header, with the boundary.
 
     Raises:

@@ -90,9 +90,6 @@ class RunningServer(Generic[P, C]):
 
     Args:
         listener: bound; closed at the end.
-
-    Attributes:
-        site: what it serves.
     """
 
     def __init__(self, application: Gate[P, C], site: Site[P, C], listener: socket.socket) -> None:

@@ -75,7 +75,6 @@ async def upload(chunks: AsyncIterator[bytes], *, into: Callable[[Iterator[Buffe
     """Pass a body to a call that takes an iterator, while it arrives.
 
     Args:
-        chunks: the body.
         into: runs in a thread. An error of `chunks` is raised inside its iterator, and then by this call.
         slots: one of them is waited for, and held.
 

@@ -69,11 +69,7 @@ class _Rows(NamedTuple):
 
 
 class MemorySpace:
-    """Rows that any number of handles share, as processes share a database. Gone with its last reference.
-
-    Args:
-        environment: its runtime gives the lock.
-    """
+    """Rows that any number of handles share, as processes share a database. Gone with its last reference."""
 
     def __init__(self, *, environment: Environment | None = None) -> None:
         self._lock = (environment or Environment()).runtime.lock()

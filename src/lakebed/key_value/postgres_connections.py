@@ -100,7 +100,6 @@ class Connections:
 
     Args:
         url: ``postgresql://user:password@host:port/database``, with any of libpq's parameters; or these as a mapping.
-        environment: clock and locks.
         count_max: most connections at once.
 
     Raises `InvalidRequest` for an invalid URL, or if psycopg is missing. Cost: no connection.

@@ -22,9 +22,6 @@ _OPTIONS: Final = ReaderOptions(follow_latest=True, background=False)
 class ReadOnlyKeyValue(KeyValue):
     """As `KeyValue`; every write is an `InvalidRequest` of kind ``read_only``.
 
-    Args:
-        location: the database's.
-
     Raises:
         NotFound: there is no database.
     Cost: 1 LIST + 1 GET, 1 LIST of the log and 1 GET a log object that is in no file yet; the same for each call.

@@ -38,10 +38,8 @@ class Background:
     """The threads of one database.
 
     Args:
-        lock: the tree's.
         wanted: a condition on it, notified when something may have become due.
         report: called under the lock with an error that a retry does not fix.
-        environment: clock and runtime.
     """
 
     def __init__(

@@ -34,7 +34,6 @@ class CheckpointRefs:
 
     Args:
         shown: the file set that new scans would read now (the tree's); called without any lock of ours.
-        runtime: where the lock comes from.
     """
 
     def __init__(self, *, shown: Callable[[], FileSet], runtime: Runtime) -> None:

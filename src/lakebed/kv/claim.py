@@ -59,7 +59,6 @@ class Claim:
     """A role that is ours.
 
     Attributes:
-        epoch: the writer's.
         compactor_epoch: the compactor's, as in `manifest`; it is ours when `owns_compaction`.
         owns_compaction: whether older compactors are fenced too.
         manifest: the newest when the fence was made; replay what is between its `replay_after_wal_id` and the fence.

@@ -280,7 +280,6 @@ class Collector:
     Args:
         places: the databases.
         options: for all of them.
-        dry_run: only report.
         progress: called after each batch of deletions.
     """
 

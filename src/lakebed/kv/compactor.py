@@ -43,7 +43,6 @@ class Compactor:
     """Compacts one database. Not for several threads at once.
 
     Args:
-        location: the database.
         options: sizes and counts, as the writer's; the rest is not looked at.
     """
 

@@ -20,8 +20,6 @@ class DatabaseLocation:
     """One database's folder.
 
     Attributes:
-        store: the folder.
-        environment: clock, randomness and concurrency.
         open_url: how other databases' folders are opened, by URL: with the same credentials.
         is_probed: the store is known to honour create-only puts, since a lake around the folder was probed.
     """

@@ -66,7 +66,6 @@ class GroupCommit:
             thread at a time, without the lock.
         newest: sequence of the newest row; called under the lock.
         on_fence: called under the lock, once, when a newer owner is known.
-        lock: the tree's.
         durable_sequence: up to here all rows are durable already.
     """
 
@@ -101,7 +100,6 @@ class GroupCommit:
 
         Args:
             sequence: of its last row.
-            row_count: its rows.
 
         Raises:
             Fenced: a newer owner; the rows are lost unless they were durable.
@@ -243,7 +241,6 @@ class LogGroups:
     """Rows on their way to the log: sealed groups, oldest first, and the open one at the end of the active memtable.
 
     Args:
-        wal: the log.
         epoch: ours; part of every record.
         last_wal_id: the newest id of the log, the fence of this opening: the next group gets the id behind it.
         memtable: the active one; all its rows so far are in the log.

@@ -42,8 +42,6 @@ class Process:
     """Who would own a database.
 
     Attributes:
-        host: the machine's name.
-        pid: the process on it.
         boot: names one boot of one machine and one process namespace; None where that is not known.
         endpoint: where the owner can be reached, if it serves others.
         runs: whether a process of this `host` and `boot` runs.

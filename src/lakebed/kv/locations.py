@@ -23,7 +23,6 @@ class Locations:
     """The files of one database. Thread-safe.
 
     Args:
-        location: the database.
         manifest: one of its versions; later ones name no other ancestors.
     """
 

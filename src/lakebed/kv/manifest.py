@@ -83,7 +83,6 @@ def decode_manifest(body: Buffer, *, path: str) -> DecodedManifest:
     """The manifest in a document.
 
     Args:
-        body: the whole object.
         path: the object's, for the errors.
 
     Raises:

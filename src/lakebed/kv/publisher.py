@@ -76,7 +76,6 @@ class CompactorPublisher:
     """The compactor's changes of the manifest. One compaction at a time.
 
     Args:
-        location: the database.
         log: its manifests; others may use it too.
         epoch: the compactor's, when it is claimed already; None: `claim` or the first job claims it.
     """
@@ -210,9 +209,7 @@ class WriterPublisher:
     """A writer's `VersionPublisher`. A token is the last log id of its memtable; None where there is no log.
 
     Args:
-        location: the database.
         log: its manifests, as `claim_writer` left them.
-        epoch: the writer's.
         manifest: the claim's: its files are what is shown first.
         checkpoint_id: ours on that manifest.
         refs: which of our checkpoints are in use; every set is published to it before the tree shows the set.

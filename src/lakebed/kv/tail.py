@@ -42,7 +42,6 @@ class LogTail:
     """The rows of the log behind one version. Changed by one thread at a time; its memtables are read by any.
 
     Args:
-        location: the database.
         table_bytes_max: size of one table; a record that does not fit begins a new one.
     """
 

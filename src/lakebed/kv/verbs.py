@@ -55,9 +55,6 @@ class DatabaseVerbs:
 
     Holds no state but the location, so every call sees the newest manifest, with or without a running writer.
 
-    Attributes:
-        location: its folder.
-
     Args:
         name: the store's name inside its lake; by default the last part of its URL.
     """

@@ -67,12 +67,10 @@ class WriterCore(ViewSource):
     """An open database without its verbs. Thread-safe.
 
     Args:
-        url: the database's, for messages.
         claim: the writer's role.
         engine: tree, log and publisher, as `start_engine` sets them up.
 
     Attributes:
-        lock: the tree's.
         wanted: background threads wait here for something to do.
         commit: what is durable, and group commit.
         alarm_rows, alarm_bytes: of the active memtable; from there on `make_room` comes before a write.

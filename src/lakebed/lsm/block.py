@@ -258,7 +258,6 @@ def decode_block(body: memoryview, *, entry: BlockEntry, path: str) -> Block:
     """Check and decode a block. It does not hold on to `body`.
 
     Args:
-        body: its bytes.
         entry: what the index says of it.
         path: of the file, for errors.
 

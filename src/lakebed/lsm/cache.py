@@ -53,7 +53,6 @@ class BlockCache:
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing. A cache smaller than the tail of a file reads that tail
             anew for each operation.
-        runtime: where its lock comes from.
     """
 
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX_DEFAULT, *, runtime: Runtime | None = None) -> None:
@@ -160,7 +159,6 @@ class RowCache:
 
     Args:
         bytes_max: bound of the sum of sizes; 0 keeps nothing.
-        runtime: where its lock comes from.
     """
 
     def __init__(self, bytes_max: int, *, runtime: Runtime | None = None) -> None:

@@ -28,7 +28,6 @@ def encode_memtable(
     Args:
         memtable: no longer written to.
         files: where the file will be.
-        file_id: its id.
         now_ms: what has expired by then becomes a tombstone.
         operator: combines operands; None leaves them as they are.
         retain_since_sequence: as `lakebed.lsm.resolve.compacted`; None keeps the newest version of each key only.

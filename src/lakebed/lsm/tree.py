@@ -119,7 +119,6 @@ class Tree:
         file_set: the newest version's, published.
         first_sequence: of the next row that is written.
         options: limits and sizes.
-        publisher: makes sets of files versions.
         operator: combines operands; None: the store has none.
         retain_since_sequence: keep every version with a larger sequence, and of the others the newest, in flushes and
             compactions; None: keep no history. May be moved forward at any time.

@@ -93,9 +93,6 @@ class AccountedStore(ObjectStore):
     """`ObjectStore` over a `Driver`; created by `open_store`, or directly over a driver.
 
     Args:
-        driver: makes the requests.
-        environment: clock, randomness and runtime.
-        limits: bounds and retries.
         durable: False disables every ``durable=True``, for temporary stores.
         reopen: a picklable call that opens the same store elsewhere; None makes pickling `InvalidRequest`.
         elsewhere: opens another root with the settings of this store; None makes `elsewhere` `InvalidRequest`.

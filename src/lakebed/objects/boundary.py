@@ -78,7 +78,6 @@ class Boundary:
     """The markers of one log.
 
     Args:
-        store: of the log.
         folder: of its markers, where other clients do not delete unknown files.
     """
 

@@ -32,14 +32,12 @@ class NumberedLog:
     """Numbered objects in one folder. Thread-safe; caches only the newest number it saw, to start there.
 
     Args:
-        store: of the folder.
         folder: the folder, relative to the store.
         name_of: file name of a number. Padded names (text order is number order) make `latest` one LIST.
         id_of: number of a file name; None for other files.
         write_id_of: the write id inside a payload; None when there is none.
         boundary_folder: of the markers; None for a log whose numbers are never deleted, or fenced otherwise.
         latest_hint_path: an object with the newest number as text, written after each append for other clients.
-        environment: clock, randomness and runtime.
     """
 
     def __init__(

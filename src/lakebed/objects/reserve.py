@@ -68,8 +68,6 @@ def give_up_reserve(driver: Driver) -> bool:
 def keep_reserve(store: ObjectStore) -> None:
     """Write the reserve of a lake that has none; on a full disk a no-op.
 
-    Args:
-        store: the lake's root.
     Cost: nothing on object stores; else 1 HEAD, and 1 PUT of `RESERVE_BYTES`.
     """
     if not store.root_url.startswith("file://"):

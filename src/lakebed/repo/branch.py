@@ -49,10 +49,6 @@ class Branch(Reference):
     ``read_only_repository``), `Conflict` (``branch_moved``: it lost too many races; nothing happened) and
     `OutcomeUnknown` (look before you retry), and what its own documentation lists.
 
-    Args:
-        transport: to the repository.
-        name: the branch's.
-
     Raises:
         InvalidRequest: kind ``invalid_branch_name``.
     """
@@ -84,7 +80,6 @@ class Branch(Reference):
         Args:
             content: bytes, a file open for reading in binary, or chunks; of the last two a few megabytes are held.
             content_type: such as ``text/csv``.
-            metadata: the user's own.
             only_if_absent: refuse when an object is there.
 
         Returns:

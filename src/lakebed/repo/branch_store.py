@@ -147,7 +147,6 @@ class BranchStore(ObjectStore, EntryStore):
     """`ObjectStore` over a branch, or over the commit of any other reference; made by `Transport.store`. Thread-safe.
 
     Args:
-        objects: of the reference.
         folder: of the branch: what is outside is not seen.
         counter: shared with the stores of other folders; None: a new one.
 

@@ -214,10 +214,8 @@ def list_branches(
     """Names and records, in the order of names, lazily.
 
     Args:
-        prefix: only names that begin so.
         after: only names greater than this.
         hidden: hidden ones too.
-        snapshot: the moment; None: now.
 
     Raises:
         Corruption: a record is damaged.

@@ -113,7 +113,6 @@ class LocalCatalog(Catalog):
         store: the storage, below which default namespaces are.
         key_value: the records of all repositories; closed by `close`.
         options: settings of every repository.
-        environment: clock, randomness and concurrency.
         foreign: where imported objects are read; None: everywhere, without credentials.
     """
 

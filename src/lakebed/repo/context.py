@@ -31,14 +31,9 @@ class RepositoryContext:
     """One open repository.
 
     Attributes:
-        name: the repository's.
         record: as it was when the repository was opened.
-        keys: of its records.
         key_value: where they are; shared by all repositories of a context, whose owner closes it.
-        store: its storage namespace.
         committed: its ranges and metaranges.
-        options: settings.
-        environment: clock, randomness and concurrency.
         counters: what the sensor of staging compaction counts.
         hooks: what runs before and after commits and merges.
         moves: ULIDs for the reference log, in the order of the moves.
@@ -85,12 +80,7 @@ def make_context(
     """A context of a repository, whether it is recorded or about to be.
 
     Args:
-        name: the repository's.
-        record: its record.
-        store: its storage namespace.
         key_value: where the records of all repositories are.
-        options: settings; None: the defaults.
-        environment: clock, randomness and concurrency.
         cache: of range blocks; None: the process's shared cache.
         foreign: where imported objects are read; None: everywhere, without credentials.
 

@@ -52,7 +52,6 @@ def upload(
     Args:
         content: the whole body, or its chunks in order; an error of the iterator leaves nothing and comes out as it is.
         content_type: of the object, such as ``text/csv``.
-        metadata: the user's own names and values.
 
     Returns:
         The entry, to be staged: its bytes survive power loss by now. Until it is staged nothing refers to them, and a

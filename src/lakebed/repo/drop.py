@@ -35,7 +35,6 @@ def sweep_deleted(
     """Delete what is left of repositories that were deleted before `CollectionOptions.min_age`.
 
     Args:
-        dry_run: only say what would go.
         progress: called after each batch of deletes.
 
     Returns:

@@ -89,8 +89,6 @@ class Hooks:
 
     Args:
         key_value: where its settings are; None: there are no webhooks.
-        keys: of its records.
-        runtime: where its lock comes from.
         allowed: hosts that webhooks may reach although their addresses are not public.
     """
 

@@ -53,7 +53,6 @@ def namespace_folder(namespace: str, *, root_url: str) -> str:
 
     Args:
         namespace: a folder relative to the storage, ``local://folder`` for the same, or a URL inside the storage.
-        root_url: of the storage.
 
     Raises:
         InvalidRequest: kind ``outside_storage``; ``invalid_namespace``: it is the storage itself, the folder of
@@ -133,7 +132,6 @@ def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: st
     Args:
         storage: the folder of all namespaces. It is probed, not the folder, which must hold only the marker.
         folder: the namespace, relative to the storage.
-        name: of the repository.
         home_id: of the catalog that records it.
 
     Returns:

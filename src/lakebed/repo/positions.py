@@ -62,9 +62,6 @@ class Positions:
     """Where the last pages of logs ended, by where they began. Thread-safe.
 
     For callers that page by the ids of commits: without it each page would walk from the head to that commit.
-
-    Args:
-        runtime: where its lock comes from.
     """
 
     def __init__(self, *, runtime: Runtime) -> None:

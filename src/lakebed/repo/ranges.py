@@ -67,7 +67,6 @@ def log_of_range(log: Log, text: str, *, amount: int | None = None, **filters: A
     """The log of a reference, or of a range: commits behind its right side that are not behind its left one.
 
     Args:
-        log: of single references.
         text: a reference or a range.
         amount, filters: as `Reference.log`.
 

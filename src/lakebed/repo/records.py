@@ -51,7 +51,6 @@ def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
     """The record in some bytes.
 
     Args:
-        kind: which record it is.
         key: where it was found, for the error.
 
     Raises:

@@ -33,10 +33,6 @@ class Reference(OverTransport):
 
     What is staged on a branch is seen at ``branch``, and not at ``branch@`` or with any step such as ``branch~1``.
 
-    Args:
-        transport: to the repository.
-        text: the reference.
-
     Raises:
         InvalidRequest: kind ``invalid_reference``: it is malformed.
 

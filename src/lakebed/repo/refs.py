@@ -34,11 +34,9 @@ class ResolvedReference:
     """What a reference resolved to at one moment.
 
     Attributes:
-        text: as it was written.
         kind: what its name named.
         name: of the branch or tag; of a commit its whole id.
         commit_id: the commit it leads to; of a branch the head.
-        commit: its record.
         branch: the branch's record when its staged changes are included, else None: only the commit.
     """
 
@@ -54,9 +52,6 @@ def resolve(context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot
     """What a reference means.
 
     A branch alone, or with ``$``, means its head with what is staged; with ``@`` or any step only what is committed.
-
-    Args:
-        snapshot: the moment; None: now.
 
     Raises:
         InvalidRequest: kind ``invalid_reference``: it is malformed, or has ``$`` behind a name that is not a branch's;

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 class Repositories(Closing):
-    """The repositories of one storage; made by `lakebed.repo.open_all`. Thread-safe. Close it, or use it in a ``with``.
-
-    Args:
-        catalog: how they are reached.
-    """
+    """The repositories of a storage, made by `lakebed.repo.open_all`. Thread-safe. Close them, or use a ``with``."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -116,8 +112,6 @@ class Repositories(Closing):
             name: 3 to 63 lower-case letters, digits and hyphens.
             namespace: the folder of its objects: relative to the storage, ``local://folder`` for the same, or a URL
                 inside the storage; by default ``<name>.repo``.
-            default_branch: its name.
-            metadata: the user's own.
             committer: of the first commit.
             read_only: nothing can be changed in it.
 
@@ -159,7 +153,6 @@ class Repositories(Closing):
         """Repositories in the order of their names, those of one moment, lazily.
 
         Args:
-            prefix: only names with this prefix.
             after: only names greater than this.
             amount: at most so many; None: all.
 

@@ -55,7 +55,6 @@ class Repository(OverTransport, Closing):
     r"""One repository. Thread-safe. Close it, or use it in a ``with``, when `lakebed.repo.open` gave it.
 
     Args:
-        transport: to the repository.
         close: called by `close`; None: the caller closes what is below it.
 
     Example:

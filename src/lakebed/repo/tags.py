@@ -58,7 +58,6 @@ def create_tag(
     """Give a commit a name.
 
     Args:
-        commit_id: whole.
         owner: for whom it was made; shown with pins.
         lifetime_ms: it expires after that; None: never.
 
@@ -138,9 +137,7 @@ def list_tags(
     """Names and tags, in the order of names, lazily.
 
     Args:
-        prefix: only names that begin so.
         after: only names greater than this.
-        snapshot: the moment; None: now.
 
     Raises:
         Corruption: a record is damaged.

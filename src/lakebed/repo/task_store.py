@@ -98,7 +98,6 @@ class StorageBytes(ObjectBytes):
     """Bytes in storage that the process reaches itself.
 
     Attributes:
-        store: the repository's storage namespace.
         foreign: where imported objects are read.
     """
 

@@ -125,11 +125,7 @@ class Transport(Protocol):
 
 
 class OverTransport:
-    """What repositories and references have in common.
-
-    Args:
-        transport: to the repository.
-    """
+    """What repositories and references have in common."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -149,11 +145,7 @@ class OverTransport:
 
 
 class LocalTransport(Transport):
-    """`Transport` to a repository that this process has opened.
-
-    Args:
-        context: the repository's.
-    """
+    """`Transport` to a repository that this process has opened."""
 
     def __init__(self, context: RepositoryContext) -> None:
         self._context = context

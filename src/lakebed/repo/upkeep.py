@@ -40,7 +40,6 @@ class Upkeep:
         key_value: the records of all of them.
         open_contexts: those that this process has used: only they can want to be compacted.
         all_contexts: all there are.
-        environment: clock and concurrency.
 
     Attributes:
         last_failure: of a thread; None: nothing went wrong yet. A step that failed is tried again.

@@ -68,7 +68,6 @@ class AuditLog:
 
         Args:
             before: only lines older than the one with this id; None: from the newest.
-            amount: the most lines.
 
         Cost: 1 scan of the log's keys. Raises `Corruption`.
         """

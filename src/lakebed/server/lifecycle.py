@@ -120,7 +120,6 @@ class Running(RunningServer[Principal, RepositoryCall]):
 
     Attributes:
         started: where it answers, and the first access key of a first start.
-        site: what it serves.
     """
 
     site: RepositorySite

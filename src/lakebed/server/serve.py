@@ -103,7 +103,6 @@ def start_server(
 
     Args:
         options: `ServerOptions.workers` and `ServerOptions.allow_remote` are ignored.
-        environment: clock, randomness and concurrency.
     """
     check_host(host, allow_remote=False)
     environment = environment or Environment()

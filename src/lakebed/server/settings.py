@@ -12,7 +12,6 @@ class ServerSettings:
     """Everything that a serving process needs, in a form that can be pickled. It holds no access key.
 
     Attributes:
-        storage_url: of the storage.
         endpoint: the URL at which the server answers.
         access_log: ``"-"``, a file, or None.
         signing_key: of URLs that the server signs itself; the same in all workers.
@@ -31,8 +30,6 @@ class Started:
     """A server that answers.
 
     Attributes:
-        endpoint: its URL.
-        storage_url: what it serves.
         access_key, secret: at the very first start the first access key, whose role is admin; else None. The secret is
             shown here and nowhere else.
     """

@@ -37,11 +37,7 @@ def is_on_disk(storage_url: str) -> bool:
 
 @dataclass(slots=True)
 class RepositorySite:
-    """Everything that handlers use.
-
-    Attributes:
-        description: makes the OpenAPI description.
-    """
+    """Everything that handlers use."""
 
     serving: Serving
     options: ServerOptions
@@ -121,7 +117,6 @@ class RepositoryCall(Call):
     """A request of a repository server.
 
     Attributes:
-        site: what the server serves.
         principal: the caller; of public endpoints None.
     """
 

@@ -26,7 +26,6 @@ class DiffCache:
     Args:
         count_max: how many are kept (`RepositoryOptions.diff_cache_count`); 0: none.
         bytes_max: bound of all together.
-        runtime: where its lock comes from.
     """
 
     def __init__(self, *, count_max: int, bytes_max: int = 16 << 20, runtime: Runtime | None = None) -> None:

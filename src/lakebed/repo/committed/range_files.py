@@ -62,7 +62,6 @@ class RangeFiles:
     """Files of ranges and metaranges in the storage namespace of one repository. Thread-safe.
 
     Args:
-        store: the namespace.
         cache: where tails, blocks and lists of ranges are kept.
     """
 

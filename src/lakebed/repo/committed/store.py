@@ -28,7 +28,6 @@ class Committed:
     """Ranges and metaranges. Thread-safe.
 
     Args:
-        store: the repository's storage namespace.
         options: where ranges break.
         cache: where tails, blocks and lists of ranges are kept; None: the process's shared cache.
         diff_cache_count: differences of two metaranges kept, of the small ones (`RepositoryOptions.diff_cache_count`).

@@ -82,7 +82,6 @@ class HttpObjects(ReferenceObjects):
     """The objects of a reference. Cost of making one: no request.
 
     Attributes:
-        transport: to the repository.
         ref: a branch, or any other reference.
         writes: `ref` is a branch, and may be written to.
     """

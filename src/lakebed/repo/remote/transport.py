@@ -99,12 +99,7 @@ def _row_name(row: Any) -> str:
 
 
 class HttpTransport(Transport):
-    """`Transport` to a repository behind a server. Thread-safe. It can be pickled, with its credentials.
-
-    Args:
-        client: of the server.
-        facts: what the repository is.
-    """
+    """`Transport` to a repository behind a server. Thread-safe. It can be pickled, with its credentials."""
 
     def __init__(self, client: Client, facts: RepositoryFacts) -> None:
         self._client = client

@@ -37,11 +37,7 @@ class BranchCounts:
 
 
 class Counters:
-    """The counts of one repository's branches. Thread-safe.
-
-    Args:
-        runtime: where its lock comes from.
-    """
+    """The counts of one repository's branches. Thread-safe."""
 
     def __init__(self, *, runtime: Runtime | None = None) -> None:
         self._lock = (runtime or ThreadRuntime()).lock()

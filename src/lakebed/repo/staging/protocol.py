@@ -41,7 +41,6 @@ class WritePrecondition:
     """What an attempt expects of the stored records.
 
     Attributes:
-        record: the branch's.
         on_branch: the record as it is stored, to be expected of the write.
         boundary: a ULID; uploads with smaller ones may be collected. None: there was no collection yet.
         on_both: record and boundary, to be expected where an address is named.

@@ -48,7 +48,6 @@ def uncommitted(
 
     Args:
         snapshot: of a moment at which the record was as given. Keep it open while this is read.
-        record: the branch's.
         tokens: which count, newest first; None: all, staging and sealed. The compacted metarange always counts.
         start, end: only paths in ``[start, end)``; None: open.
 

@@ -43,7 +43,6 @@ class View(Closing):
     """One moment of a reference. Close it, or use it in a ``with``. Thread-safe.
 
     Args:
-        snapshot: the moment.
         base: the layer below the tokens.
         tokens: newest first; none: only committed data is shown.
         owns_snapshot: close it with the view.

@@ -45,7 +45,6 @@ class Diff(ListVerb[Difference], frozen=True, kw_only=True):
     Args:
         kind: ``three_dot``: what `right` changed since the merge base and `left` does not have; ``two_dot``: from
             `left` to `right`.
-        prefix: only paths with this prefix.
         after: only what sorts behind this; the last path of a page, to continue with the next.
         delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
 

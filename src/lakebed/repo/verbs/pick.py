@@ -157,7 +157,6 @@ class CherryPick(_Pick, frozen=True, kw_only=True):
     """Make one commit's changes again in a new commit.
 
     Args:
-        ref: the commit.
         parent_number: of a merge commit, the parent that its changes are taken against: 1 is the first.
         message: by default the commit's own.
         metadata: added to the commit's own, and replaces equal keys; the commit's id and committer are added.

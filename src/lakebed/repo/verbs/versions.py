@@ -57,7 +57,6 @@ class PinVersion(Verb[Pin], frozen=True, kw_only=True):
     """Keep a version alive by a tag.
 
     Args:
-        name: of the tag.
         version: a commit, or anything that leads to one; None: the head of the default branch.
         lifetime_ms: after that the pin is gone by itself; None: never.
 

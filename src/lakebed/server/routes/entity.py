@@ -30,7 +30,6 @@ class Part:
     Attributes:
         status: 200; 206 for a range; 304 when the client has it already.
         span: the half-open range; None: the whole object.
-        size_bytes: of the body.
     """
 
     status: int
