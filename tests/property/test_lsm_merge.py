@@ -23,12 +23,13 @@ from lakebed.lsm.memtable import Memtable
 from lakebed.lsm.merge import merge_windows
 from lakebed.lsm.model import ROW_SCHEMA, FileSet, Kind, Row, Run
 from lakebed.lsm.operators import MergeOperator, find_operator
-from lakebed.lsm.resolve import compacted, resolve_rows, visible
+from lakebed.lsm.resolve import compacted, visible
 from lakebed.lsm.row_merge import merge_rows
 from lakebed.lsm.view import View
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.rows import resolve_rows
 
 NOW_MS = 1_000
 LATER_MS = (NOW_MS, NOW_MS + 4, NOW_MS + 50)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from lakebed.cli import output
-from lakebed.cli.command import Command, Deletion
+from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_checks import check_change, check_clean
 from lakebed.cli.repo_context import (
@@ -68,7 +68,7 @@ class Commit(RepositoryCommand, name="commit"):
                 prefixes=None if self.path is None else prefixes,
                 allow_empty=self.allow_empty,
             )
-        _print_commit(self, made, f"Committed {made.id[:12]} to {self.branch}: {output.brief(made.commit.message)}")
+        self.result(of_commit(made), f"Committed {made.id[:12]} to {self.branch}: {output.brief(made.commit.message)}")
 
 
 class Log(RepositoryCommand, name="log"):
@@ -192,7 +192,7 @@ class Merge(RepositoryCommand, name="merge"):
                 metadata=pairs(self.meta, like="ticket=42"),
                 allow_empty=self.allow_empty,
             )
-        _print_commit(self, made, f"Merged {self.source} into {self.branch}: commit {made.id[:12]}.")
+        self.result(of_commit(made), f"Merged {self.source} into {self.branch}: commit {made.id[:12]}.")
 
 
 class Pick(RepositoryCommand):
@@ -214,7 +214,7 @@ class Revert(Pick, name="revert"):
     def run(self) -> None:
         with self.writing() as repository:
             made = repository.branch(self.branch).revert(self.reference, **self.options())
-        _print_commit(self, made, f"Reverted {self.reference} on {self.branch}: commit {made.id[:12]}.")
+        self.result(of_commit(made), f"Reverted {self.reference} on {self.branch}: commit {made.id[:12]}.")
 
 
 class CherryPick(Pick, name="cherry-pick"):
@@ -223,7 +223,7 @@ class CherryPick(Pick, name="cherry-pick"):
     def run(self) -> None:
         with self.writing() as repository:
             made = repository.branch(self.branch).cherry_pick(self.reference, **self.options())
-        _print_commit(self, made, f"Picked {self.reference} onto {self.branch}: commit {made.id[:12]}.")
+        self.result(of_commit(made), f"Picked {self.reference} onto {self.branch}: commit {made.id[:12]}.")
 
 
 class Reset(Deletion, RepositoryCommand, name="reset"):
@@ -275,7 +275,7 @@ class Rebase(RepositoryCommand, name="rebase"):
     def run(self) -> None:
         with self.writing() as repository:
             made = repository.branch(self.branch).rebase(self.onto, strategy=_name_of(self.strategy))
-        _print_commit(self, made, f"Rebased {self.branch} onto {self.onto}: it is at {made.id[:12]} now.")
+        self.result(of_commit(made), f"Rebased {self.branch} onto {self.onto}: it is at {made.id[:12]} now.")
 
 
 class Compact(RepositoryCommand, name="compact"):
@@ -301,10 +301,6 @@ class Blame(RepositoryCommand, name="blame"):
             found = of_commit(repository.ref(self.reference).blame(self.path))
         text = f"{found['id'][:12]} {output.ago(found['created_ms'])} by {found['committer'] or '-'}: "
         self.result(found, text + output.brief(found["message"]))
-
-
-def _print_commit(command: Command, made: Any, text: str) -> None:
-    command.result(of_commit(made), text)
 
 
 def _split(texts: list[str] | None) -> tuple[list[str], list[str]]:

@@ -1,7 +1,6 @@
 """One request, as a handler sees it: its parameters, its body, its caller, and the pools that blocking calls run in.
 
-Owns: reading a request within its limits. Every fault of a request is an `InvalidRequest`, never a traceback. Does not
-know: routes, or what a handler does with the request.
+Owns: reading a request within its limits. Every fault of a request is an `InvalidRequest`, never a traceback.
 """
 
 from __future__ import annotations
@@ -222,15 +221,10 @@ class Call:
 
     async def run(self, effort: Effort, function: Callable[[], R]) -> R:
         """Run a call of known effort where such calls run."""
-        match effort:
-            case "look":
-                return await self.look(function)
-            case "write":
-                return await self.quick(function)
-            case "compute":
-                return await self.heavy(function)
-            case "long":
-                return await self.transfer(function)
+        pools = self.serving.pools
+        if effort == "look":
+            return await self.look(function)
+        return await run_in({"write": pools.quick, "compute": pools.heavy, "long": pools.transfer}[effort], function)
 
     async def look(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a short read: inline where its data is on this machine, else in the pool for calls that wait."""

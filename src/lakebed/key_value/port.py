@@ -12,8 +12,6 @@ contract suite checks for all implementations:
   resolves the outcome of that write: it did happen, or never will.
 - `KeyValue.peek` is at least as new as any write of this handle that has succeeded.
 - Every implementation may be called by many threads at once.
-
-Does not know: what keys mean (`lakebed.repo.layout`), or any implementation.
 """
 
 from __future__ import annotations

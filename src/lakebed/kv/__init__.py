@@ -44,25 +44,19 @@ __all__ = [
 ]
 """Without `open`: ``from lakebed.kv import *`` must leave the built-in one in place."""
 
-_HOMES = {
-    "CheckpointCreateResult": ("lakebed.kv.model", "CheckpointCreateResult"),
-    "CheckpointOptions": ("lakebed.kv.options", "CheckpointOptions"),
-    "CheckpointScope": ("lakebed.kv.model", "CheckpointScope"),
-    "CollectorOptions": ("lakebed.kv.options", "CollectorOptions"),
-    "Database": ("lakebed.kv.database", "Database"),
-    "DatabaseAdmin": ("lakebed.kv.admin", "DatabaseAdmin"),
-    "DatabaseOptions": ("lakebed.kv.options", "DatabaseOptions"),
-    "DatabaseReader": ("lakebed.kv.reader", "DatabaseReader"),
-    "MergeOperator": ("lakebed.lsm.operators", "MergeOperator"),
-    "ReaderOptions": ("lakebed.kv.options", "ReaderOptions"),
-    "Snapshot": ("lakebed.kv.snapshot", "Snapshot"),
-    "Transaction": ("lakebed.kv.transaction", "Transaction"),
-    "WriteBatch": ("lakebed.kv.batch", "WriteBatch"),
-    "open": ("lakebed.kv.opening", "open_database"),
-    "open_from_checkpoint": ("lakebed.kv.opening", "open_from_checkpoint"),
-    "open_reader": ("lakebed.kv.opening", "open_reader"),
-    "register_operator": ("lakebed.lsm.operators", "register_operator"),
+_NAMES = {
+    "kv.admin": ("DatabaseAdmin",),
+    "kv.batch": ("WriteBatch",),
+    "kv.database": ("Database",),
+    "kv.model": ("CheckpointCreateResult", "CheckpointScope"),
+    "kv.opening": ("open_database", "open_from_checkpoint", "open_reader"),
+    "kv.options": ("CheckpointOptions", "CollectorOptions", "DatabaseOptions", "ReaderOptions"),
+    "kv.reader": ("DatabaseReader",),
+    "kv.snapshot": ("Snapshot",),
+    "kv.transaction": ("Transaction",),
+    "lsm.operators": ("MergeOperator", "register_operator"),
 }
+_MODULES = {name: f"lakebed.{module}" for module, names in _NAMES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # a checker of types would believe that every name is here
@@ -70,12 +64,12 @@ if not TYPE_CHECKING:  # a checker of types would believe that every name is her
     def __getattr__(name: str) -> Any:
         if name == "admin":
             return importlib.import_module("lakebed.kv.admin")
-        if name not in _HOMES:
+        attribute = "open_database" if name == "open" else name
+        if attribute not in _MODULES:
             raise AttributeError(f"module 'lakebed.kv' has no attribute {name!r}")
-        module, attribute = _HOMES[name]
-        value = globals()[name] = getattr(importlib.import_module(module), attribute)
+        value = globals()[name] = getattr(importlib.import_module(_MODULES[attribute]), attribute)
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_HOMES})
+    return sorted([*__all__, "open"])

@@ -30,7 +30,7 @@ class DatabaseAdmin(DatabaseVerbs):
     """A database by its location: open it, or use the verbs that need no open one. Thread-safe.
 
     Example:
-        >>> from lakebed.kv.database_admin import DatabaseAdmin
+        >>> from lakebed.kv import DatabaseAdmin
         >>> from lakebed.kv.database_location import DatabaseLocation
         >>> orders = DatabaseAdmin(DatabaseLocation.at("memory://shop/orders"))
         >>> with orders.open() as database:

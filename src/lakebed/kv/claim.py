@@ -13,8 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -122,7 +123,7 @@ def claim_writer(
     _check_operator(manifest, options, location.url)
     checkpoint_id = new_uuid(location.environment.rng)
 
-    def bump(manifest: Manifest, *, last_wal_id: int) -> Manifest:
+    def bump(manifest: Manifest, last_wal_id: int) -> Manifest:
         check_open(manifest, location.url)
         _check_operator(manifest, options, location.url)
         changed = _with_new_epoch(manifest, location, compaction=options.compaction, last_wal_id=last_wal_id)
@@ -172,7 +173,7 @@ def claim_all(
     if must_be_open:
         check_open(manifest, location.url)
 
-    def bump(manifest: Manifest, *, last_wal_id: int) -> Manifest:
+    def bump(manifest: Manifest, last_wal_id: int) -> Manifest:
         if must_be_open:
             check_open(manifest, location.url)
         return _with_new_epoch(manifest, location, compaction=True, last_wal_id=last_wal_id)
@@ -188,16 +189,12 @@ def claim_all(
     )
 
 
-class _Bump(Protocol):
-    def __call__(self, manifest: Manifest, *, last_wal_id: int) -> Manifest: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Role:
     """What is claimed; the other fields are as in `Claim`."""
 
-    bump: _Bump
-    """The manifest with the next epoch. Raises what stops the claim."""
+    bump: Callable[[Manifest, int], Manifest]
+    """The manifest with the next epoch, for the last log id. Raises what stops the claim."""
     owns_compaction: bool
     checkpoint_id: str | None
     created: bool
@@ -218,7 +215,7 @@ def _claim(
     wal = WalLog(location)
     # The log may be empty above what was seen, after a collection or in a clone: numbers continue all the same.
     last_wal_id = wal.last_id(max(manifest.replay_after_wal_id, manifest.wal_id_last_seen))
-    claimed = log.update(lambda newest: role.bump(newest, last_wal_id=last_wal_id))
+    claimed = log.update(lambda newest: role.bump(newest, last_wal_id))
     fence_id = _fence(location, wal, claimed, next_id=last_wal_id + 1)
     newest = log.latest()
     if newest.writer_epoch != claimed.writer_epoch:

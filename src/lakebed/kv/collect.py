@@ -13,8 +13,7 @@ Invariants:
 - What cannot be read protects: a missing or damaged manifest what was there before its checkpoint, one of a newer
   format everything.
 
-Does not know: which objects are dead (`reclaim`), or how to delete (`lakebed.reclaim`). Source: "Garbage Collector";
-docs/design/0011-collection.md.
+Source: "Garbage Collector"; docs/design/0011-collection.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Invariants:
 - A pin in an ancestor further up is sourced from the parent's own pin there, which lives while the parent's version is
   pinned: so it may be taken although that ancestor is destroyed and waits for its checkpoints to end.
 
-Does not know: the clone's manifest. Source: "Clones"; docs/design/0012-clones-and-destroy.md.
+Source: "Clones"; docs/design/0012-clones-and-destroy.md.
 """
 
 from __future__ import annotations

@@ -69,11 +69,11 @@ class ReadVersionSource(Protocol):
         ...
 
     def leave(self) -> None:
-        """Remove what was written into the manifest, if anything."""
-        ...
+        """Remove what was written into the manifest: by default nothing was."""
+        return None
 
 
-class CheckpointSource:
+class CheckpointSource(ReadVersionSource):
     """A checkpoint of another owner; it is neither moved nor refreshed."""
 
     moves = False
@@ -92,11 +92,8 @@ class CheckpointSource:
         pinned = self._log.load(found.manifest_id)
         return PinnedVersion(pinned, pinned, pinned.wal_id_last_seen, found)
 
-    def leave(self) -> None:
-        """Nothing was written."""
 
-
-class VersionSource:
+class VersionSource(ReadVersionSource):
     """A manifest that is read without a checkpoint; a collection may delete its files meanwhile."""
 
     moves = False
@@ -114,11 +111,8 @@ class VersionSource:
         manifest = self._log.load(self._version)
         return PinnedVersion(manifest, manifest, manifest.wal_id_last_seen, None)
 
-    def leave(self) -> None:
-        """Nothing was written."""
 
-
-class LatestSource:
+class LatestSource(ReadVersionSource):
     """The newest manifest, without a pin: if files are gone, the newest manifest is read again."""
 
     moves = True
@@ -132,11 +126,8 @@ class LatestSource:
         newest = check_open(self._log.latest(), self._location.url)
         return PinnedVersion(newest, newest, None, None)
 
-    def leave(self) -> None:
-        """Nothing was written."""
 
-
-class OwnCheckpointSource:
+class OwnCheckpointSource(ReadVersionSource):
     """A checkpoint of our own that follows the database's files."""
 
     moves = True

@@ -14,7 +14,7 @@ Invariants:
 - A pinned manifest that is missing protects everything that was there when its checkpoint was made.
 - Age is an additional condition: with ``min_age_ms = 0`` nothing live is deleted.
 
-Does not know: who reads, hides and deletes (`collect`). Source: "Garbage Collector"; docs/design/0011-collection.md.
+Source: "Garbage Collector"; docs/design/0011-collection.md.
 """
 
 from __future__ import annotations

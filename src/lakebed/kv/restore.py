@@ -10,7 +10,7 @@ Invariants:
 - A crash leaves the old state or the new one: files of level 0 are only named by the last update. Sequences, log ids
   and file ids continue from the larger of both states.
 
-Does not know: how the log is fenced (`claim`) or replayed (`recovery`). Source: the design page, "Clones".
+Source: the design page, "Clones".
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Invariants:
 - Check and write are one step under the tree's lock; nothing is sent to the store under it.
 - An operand (``merge``) does not read: two transactions that merge the same key still conflict, as writes do.
 
-Does not know: logs, files. What was written since comes from memory alone; a transaction older than that is refused.
+What was written since comes from memory alone; a transaction older than that is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`DatabaseVerbs`: every verb on a database that needs no open one, and the `Versioned` contract over them.
 
-An open database has one as `Database.admin`. Does not know: how any verb does its work, and how to open a database for
-writing: that would be a cycle of imports (`lakebed.kv.admin` adds it).
+An open database has one as `Database.admin`.
 """
 
 from __future__ import annotations

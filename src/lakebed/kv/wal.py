@@ -6,8 +6,6 @@ Invariants:
 - An append is one create-only put, and needs no boundary: a writer has one append in flight, its ids have no gaps, and
   a newer writer's fence takes the very next one. Fences are never deleted, so a writer that wakes late finds the fence.
 - An id belongs to one write id; an append whose outcome is not known is tried again with the same bytes, or not at all.
-
-Does not know: which ids are still needed (`Manifest.replay_after_wal_id`), or what rows mean.
 """
 
 from __future__ import annotations

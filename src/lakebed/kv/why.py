@@ -90,7 +90,11 @@ class _Question:
     def log(self, wal_id: int) -> Explanation:
         """Of a log object."""
         is_current = self.newest.destroyed_at_ms is None and wal_id > self.newest.replay_after_wal_id
-        needing = [one for one in self.live if self._replays(one, wal_id)]
+        needing = []
+        for one in self.live:
+            pinned = self.pinned[one.manifest_id]
+            if pinned is not None and pinned.replay_after_wal_id < wal_id <= pinned.wal_id_last_seen:
+                needing.append(one)
         if is_current or needing:
             return self._needed(is_current, needing)
         if self.location.store.head(self.path).size_bytes == FENCE_BYTES:
@@ -111,10 +115,6 @@ class _Question:
     def _names(self, checkpoint: Checkpoint, file_id: str) -> bool:
         manifest = self.pinned[checkpoint.manifest_id]
         return manifest is not None and file_id in file_ids(manifest)
-
-    def _replays(self, checkpoint: Checkpoint, wal_id: int) -> bool:
-        manifest = self.pinned[checkpoint.manifest_id]
-        return manifest is not None and manifest.replay_after_wal_id < wal_id <= manifest.wal_id_last_seen
 
     def _needed(self, is_current: bool, needing: list[Checkpoint]) -> Explanation:
         pins = [pin_of(one, self.pinned[one.manifest_id], store=self.store) for one in needing]

@@ -10,8 +10,7 @@ Invariants:
   `Fenced` or `OutcomeUnknown` after it entered the memtable may be seen by reads here.
 - Only memtables whose rows are in the log (where there is one) become files.
 
-Locks: the tree's, short; no request under it. Does not know: who runs the steps in the background, and the
-documented interface (`Database`).
+Locks: the tree's, short; no request under it.
 """
 
 from __future__ import annotations

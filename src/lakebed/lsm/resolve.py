@@ -62,12 +62,6 @@ def resolve_row(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | N
     return Row(newest.key, newest.sequence, PUT, combine(newest.key, base, operands, operator), None)
 
 
-def resolve_rows(rows: Sequence[Row], *, now_ms: int, operator: MergeOperator | None) -> bytes | None:
-    """The value that one key reads as; None when it is absent. As `resolve_row`."""
-    row = resolve_row(rows, now_ms=now_ms, operator=operator)
-    return None if row is None else row.value
-
-
 def combine(key: bytes, base: bytes | None, newest_first: list[bytes], operator: MergeOperator | None) -> bytes:
     """Base and operands as one value. Raises `InvalidRequest` without an operator."""
     if operator is None:

@@ -5,7 +5,7 @@ ways to merge them. Invariants: a view does not change: of its newest memtable, 
 the view's sequence are read; time is taken once, when a read begins; of two sources, the first has the newer rows of
 every key.
 
-Does not know: logs, versions, what keeps the files there. A missing file raises `NotFound`.
+A missing file raises `NotFound`.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class AccountedStore(ObjectStore):
         else:
             size_bytes = self._shared.limits.get_bytes_assumed
         driver = self._driver
-        return self._read("get", lambda: driver.get(full, byte_range), _length, size_bytes, path=full)
+        return self._call("get", lambda: driver.get(full, byte_range), _length, size_bytes=size_bytes, path=full)
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
         full = self._full(path)
@@ -175,14 +175,19 @@ class AccountedStore(ObjectStore):
             return []
         size_bytes = sum(end - start for start, end in merged)
         driver = self._driver
-        bodies = self._read(
-            "get", lambda: driver.get_ranges(full, merged), _lengths, size_bytes, requests=len(merged), path=full
+        bodies = self._call(
+            "get",
+            lambda: driver.get_ranges(full, merged),
+            _lengths,
+            size_bytes=size_bytes,
+            requests_of=lambda _: len(merged),
+            path=full,
         )
         return [_part(merged, bodies, byte_range) for byte_range in ranges]
 
     def head(self, path: str) -> ObjectMeta:
         full, driver = self._full(path), self._driver
-        return self._shown(self._read("head", lambda: driver.head(full), _nothing, path=full))
+        return self._shown(self._call("head", lambda: driver.head(full), _nothing, path=full))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         full, view, driver = self._full(path), byte_view(body), self._driver
@@ -229,7 +234,6 @@ class AccountedStore(ObjectStore):
             "put",
             lambda: driver.open_upload(full, create_only=create_only, durable=durable),
             _nothing,
-            repeatable=True,
             requests_of=lambda _: 0,
         )
         started_s, size_bytes = clock.monotonic_s(), 0
@@ -298,7 +302,7 @@ class AccountedStore(ObjectStore):
         empty_count = 1  # later an empty page comes without a request: the page before was marked as the last
         while True:
             count = partial(_page_requests, empty_count=empty_count)
-            page = self._call("list", take, _nothing, repeatable=True, requests_of=count)
+            page = self._call("list", take, _nothing, requests_of=count)
             empty_count = 0
             if not page:
                 return
@@ -314,7 +318,6 @@ class AccountedStore(ObjectStore):
             "list",
             lambda: driver.list_level(folder),
             _nothing,
-            repeatable=True,
             requests_of=lambda found: max(1, -(-(len(found.objects) + len(found.folders)) // page_count)),
         )
         if not self._folder:
@@ -325,7 +328,7 @@ class AccountedStore(ObjectStore):
     def delete(self, paths: Iterable[str]) -> None:
         driver, durable, remaining = self._driver, self._shared.durable, map(self._full, paths)
         while batch := list(islice(remaining, driver.delete_batch_count_max)):
-            self._read("delete", partial(driver.delete, batch, durable=durable), _nothing)
+            self._call("delete", partial(driver.delete, batch, durable=durable), _nothing)
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         full_source, full_target, driver = self._full(source), self._full(target), self._driver
@@ -372,27 +375,13 @@ class AccountedStore(ObjectStore):
             return meta
         return ObjectMeta(meta.path[len(self._folder) + 1 :], meta.size_bytes, meta.modified_ms, meta.etag)
 
-    def _read(
-        self,
-        kind: Kind,
-        request: Callable[[], R],
-        bytes_of: Callable[[R], tuple[int, int]],
-        size_bytes: int = 0,
-        *,
-        requests: int = 1,
-        path: str = "",
-    ) -> R:
-        return self._call(
-            kind, request, bytes_of, size_bytes=size_bytes, repeatable=True, requests_of=lambda _: requests, path=path
-        )
-
     def _call(
         self,
         kind: Kind,
         request: Callable[[], R],
         bytes_of: Callable[[R], tuple[int, int]],
         *,
-        repeatable: bool,
+        repeatable: bool = True,
         size_bytes: int = 0,
         requests_of: Callable[[R], int] | None = None,
         path: str = "",

@@ -8,7 +8,7 @@ Invariants:
 - With a boundary, no append through this class uses a deleted number again; gaps are legal.
 - Hints are read to save requests and are never trusted alone.
 
-Does not know: what a payload means. A client that creates such objects by other means ignores the boundary.
+A client that creates such objects by other means ignores the boundary.
 """
 
 from __future__ import annotations

@@ -53,42 +53,35 @@ __all__ = [
 ]
 """Without `open`: ``from lakebed.repo import *`` must leave the built-in one in place."""
 
-_HOMES = {
-    "Access": ("lakebed.repo.options", "Access"),
-    "Branch": ("lakebed.repo.branch", "Branch"),
-    "CollectionOptions": ("lakebed.repo.options", "CollectionOptions"),
-    "Commit": ("lakebed.repo.model", "Commit"),
-    "CommitWithId": ("lakebed.repo.heads", "CommitWithId"),
-    "DiffKind": ("lakebed.repo.model", "DiffKind"),
-    "Difference": ("lakebed.repo.model", "Difference"),
-    "Entry": ("lakebed.repo.model", "Entry"),
-    "HookCall": ("lakebed.repo.hooks", "HookCall"),
-    "ImportSource": ("lakebed.repo.importing", "ImportSource"),
-    "Listed": ("lakebed.repo.staging.listing", "Listed"),
-    "NamedCommit": ("lakebed.repo.verbs.references", "NamedCommit"),
-    "ProtectionRule": ("lakebed.repo.protection", "ProtectionRule"),
-    "RangeOptions": ("lakebed.repo.options", "RangeOptions"),
-    "Reference": ("lakebed.repo.reference", "Reference"),
-    "Repositories": ("lakebed.repo.repositories", "Repositories"),
-    "Repository": ("lakebed.repo.repository", "Repository"),
-    "RepositoryOptions": ("lakebed.repo.options", "RepositoryOptions"),
-    "RetentionRules": ("lakebed.repo.retention", "RetentionRules"),
-    "Tag": ("lakebed.repo.model", "Tag"),
-    "Webhook": ("lakebed.repo.hooks", "Webhook"),
-    "open": ("lakebed.repo.opening", "open_repository"),
-    "open_all": ("lakebed.repo.opening", "open_repositories"),
+_NAMES = {
+    "branch": ("Branch",),
+    "heads": ("CommitWithId",),
+    "hooks": ("HookCall", "Webhook"),
+    "importing": ("ImportSource",),
+    "model": ("Commit", "DiffKind", "Difference", "Entry", "Tag"),
+    "opening": ("open_repositories", "open_repository"),
+    "options": ("Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"),
+    "protection": ("ProtectionRule",),
+    "reference": ("Reference",),
+    "repositories": ("Repositories",),
+    "repository": ("Repository",),
+    "retention": ("RetentionRules",),
+    "staging.listing": ("Listed",),
+    "verbs.references": ("NamedCommit",),
 }
+_MODULES = {name: f"lakebed.repo.{module}" for module, names in _NAMES.items() for name in names}
+_OTHER_NAMES = {"open": "open_repository", "open_all": "open_repositories"}
 
 
 if not TYPE_CHECKING:  # a checker of types would believe that every name is here
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
+        attribute = _OTHER_NAMES.get(name, name)
+        if attribute not in _MODULES:
             raise AttributeError(f"module 'lakebed.repo' has no attribute {name!r}")
-        module, attribute = _HOMES[name]
-        value = globals()[name] = getattr(importlib.import_module(module), attribute)
+        value = globals()[name] = getattr(importlib.import_module(_MODULES[attribute]), attribute)
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_HOMES})
+    return sorted([*__all__, "open"])

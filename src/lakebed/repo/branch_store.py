@@ -13,8 +13,7 @@ Owns: what each operation of `ObjectStore` is on a branch. Invariants:
 
 Paths are those of the port, and must be ones that a branch takes; paths that only a branch takes (with empty segments,
 with a slash at an end) are not seen. Requests are counted as a store's: one an operation. What they cost below is
-counted by the repository's own store. Does not know: how entries are staged, merged or collected, or how a server is
-reached (`ReferenceObjects`).
+counted by the repository's own store.
 """
 
 from __future__ import annotations
@@ -174,8 +173,6 @@ class BranchStore(ObjectStore, EntryStore):
     def is_versioned(self) -> bool:
         return True
 
-    # ---- reading
-
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         full = self._full(path)
         return self._counted(
@@ -245,8 +242,6 @@ class BranchStore(ObjectStore, EntryStore):
         folders = [line.path.removesuffix("/") for line in lines if line.entry is None]
         return Listing(tuple(objects), tuple(self._shown(one) for one in folders if is_path(one)))
 
-    # ---- writing
-
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`. Always durable. A create-only put that is known to lose uploads nothing."""
         full, view = self._full(path), byte_view(body)
@@ -291,8 +286,6 @@ class BranchStore(ObjectStore, EntryStore):
             if entry is None:
                 raise absent(path, self.root_url)
 
-    # ---- addresses
-
     def url(self, path: str) -> str:
         """The URL of the object's bytes, in the repository's storage. Raises `NotFound`. Cost: as `head`."""
         return self._objects.object_url(self._entry(path))
@@ -310,8 +303,6 @@ class BranchStore(ObjectStore, EntryStore):
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
         return self._found(path, lambda: self._objects.signed_url(full, expires_in_s=expires_in_s))
-
-    # ---- for jobs
 
     def entries(self, paths: Sequence[str]) -> dict[str, Entry]:
         full = [self._full(path) for path in paths]
@@ -340,8 +331,6 @@ class BranchStore(ObjectStore, EntryStore):
 
     def count(self) -> AbstractContextManager[RequestCounts]:
         return self._counter.count(self._folder)
-
-    # ---- below
 
     def _full(self, path: str) -> str:
         check_path(path)

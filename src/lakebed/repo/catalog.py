@@ -8,8 +8,6 @@ Owns: the records of repositories, and the contexts that are open. Invariants:
 - A deleted repository is gone at once; its objects and records are remembered until they are cleaned up, and its folder
   is not used again before.
 - No lock is held across a call of the key-value store.
-
-Does not know: what is in a repository, or its maintenance (`lakebed.repo.upkeep`).
 """
 
 from __future__ import annotations
@@ -196,8 +194,6 @@ class LocalCatalog(Catalog):
             for name, record in found:
                 yield self._context(name, record)
 
-    # ---- creation
-
     def record_of_catalog(self) -> CatalogRecord:
         """The identity of this catalog; made when there is none yet."""
         for _ in range(ATTEMPTS_MAX):
@@ -279,8 +275,6 @@ class LocalCatalog(Catalog):
         with self._lock:
             return self._contexts.setdefault(record.uid, context)
 
-    # ---- changes
-
     def change_metadata(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
         """Replace a repository's metadata by a function of it, which runs again when another process was faster."""
         for _ in range(ATTEMPTS_MAX):
@@ -312,8 +306,6 @@ class LocalCatalog(Catalog):
         """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""
         with self.key_value.snapshot() as snapshot:
             return tuple(one for _, one in read_records(snapshot, DELETED_PREFIX, DeletedRepository))
-
-    # ---- contexts
 
     def _load(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
         """Key, bytes and record of a repository. Raises `NotFound`, `InvalidRequest`, `Corruption`."""
@@ -357,8 +349,6 @@ class LocalCatalog(Catalog):
     def _open_contexts(self) -> tuple[RepositoryContext, ...]:
         with self._lock:
             return tuple(self._contexts.values())
-
-    # ---- in the background, and the end
 
     def step_once(self) -> None:
         """Run one round of the background's work: see `Repositories.step_once`."""

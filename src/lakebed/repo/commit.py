@@ -1,8 +1,7 @@
 """What new commits have in common: their text, their record, their hooks, and chosen paths.
 
 Owns: `new_commit` (message, metadata, committer, generation), the checks of its text, and the hooks that run before and
-after (`move_by_commits`, for all verbs but `Commit`, which seals staged changes too). Does not know: how a head moves
-(`lakebed.repo.heads`).
+after (`move_by_commits`, for all verbs but `Commit`, which seals staged changes too).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ So reads stay as fast as those of a commit, however much was staged, deleted or 
 no read changes; exactly the tokens that were applied are dropped; when the branch moved in any other way than by
 gaining tokens, the compactor gives up, and nothing but collectable ranges is left behind; two compactions of a branch
 begin no closer than the cooldown, whichever process asks. A compacted metarange that equals the head is not kept.
-
-Does not know: how a head moves (`lakebed.repo.heads`), who counts (`lakebed.repo.staging.sensor`).
 """
 
 from __future__ import annotations

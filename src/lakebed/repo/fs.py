@@ -70,8 +70,6 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         self._source = source
         self._closing: Any = None
 
-    # ---- the lake
-
     def close(self) -> None:
         """Close what this file system has opened itself."""
         if self._closing is not None:
@@ -106,8 +104,6 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
             raise IsADirectoryError(f"{path} is not a file: write {_PROTOCOL}://REPOSITORY/REFERENCE/PATH.")
         with _as_os_errors(path):
             return (self._repository(name) if name else None), unquote(ref), inside
-
-    # ---- looking
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """Files and directories of one level: repositories, their branches and tags, objects."""
@@ -184,8 +180,6 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         found: dt.datetime = self.info(path)["mtime"]
         return found
 
-    # ---- reading
-
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """The bytes of a file, or of a range of it."""
         repository, ref, inside = self._place(path)
@@ -213,8 +207,6 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
                 with branch.open(inside) as before:
                     shutil.copyfileobj(before, file, _SPOOLED_BYTES)
             return file
-
-    # ---- changing
 
     def rm_file(self, path: str) -> None:
         """Delete a file on its branch. Raises `FileNotFoundError`."""

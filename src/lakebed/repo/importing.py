@@ -6,8 +6,6 @@ Owns: the record of an import (``imports/<id>``), and its steps: a verb records 
 as the commit, so it happens once, however often and by whichever process it is run; a cancelled one never moves the
 branch. Imported objects are named by URL, belong to others, and are never deleted. Credentials are never stored: the
 caller of `run_import` gives them.
-
-Does not know: how a head moves (`lakebed.repo.heads`), or which process runs the steps.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Owns: the marker `MARKER_PATH` and `claim_namespace`. Invariants: a namespace is
 its root nor inside the folder of records; the marker is put create-only before the repository is recorded, so no two
 catalogs over one storage take the same folder. An interrupted creation leaves at most the marker: the next one of
 the same catalog takes that over, with the same uid, so that of several only one can be recorded.
-
-Does not know: which namespaces the repositories of a catalog have (`lakebed.repo.catalog`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Opening by URL: one repository, or all repositories of a storage.
 
 Owns: the mapping from a URL to a storage, its records and a repository's name; `open_repository` and
-`open_repositories`, which `lakebed.repo` has as ``open`` and ``open_all``. Does not know: what opening does; how a
-repository is reached over HTTP (`lakebed.repo.remote`).
+`open_repositories`, which `lakebed.repo` has as ``open`` and ``open_all``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Positions in the log of commits: where a page ended, so that the next one does not walk from the head again.
 
 Owns: the form of a position, and those that this process keeps. Invariants: a position names all commits that were met
-and not yet shown, so what is left of the log follows from it alone, whatever became of the head meanwhile. Does not
-know: how commits are walked.
+and not yet shown, so what is left of the log follows from it alone, whatever became of the head meanwhile.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns: the reading half of the facade. Invariants: each call is of one moment, the one at which it is made; an iterator
 is of the moment at which its first item is asked for, and stays there. A reference holds nothing and may be kept;
-whether what it names is there shows at each call. Does not know: how anything is read (`lakebed.repo.staging.view`), or
-where bytes are (`lakebed.repo.data`).
+whether what it names is there shows at each call.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns: `ReflogLine` and its place. Invariants: a line is written in the same atomic change as the branch record it
 describes of; lines of one branch sort by time, and those of one process in the order of its moves, also within a
-millisecond; a head that a line younger than `RepositoryOptions.undelete_days` names is never collected. Does not know:
-how a branch is made (`lakebed.repo.branches`).
+millisecond; a head that a line younger than `RepositoryOptions.undelete_days` names is never collected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`Repositories`: the facade of all repositories of a storage: create, find, list, delete.
 
 Invariants: it is the same class in the process that owns the records and over HTTP, where only repositories that the
-access key may see are there, and the server runs the background. Does not know: where records are
-(`lakebed.repo.catalog`), or how a request travels (`lakebed.repo.remote.catalog`).
+access key may see are there, and the server runs the background.
 """
 
 from __future__ import annotations

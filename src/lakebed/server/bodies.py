@@ -397,15 +397,10 @@ class AccessKeyRow(msgspec.Struct, frozen=True):
     creation_date: int
 
 
-class AccessKeyWithSecret(msgspec.Struct, frozen=True):
+class AccessKeyWithSecret(AccessKeyRow, frozen=True):
     """A new access key with its secret, which is shown only here."""
 
-    access_key_id: str
     secret_access_key: str
-    role: Role
-    repositories: list[str] | None
-    description: str
-    creation_date: int
 
 
 class AuditRow(msgspec.Struct, frozen=True):

@@ -13,13 +13,13 @@ from lakebed.lsm.file_writer import FileOptions
 from lakebed.lsm.files import FileStore
 from lakebed.lsm.model import Kind, Row
 from lakebed.lsm.operators import find_operator
-from lakebed.lsm.resolve import resolve_rows
 from lakebed.lsm.tree import Tree
 from lakebed.lsm.view import View
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.memory_publisher import MemoryPublisher
+from worlds.rows import resolve_rows
 
 NUMBERS = count()
 KEYS = [b"%02d" % n for n in range(30)]

@@ -8,8 +8,9 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import ROW_SCHEMA, Kind, Row
 from lakebed.lsm.operators import MergeOperator, find_operator
-from lakebed.lsm.resolve import compacted, resolve_row, resolve_rows, visible
+from lakebed.lsm.resolve import compacted, resolve_row, visible
 from lakebed.lsm.row_merge import newest_first, rows_of_batch
+from worlds.rows import resolve_rows
 
 NOW_MS = 100
 APPEND = find_operator("append")

@@ -6,7 +6,7 @@ all alike, such as markers of finished jobs, are never taken for one another. Wh
 what both made the same is the destination's; the rest is a conflict, or the winner's. Where two of the three have the
 same ranges, the ranges of the third are taken over unread. Units (`lakebed.repo.committed.units`) are never mixed.
 
-Does not know: commits, branches. Why it works in segments and windows: docs/design/0015-merge.md.
+Why it works in segments and windows: docs/design/0015-merge.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """`HttpCatalog`: all repositories behind a server, as far as the access key may see them.
 
-Invariants: it owns no records and no background: the server does. Does not know: how a request travels
-(`lakebed.repo.remote.client`).
+Invariants: it owns no records and no background: the server does.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from lakebed.http.asking import encoded
+from lakebed.http.pages import Page
 from lakebed.repo.remote.client import Client
 
 _KEYS: Final = "/auth/keys"
@@ -54,16 +55,6 @@ class _Row(msgspec.Struct):
         return RemoteAccessKey(self.access_key_id, self.role, names, self.description, self.creation_date * 1000)
 
 
-class _Pagination(msgspec.Struct):
-    has_more: bool
-    next_offset: str
-
-
-class _Page(msgspec.Struct):
-    pagination: _Pagination
-    results: list[_Row]
-
-
 class RemoteAccessKeys:
     """The access keys of a server. Every call needs the role admin, and costs 1 request."""
 
@@ -84,7 +75,7 @@ class RemoteAccessKeys:
     def _pages(self) -> Iterator[RemoteAccessKey]:
         after: str | None = None
         while True:
-            page = self._client.send("GET", _KEYS, _Page, after=after, amount=_PAGE_COUNT)
+            page = self._client.send("GET", _KEYS, Page[_Row], after=after, amount=_PAGE_COUNT)
             yield from (row.key() for row in page.results)
             if not page.pagination.has_more:
                 return

@@ -4,8 +4,7 @@ Invariants: a call that is one request is of one moment. A list of more than `PA
 the first page is read by the call, each other when it is needed, and of a branch each shows its own moment; no row
 is repeated, and rows that exist all the time are never missed. What a commit or tag holds does not change. An open file
 reads the object that it was opened on, whatever becomes of its path. Of a new commit, tag or branch the server names as
-committer the access key, unless an administrator names another author. Does not know: how a request travels
-(`lakebed.repo.remote.client`).
+committer the access key, unless an administrator names another author.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Owns: in-process counts of staged entries, tombstones and sealed tokens, one tri
 only steer: a wrong count costs a compaction too early or too late, never data. So entries are counted as they are
 written, also when they overwrite one another, which is more than there is.
 
-Invariants: counts of tokens that a publish dropped are forgotten, those of newer tokens stay. Does not know: contexts,
-records; who looks is the sensor (`lakebed.repo.staging.sensor`).
+Invariants: counts of tokens that a publish dropped are forgotten, those of newer tokens stay.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Owns: `View`, one moment of one reference. Invariants: record, tokens and staged rows are those of one key-value
 snapshot, and committed data never changes, so a view never changes; of a path the newest layer that has a
-row for it, or a ``clears`` that covers it, decides. Does not know: how entries are folded into common prefixes
-(`lakebed.repo.staging.listing`).
+row for it, or a ``clears`` that covers it, decides.
 """
 
 from __future__ import annotations

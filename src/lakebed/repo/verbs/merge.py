@@ -2,8 +2,7 @@
 
 Invariants: a merge needs a branch without uncommitted changes; with a conflict nothing has moved. A merge of everything
 has two parents, so that the next one has a newer base. A squashed or partial merge has one parent, the branch's head,
-and its metadata names the source: squashed as asked, partial because it holds only a part of the source. Does not
-know: how paths are merged (`lakebed.repo.merge`), or how a head moves (`lakebed.repo.heads`).
+and its metadata names the source: squashed as asked, partial because it holds only a part of the source.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
@@ -120,6 +121,4 @@ def _row(key: AccessKey) -> AccessKeyRow:
 
 def _row_with_secret(made: NewAccessKey) -> AccessKeyWithSecret:
     row = _row(made.key)
-    return AccessKeyWithSecret(
-        row.access_key_id, made.secret, row.role, row.repositories, row.description, row.creation_date
-    )
+    return AccessKeyWithSecret(**msgspec.structs.asdict(row), secret_access_key=made.secret)
