@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 
-from lakebed.errors import Conflict, Unavailable
+from lakebed.errors import Conflict, OutcomeUnknown, Unavailable
 from lakebed.fleet import layout
 from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import ControlOptions
@@ -35,6 +35,9 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
+
+R = TypeVar("R")
 
 TICK_S = 0.1
 
@@ -188,6 +191,29 @@ class ToldNode:
         """Acknowledge; the state, or why not."""
         reply = self.world.control.ack([AckRequest(tenant, txn, self.name, generation)])[0]
         return reply.state if reply.is_accepted else reply.reason
+
+
+class CountedKeyValue(KeyValueWrapper):
+    """Notes every call; loses the reply to one of them when it is told to."""
+
+    def __init__(self, inner: KeyValue) -> None:
+        super().__init__(inner, page_count=None)
+        self.calls: list[KeyValueCall] = []
+        self.lost_at: int | None = None
+        """Number of the call whose reply is lost, from 0."""
+        self.happens = True
+        """Whether a change whose reply is lost has its effect."""
+
+    def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
+        """Make the call."""
+        self.calls.append(call)
+        if len(self.calls) - 1 != self.lost_at:
+            return perform()
+        if not call.changes:
+            raise Unavailable("no answer")
+        if self.happens:
+            perform()
+        raise OutcomeUnknown("the reply was lost")
 
 
 class NotedLog(ManagedLog):

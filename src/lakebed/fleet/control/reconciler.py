@@ -161,6 +161,9 @@ class Reconciler:
                 continue
             after[tenant] = outcome
             self._count(before[tenant], outcome)
+        for tenant, member in chosen.items():  # what was promised to it and did not come
+            if member is not None and (tenant not in after or after[tenant] is before[tenant]):
+                member.promised = max(0, member.promised - 1)
         return [one for tenant, record in after.items() for one in self._deliveries(record, before[tenant])]
 
     def _learn_nodes(self, record: TenantRecord) -> None:
@@ -183,9 +186,6 @@ class Reconciler:
         if new is None or new in before.attachments:
             return
         _ATTACHES.add(1)
-        member = self._context.members.get(new.node)
-        if member is not None:
-            member.promised += 1
 
     @property
     def _retry_s(self) -> float:
@@ -226,9 +226,11 @@ class Reconciler:
         """Where a tenant goes: to the node that has it in memory if that is well, else to the least loaded."""
         members = self._context.members
         member = None if wanted is None else members.answers(wanted)
-        if member is not None and not member.record.is_draining:
-            return member
-        return members.choose()
+        if member is None or member.record.is_draining:
+            member = members.choose()
+        if member is not None:
+            member.promised += 1
+        return member
 
     def _is_over(self, node: str, *, now_ms: int) -> bool:
         """Whether a node will never write again."""

@@ -1,0 +1,144 @@
+"""Who is silent, by the control plane's own waking time; and what happens to the tenants of a silent node."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.key_value.memory import MemoryKeyValue
+from worlds.fleet_control import CountedKeyValue, World
+
+
+def states(world: World) -> dict[str, str]:
+    return {one.node: one.state for one in world.control.nodes()}
+
+
+def fleet(*names: str, **options: int) -> World:
+    world = World(options=ControlOptions(**options))
+    world.add(*names)
+    world.wait(0.5)
+    return world
+
+
+def test_a_node_is_silent_after_its_interval_and_not_before() -> None:
+    """1.5 s after its last heartbeat, within one look."""
+    world = fleet("a", "b", "c")
+    world.wait(1.0, silent=["a"])
+    assert states(world) == dict.fromkeys("abc", "alive")
+    world.wait(0.6, silent=["a"])
+    assert states(world) == {"a": "silent", "b": "alive", "c": "alive"}
+
+
+def test_a_control_plane_that_stood_still_gives_a_fresh_interval() -> None:
+    """An hour in which it did not look is no silence of the nodes."""
+    world = fleet("a", "b", "c")
+    world.clock.advance(3_600)
+    world.tick()
+    assert states(world) == dict.fromkeys("abc", "alive")
+    world.wait(1.4, silent=["a"])
+    assert states(world) == dict.fromkeys("abc", "alive")
+    world.wait(0.6, silent=["a"])
+    assert states(world)["a"] == "silent"
+
+
+def test_a_control_plane_that_has_just_started_gives_a_fresh_interval() -> None:
+    """It has heard none of them, and finds only the dead one silent."""
+    world = fleet("a", "b", "c")
+    world.control.create_tenant("t")
+    dead = world.node_of("t")
+    dead.is_down = True
+    world.start()
+    world.wait(1.4)
+    assert states(world) == dict.fromkeys("abc", "alive")
+    world.wait(1.0)
+    assert states(world)[dead.name] == "silent"
+    assert world.node_of("t") is not dead
+
+
+def test_it_doubts_itself_when_more_than_half_fall_silent_at_once() -> None:
+    """For ten seconds; when they are heard again, nothing has happened; else it believes it."""
+    world = fleet("a", "b", "c")
+    world.control.create_tenant("t")
+    home = world.node_of("t")
+    world.wait(8, silent=["a", "b", "c"])
+    assert states(world) == dict.fromkeys("abc", "alive")
+    world.wait(1)
+    assert (states(world), world.node_of("t")) == (dict.fromkeys("abc", "alive"), home)
+    home.is_down = True
+    others = [name for name in "abc" if name != home.name]
+    world.wait(11, silent=others[:1])
+    assert states(world)[home.name] == "alive"
+    world.wait(2, silent=others[:1])
+    assert states(world)[home.name] == "silent"
+    assert world.node_of("t").name == others[1]
+
+
+def test_half_of_the_nodes_is_not_more_than_half() -> None:
+    """Of two nodes one may die."""
+    world = fleet("a", "b")
+    world.wait(2.0, silent=["a"])
+    assert states(world) == {"a": "silent", "b": "alive"}
+
+
+def test_a_silent_node_gets_no_tenants_until_it_has_answered() -> None:
+    """Then it is one like the others."""
+    world = fleet("a", "b", "c")
+    world.nodes["a"].is_down = True
+    world.wait(2.5)
+    for number in range(4):
+        world.control.create_tenant(f"t{number}")
+        assert world.node_of(f"t{number}").name != "a"
+    world.nodes["a"].is_down = False
+    world.wait(1)
+    assert states(world)["a"] == "alive"
+    world.control.create_tenant("u")
+    assert world.node_of("u").name == "a"
+
+
+@pytest.mark.parametrize("tenant_count", [1, 100, 300])
+def test_a_failover_is_one_write_a_tenant_and_few_writes_in_all(tenant_count: int) -> None:
+    """All tenants of the node are attached elsewhere, evenly, in batches."""
+    world = fleet("a", "b", "c")
+    for number in range(tenant_count):
+        world.control.create_tenant(f"t{number:03}")
+    before = {one.tenant: one for one in world.control.tenants()}
+    world.nodes["a"].is_down = True
+    lost = {tenant for tenant, one in before.items() if one.preferred == "a"}
+    world.wait(2.5)
+    after = {one.tenant: one for one in world.control.tenants()}
+    for tenant, one in after.items():
+        assert one.preferred in ("b", "c")
+        assert one.next_generation == before[tenant].next_generation + (tenant in lost)
+        assert one.next_txn == before[tenant].next_txn + (tenant in lost)
+        assert world.nodes[one.preferred].held[tenant].generation == one.next_generation - 1
+    spread = [sum(1 for one in after.values() if one.preferred == name) for name in "bc"]
+    assert max(spread) - min(spread) <= 1 + tenant_count // 20
+
+
+def test_the_writes_of_a_failover_are_counted() -> None:
+    """One of the node's record, one a batch of tenants, one of the events."""
+    key_value = CountedKeyValue(MemoryKeyValue())
+    world = World(key_value=key_value)
+    world.add("a", "b", "c")
+    world.wait(0.5)
+    for number in range(90):
+        world.control.create_tenant(f"t{number:03}")
+    world.nodes["a"].is_down = True
+    world.wait(1.0)
+    key_value.calls.clear()
+    world.wait(1.5)
+    writes = [call for call in key_value.calls if call.changes]
+    assert len(writes) == 3
+
+
+def test_idle_time_asks_nothing_of_the_ledger() -> None:
+    """Heartbeats and looks cost no request, until the next scan of all."""
+    key_value = CountedKeyValue(MemoryKeyValue())
+    world = World(key_value=key_value, options=ControlOptions(scan_interval_ms=10_000))
+    world.add("a", "b")
+    for number in range(10):
+        world.control.create_tenant(f"t{number}")
+    world.wait(5)
+    key_value.calls.clear()
+    world.wait(4)
+    assert key_value.calls == []

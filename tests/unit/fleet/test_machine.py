@@ -1,0 +1,467 @@
+"""The transaction machine: each state and each event, and every record that events reach within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.fleet import layout, machine, records
+from lakebed.fleet.model import (
+    AttachmentMode,
+    Floor,
+    ManifestRef,
+    NodeRecord,
+    Policy,
+    Progress,
+    TenantRecord,
+    Transaction,
+    TransactionState,
+)
+from lakebed.fleet.ports import AckRequest, CommitRequest, Resumed
+
+NOW = 1_000
+OPEN, COMMITTED, PENDING, ACKNOWLEDGED, COLLECTED = TransactionState
+NODES = {name: NodeRecord(name, f"http://{name}:1", f"{name}-1", f"{name}-disk", 0) for name in "abc"}
+
+LEGAL = {
+    (OPEN, "grant"): COMMITTED,
+    (OPEN, "doom"): PENDING,
+    (OPEN, "ack"): ACKNOWLEDGED,
+    (OPEN, "decommission"): ACKNOWLEDGED,
+    (PENDING, "ack"): ACKNOWLEDGED,
+    (PENDING, "force"): ACKNOWLEDGED,
+    (PENDING, "decommission"): ACKNOWLEDGED,
+    (ACKNOWLEDGED, "collect"): COLLECTED,
+}
+"""Written from the design, not from the code."""
+
+
+def tenant(**changes: Any) -> TenantRecord:
+    record = machine.new_tenant("t", policy=Policy(relocation_wait_max_ms=100), floor=None, now_ms=0)
+    return msgspec.structs.replace(record, **changes)
+
+
+def request_of(record: TenantRecord, txn: Transaction, *, lsn: int = 0, attempt: int = 1, **more: Any) -> CommitRequest:
+    path = layout.manifest_path(record.tenant, txn.id, attempt)
+    return CommitRequest(
+        record.tenant,
+        txn.id,
+        txn.node,
+        txn.generation,
+        ManifestRef(path, f"{attempt:032x}", 100),
+        timelines={"main": Progress(lsn, 0)},
+        names={"main": "main"},
+        **more,
+    )
+
+
+def ack_of(txn: Transaction) -> AckRequest:
+    return AckRequest("t", txn.id, txn.node, txn.generation)
+
+
+# ---- one transaction
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+@pytest.mark.parametrize("move", list(records.Move))
+def test_a_transaction_makes_only_the_moves_of_the_table(state: TransactionState, move: records.Move) -> None:
+    """Each state and each move: the state after it, or a refusal."""
+    before = Transaction(1, 0, "a", 1, state, 0)
+    if (state, move.value) in LEGAL:
+        assert records.moved(before, move, now_ms=NOW).state is LEGAL[state, move.value]
+        return
+    with pytest.raises(Conflict) as caught:
+        records.moved(before, move, now_ms=NOW)
+    assert caught.value.kind == "illegal_move"
+
+
+def in_state(state: TransactionState) -> tuple[TenantRecord, Transaction | None, Transaction]:
+    """A record whose transaction 1 is in a state; the finished transaction if it is one; the transaction."""
+    record = machine.attach(tenant(), NODES["a"], now_ms=0).record
+    txn = record.transactions[0]
+    if state is OPEN:
+        return record, None, txn
+    if state is COMMITTED:
+        step = machine.commit(record, request_of(record, txn, begin=False), finished=None, now_ms=0)
+        return step.record, step.finished[0], step.finished[0]
+    record = machine.attach(record, NODES["b"], now_ms=0).record
+    txn = record.transactions[0]
+    if state is PENDING:
+        return record, None, txn
+    acked = machine.ack(record, ack_of(txn), finished=None, now_ms=0)
+    txn = acked.finished[0]
+    if state is COLLECTED:
+        txn = machine.collected(txn, now_ms=0)
+    return acked.record, txn, txn
+
+
+COMMIT_ANSWERS = {
+    OPEN: "granted",
+    COMMITTED: "granted",
+    PENDING: "rejected",
+    ACKNOWLEDGED: "rejected",
+    COLLECTED: "rejected",
+}
+ACK_ANSWERS = {OPEN: True, COMMITTED: False, PENDING: True, ACKNOWLEDGED: True, COLLECTED: True}
+FORCE_ANSWERS = {OPEN: False, COMMITTED: False, PENDING: True, ACKNOWLEDGED: True, COLLECTED: True}
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+def test_commit_in_every_state(state: TransactionState) -> None:
+    """The row of the design's table; nothing changes but by the grant of an open one."""
+    record, finished, txn = in_state(state)
+    step = machine.commit(record, request_of(record, txn), finished=finished, now_ms=NOW)
+    assert step.reply.verdict == COMMIT_ANSWERS[state]
+    assert (step.record == record and not step.finished and not step.tasks) is (state is not OPEN)
+
+
+@pytest.mark.parametrize("state", list(TransactionState))
+def test_ack_and_force_in_every_state(state: TransactionState) -> None:
+    """The rows of the design's table; what is refused or was done changes nothing."""
+    record, finished, txn = in_state(state)
+    for answers, step in (
+        (ACK_ANSWERS, machine.ack(record, ack_of(txn), finished=finished, now_ms=NOW)),
+        (FORCE_ANSWERS, machine.force_ack(record, txn.id, finished=finished, now_ms=NOW)),
+    ):
+        assert step.reply.is_accepted is answers[state]
+        changes = answers[state] and state in (OPEN, PENDING)
+        assert (step.record != record) is changes
+        assert [one.state for one in step.finished] == ([ACKNOWLEDGED] if changes else [])
+        assert [one.kind for one in step.tasks] == ([ACKNOWLEDGED] if changes else [])
+
+
+@pytest.mark.parametrize("state", [COMMITTED, ACKNOWLEDGED, COLLECTED])
+def test_collected_in_every_finished_state(state: TransactionState) -> None:
+    """A committed one stays; a rejected one is collected, and again."""
+    _, _, txn = in_state(state)
+    assert machine.collected(txn, now_ms=NOW).state is (COMMITTED if state is COMMITTED else COLLECTED)
+
+
+@pytest.mark.parametrize("state", [OPEN, PENDING])
+def test_what_is_not_finished_is_not_collected(state: TransactionState) -> None:
+    """Its node may still write."""
+    with pytest.raises(Conflict):
+        machine.collected(in_state(state)[2], now_ms=NOW)
+
+
+def test_an_unknown_transaction_is_refused() -> None:
+    """By commit, ack and force; nothing changes."""
+    record, _, txn = in_state(OPEN)
+    unknown = msgspec.structs.replace(txn, id=99)
+    assert machine.commit(record, request_of(record, unknown), finished=None, now_ms=NOW).record is record
+    assert not machine.ack(record, ack_of(unknown), finished=None, now_ms=NOW).reply.is_accepted
+    assert not machine.force_ack(record, 99, finished=None, now_ms=NOW).reply.is_accepted
+
+
+# ---- grants
+
+
+def test_a_lost_reply_is_given_again_only_for_the_same_manifest() -> None:
+    """Also after other commits have followed; with the transaction that began then."""
+    record, _, txn = in_state(OPEN)
+    request = request_of(record, txn)
+    first = machine.commit(record, request, finished=None, now_ms=NOW)
+    again = machine.commit(first.record, request, finished=first.finished[0], now_ms=NOW)
+    assert again.reply == first.reply
+    other = request_of(record, txn, attempt=2)
+    assert machine.commit(first.record, other, finished=first.finished[0], now_ms=NOW).reply.verdict == "rejected"
+    following = machine.commit(
+        first.record, request_of(record, first.record.transactions[0]), finished=None, now_ms=NOW
+    )
+    assert machine.commit(following.record, request, finished=first.finished[0], now_ms=NOW).reply.verdict == "granted"
+
+
+def test_only_the_current_attachment_is_granted() -> None:
+    """Another node or generation that asks for a transaction is refused, and changes nothing."""
+    record, _, txn = in_state(OPEN)
+    for change in ({"node": "b"}, {"generation": 9}):
+        request = msgspec.structs.replace(request_of(record, txn), **change)
+        step = machine.commit(record, request, finished=None, now_ms=NOW)
+        assert (step.reply.verdict, step.record) == ("rejected", record)
+
+
+@pytest.mark.parametrize("mode", [AttachmentMode.STALE, AttachmentMode.READER])
+def test_who_may_not_commit_is_rejected_for_good(mode: AttachmentMode) -> None:
+    """The transaction is doomed by its request."""
+    record, _, txn = in_state(OPEN)
+    record = msgspec.structs.replace(record, attachments=(msgspec.structs.replace(record.attachments[0], mode=mode),))
+    step = machine.commit(record, request_of(record, txn), finished=None, now_ms=NOW)
+    assert step.reply.verdict == "rejected"
+    assert [one.state for one in step.record.transactions] == [PENDING]
+
+
+def test_an_older_base_is_rejected_for_good() -> None:
+    """Safety does not rest on dooming: a transaction that began from another state than the last is refused."""
+    record, _, txn = in_state(OPEN)
+    record = msgspec.structs.replace(record, committed=7)
+    step = machine.commit(record, request_of(record, txn), finished=None, now_ms=NOW)
+    assert step.reply.verdict == "rejected"
+    assert step.record.committed == 7
+    assert [one.state for one in step.record.transactions] == [PENDING]
+
+
+def test_a_timeline_does_not_go_backwards() -> None:
+    """A manifest with fewer rows than the committed one is refused."""
+    record, _, txn = in_state(OPEN)
+    record = machine.commit(record, request_of(record, txn, lsn=5), finished=None, now_ms=NOW).record
+    step = machine.commit(record, request_of(record, record.transactions[0], lsn=4), finished=None, now_ms=NOW)
+    assert step.reply.verdict == "rejected"
+    assert step.record.timelines["main"].lsn == 5
+
+
+def test_a_grant_dooms_every_other_open_transaction_and_says_what_died() -> None:
+    """In the same step: the record, what finished, the collector's task, the next transaction."""
+    record = machine.relocate(in_state(OPEN)[0], NODES["b"], now_ms=0).record
+    source, target = record.transactions
+    step = machine.commit(record, request_of(record, target, has_deadlist=True), finished=None, now_ms=NOW)
+    assert step.reply.txn == 3
+    assert [(one.id, one.state) for one in step.record.transactions] == [(source.id, PENDING), (3, OPEN)]
+    assert [(one.id, one.state) for one in step.finished] == [(target.id, COMMITTED)]
+    assert [one.deadlist for one in step.tasks] == [layout.deadlist_path("t", target.id, 1)]
+    assert step.record.preferred == "b"
+    assert {one.node: one.mode.value for one in step.record.attachments} == {"a": "stale", "b": "multi"}
+    assert machine_holds(step.record, step.tasks[0].txn)
+    following = machine.commit(
+        step.record, request_of(record, step.record.transactions[-1], attempt=2), finished=None, now_ms=NOW
+    )
+    assert following.tasks[0].unneeded == (step.record.manifest.path, step.record.deadlist)  # type: ignore[union-attr]
+
+
+def machine_holds(record: TenantRecord, txn: int) -> bool:
+    task = records.CollectTask("t", txn, COMMITTED, since_ms=0)
+    held = records.is_held(record, task, now_ms=NOW)
+    assert not records.is_held(record, task, now_ms=NOW + records.HOLD_MS)
+    return held
+
+
+def test_the_source_of_a_relocation_waits_and_then_wins() -> None:
+    """Within its time it is told to wait; after it, it is granted, and the target is attached again."""
+    record = machine.relocate(in_state(OPEN)[0], NODES["b"], now_ms=0).record
+    source, target = record.transactions
+    waits = machine.commit(record, request_of(record, source), finished=None, now_ms=99)
+    assert (waits.reply.verdict, waits.record) == ("wait", record)
+    step = machine.commit(record, request_of(record, source), finished=None, now_ms=100)
+    assert step.reply.verdict == "granted"
+    states = {one.id: (one.node, one.state, one.base) for one in step.record.transactions}
+    assert states == {target.id: ("b", PENDING, 0), 3: ("a", OPEN, source.id), 4: ("b", OPEN, source.id)}
+    assert step.record.preferred == "a"
+    assert step.record.relocation is not None
+    assert step.record.relocation.source_waits_until_ms == 200
+
+
+def test_a_reader_holds_what_died_since_it_was_told() -> None:
+    """Each grant renews its hold."""
+    record, _, txn = in_state(OPEN)
+    record = machine.attach_reader(record, NODES["b"], now_ms=0).record
+    step = machine.commit(record, request_of(record, txn), finished=None, now_ms=NOW)
+    assert [(one.id, one.txn) for one in step.record.holds] == [("reader:b:2", 0)]
+    assert machine_holds(step.record, txn.id)
+
+
+def test_a_deleted_timeline_has_its_log_dropped() -> None:
+    """The task names it; a pin, which has no log, is not named."""
+    record, _, txn = in_state(OPEN)
+    request = request_of(record, txn)
+    request = msgspec.structs.replace(
+        request, timelines={**request.timelines, "x": Progress(3, 0), "pin": Progress(3, 3, is_read_only=True)}
+    )
+    record = machine.commit(record, request, finished=None, now_ms=NOW).record
+    step = machine.commit(record, request_of(record, record.transactions[0]), finished=None, now_ms=NOW)
+    assert [one.timelines for one in step.tasks] == [("x",)]
+
+
+# ---- a node's restart
+
+
+def test_what_is_resumed_goes_on_and_what_is_not_is_acknowledged() -> None:
+    """A process that holds the lock of the same local state shows that no older one writes."""
+    record, _, txn = in_state(OPEN)
+    resumed = Resumed("t", txn.generation, txn.id)
+    step = machine.restart(record, NODES["a"], resumed, now_ms=NOW)
+    assert step.record is record
+    assert step.reply is not None
+    assert step.reply.txn == txn.id
+    step = machine.restart(record, NODES["a"], None, now_ms=NOW)
+    assert [(one.id, one.state) for one in step.finished] == [(1, ACKNOWLEDGED)]
+    assert [(one.id, one.state, one.generation) for one in step.record.transactions] == [(2, OPEN, 2)]
+
+
+def test_a_lost_local_state_acknowledges_nothing() -> None:
+    """Another process may still run with the state of old."""
+    record, _, _ = in_state(OPEN)
+    lost = msgspec.structs.replace(NODES["a"], local_id="another-disk")
+    step = machine.restart(record, lost, None, now_ms=NOW)
+    assert not step.finished
+    assert [(one.id, one.state, one.local_id) for one in step.record.transactions] == [
+        (1, PENDING, "a-disk"),
+        (2, OPEN, "another-disk"),
+    ]
+
+
+def test_a_resumed_transaction_that_was_doomed_is_left_to_its_node() -> None:
+    """It may still write: it asks, is rejected, and acknowledges."""
+    record, _, txn = in_state(PENDING)
+    step = machine.restart(record, NODES["a"], Resumed("t", txn.generation, txn.id), now_ms=NOW)
+    assert (step.reply, step.record) == (None, record)
+    step = machine.restart(record, NODES["a"], None, now_ms=NOW)
+    assert [one.id for one in step.finished] == [txn.id]
+
+
+# ---- every record within reach
+
+
+Event = tuple[str, Callable[[], records.Step[Any]]]
+
+
+def events_of(record: TenantRecord, done: dict[int, Transaction], *, nodes: str) -> Iterator[Event]:
+    """Every event that a record can meet."""
+    for name in nodes:
+        node = NODES[name]
+        yield f"attach {name}", lambda node=node: machine.attach(record, node, now_ms=NOW)
+        yield f"relocate {name}", lambda node=node: machine.relocate(record, node, now_ms=NOW)
+        yield f"reader {name}", lambda node=node: machine.attach_reader(record, node, now_ms=NOW)
+        yield f"detach {name}", lambda name=name: machine.detach(record, name, now_ms=NOW)
+        yield f"decommission {name}", lambda name=name: machine.decommission(record, name, now_ms=NOW)
+        yield f"restart {name}", lambda node=node: machine.restart(record, node, None, now_ms=NOW)
+        for txn in record.transactions:
+            resumed = Resumed("t", txn.generation, txn.id)
+            yield (
+                f"restart {name} with {txn.id}",
+                lambda node=node, resumed=resumed: machine.restart(record, node, resumed, now_ms=NOW),
+            )
+    yield "finish", lambda: machine.finish_relocation(record)
+    yield "cancel", lambda: machine.cancel_relocation(record, now_ms=NOW)
+    yield "hand over", lambda: machine.hand_over(record, now_ms=NOW)
+    yield "delete", lambda: machine.delete(record, now_ms=NOW)
+    for txn in (*record.transactions, *done.values()):
+        finished = done.get(txn.id)
+        yield (
+            f"commit {txn.id}",
+            lambda txn=txn, finished=finished: machine.commit(
+                record, request_of(record, txn, has_deadlist=True), finished=finished, now_ms=NOW
+            ),
+        )
+        yield (
+            f"ack {txn.id}",
+            lambda txn=txn, finished=finished: machine.ack(record, ack_of(txn), finished=finished, now_ms=NOW),
+        )
+        yield (
+            f"force {txn.id}",
+            lambda txn=txn, finished=finished: machine.force_ack(record, txn.id, finished=finished, now_ms=NOW),
+        )
+
+
+def check_record(record: TenantRecord) -> None:
+    """What the machine's description promises of every record."""
+    ids = [one.id for one in record.transactions]
+    assert ids == sorted(set(ids))
+    assert all(one.id < record.next_txn for one in record.transactions)
+    assert all(one.state in (OPEN, PENDING) for one in record.transactions)
+    assert all(one.base == record.committed for one in record.transactions if one.state is OPEN)
+    nodes = [one.node for one in record.attachments]
+    assert len(nodes) == len(set(nodes))
+    generations = [one.generation for one in record.attachments]
+    assert len(generations) == len(set(generations))
+    assert all(one < record.next_generation for one in generations)
+    committers = [one for one in record.attachments if one.may_commit]
+    assert len(committers) <= (1 if record.relocation is None else 2)
+    if record.relocation is None:
+        assert all(one.mode is not AttachmentMode.MULTI for one in record.attachments)
+    if record.preferred is not None:
+        assert record.preferred in {one.node for one in committers}
+    for txn in record.transactions:
+        if txn.state is OPEN:
+            own = records.attachment_of(record, txn.node)
+            assert own is not None
+            assert own.may_commit
+            assert own.generation == txn.generation
+    if record.is_deleted:
+        assert not record.attachments
+
+
+def check_step(before: TenantRecord, step: records.Step[Any]) -> None:
+    """What changed is allowed, and nothing got lost."""
+    after = step.record
+    check_record(after)
+    assert after.next_txn >= before.next_txn
+    assert after.next_generation >= before.next_generation
+    assert after.committed >= before.committed
+    left = {one.id: one for one in step.finished}
+    now = {one.id: one for one in after.transactions}
+    assert not left.keys() & now.keys()
+    for old in before.transactions:
+        new = left.get(old.id) or now.get(old.id)
+        assert new is not None, f"transaction {old.id} is gone"
+        via = {state for (start, _), state in LEGAL.items() if start is old.state}
+        beyond = {state for (start, _), state in LEGAL.items() if start in via}
+        assert new.state in {old.state} | via | beyond
+    for txn in left.values():
+        if txn.state is ACKNOWLEDGED:
+            assert [one.kind for one in step.tasks if one.txn == txn.id] == [ACKNOWLEDGED]
+        else:
+            assert (txn.state, txn.id, txn.base) == (COMMITTED, after.committed, before.committed)
+    if after.committed != before.committed:
+        assert after.committed in left
+
+
+@pytest.mark.parametrize(
+    ("nodes", "next_txn_max", "next_generation_max"),
+    [("ab", 4, 4), ("abc", 3, 4), pytest.param("abc", 4, 5, marks=pytest.mark.long)],
+)
+def test_every_record_within_reach_keeps_its_promises(nodes: str, next_txn_max: int, next_generation_max: int) -> None:
+    """Search all sequences of events, of some nodes and a few transactions; a refusal changes nothing."""
+    start = tenant()
+    seen = {msgspec.json.encode(start)}
+    todo: list[tuple[TenantRecord, dict[int, Transaction]]] = [(start, {})]
+    kinds: set[str] = set()
+    while todo:
+        record, done = todo.pop()
+        for label, event in events_of(record, done, nodes=nodes):
+            before = msgspec.json.encode(record)
+            try:
+                step = event()
+            except LakebedError:
+                assert msgspec.json.encode(record) == before
+                continue
+            if step.record is not record and step.record != record:
+                kinds.add(label.split()[0])
+            check_step(record, step)
+            after = step.record
+            if after.next_txn > next_txn_max or after.next_generation > next_generation_max:
+                continue
+            key = msgspec.json.encode(after)
+            if key not in seen:
+                seen.add(key)
+                todo.append((after, {**done, **{one.id: one for one in step.finished}}))
+    expected = "attach relocate reader detach decommission restart finish cancel hand delete commit ack force"
+    assert kinds == set(expected.split())
+
+
+# ---- tenants
+
+
+def test_a_new_tenant_of_an_old_name_begins_above_it() -> None:
+    """No late request of the old one fits."""
+    record = machine.new_tenant("t", policy=Policy(), floor=Floor(9, 5), now_ms=0)
+    record = machine.attach(record, NODES["a"], now_ms=0).record
+    assert (record.transactions[0].id, record.attachments[0].generation) == (9, 5)
+
+
+def test_a_deleted_tenant_takes_no_attachment() -> None:
+    """It is refused."""
+    record = machine.delete(in_state(OPEN)[0], now_ms=NOW).record
+    with pytest.raises(Conflict) as caught:
+        machine.attach(record, NODES["b"], now_ms=NOW)
+    assert caught.value.kind == "tenant_deleted"
+
+
+@pytest.mark.parametrize("change", [{"commit_bytes": -1}, {"retain_ms": 1 << 60}])
+def test_settings_out_of_range_are_refused(change: dict[str, int]) -> None:
+    """Before anything changes."""
+    with pytest.raises(InvalidRequest) as caught:
+        machine.check_policy(msgspec.structs.replace(Policy(), **change))
+    assert caught.value.kind == "invalid_policy"
