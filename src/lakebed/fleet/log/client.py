@@ -53,7 +53,8 @@ from lakebed.runtime import Environment
 PATIENCE_S: Final = 20.0
 """Longer than the lease of an owner that crashed on another machine."""
 _CONNECT_S: Final = 2.0
-_READ_S: Final = 15.0
+_READ_S: Final = 6.0
+"""How long an endpoint may be silent. One that stands still is left then, and another one is asked."""
 _WAIT_S: Final = 3.0
 """Longest wait of one request: the time until a wait notices that the log was closed."""
 _PAUSE_S: Final = 0.05

@@ -91,7 +91,13 @@ class JetStream:
         problem: Exception | None = None
         for server in self._servers:
             try:
-                one = await self._nats.connect(server, allow_reconnect=False, **self._settings(connect_timeout=2))
+                one = await self._nats.connect(
+                    server,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0.05,
+                    **self._settings(connect_timeout=2),
+                )
             except Exception as error:  # of sockets, of the protocol, of credentials: all mean that it cannot be used
                 problem = error
                 continue
@@ -212,6 +218,13 @@ class JetStream:
         found = self._run(self._stream(number))
         leader: str = found.cluster.leader if found is not None and found.cluster else ""
         return leader
+
+    def lagging(self, number: int) -> int:
+        """How many replicas of a stream are not in sync; 1 while it has no leader."""
+        found = self._run(self._stream(number))
+        if found is None or found.cluster is None or not found.cluster.leader:
+            return 1
+        return sum(not replica.current for replica in found.cluster.replicas or ())
 
     def last_sequence(self, number: int) -> int:
         """Of the last message of a stream."""

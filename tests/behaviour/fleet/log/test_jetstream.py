@@ -1,0 +1,344 @@
+"""JetStream under the log: its leader killed, stopped and wiped; several processes; servers that cannot be used."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebed.clock import SystemClock
+from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, Unavailable
+from lakebed.fleet.log.jetstream import JetStream, parse_nats_url
+from lakebed.fleet.log.jetstream_log import JetStreamLog
+from lakebed.fleet.log.open import open_log
+from lakebed.fleet.log.port import LogBounds, rows_of
+from lakebed.runtime import Environment
+from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
+from worlds.fleet_log_process import CheckedAppends
+from worlds.nats_cluster import NatsCluster
+from worlds.waiting import pause, wait_until
+
+CLOCK = SystemClock()
+
+
+def opened(url: str, *, streams: int = 2, replicas: int = 3, **settings: Any) -> JetStreamLog:
+    """The log that a URL names, with few streams."""
+    parts = parse_nats_url(url)
+    jetstream = JetStream(parts.servers, name=parts.name)
+    return JetStreamLog(jetstream, environment=Environment(), streams=streams, replicas=replicas, **settings)
+
+
+def own(cluster: NatsCluster) -> str:
+    """The URL of a log that no other test uses."""
+    return f"{cluster.url}/log-{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def under_load(cluster: NatsCluster) -> Iterator[CheckedAppends]:
+    """Threads that append, each through a connection of its own; at the end everything is checked."""
+    url = own(cluster)
+    work = CheckedAppends(lambda: opened(url), count=6, now_s=CLOCK.monotonic_s)
+    try:
+        yield work
+        work.stop()
+        with closing(opened(url)) as log:
+            assert work.check(log) >= work.count
+        assert not any(work.unclear.values())
+    finally:
+        work.close()
+
+
+def leader_of(work: CheckedAppends, cluster: NatsCluster) -> int:
+    """The server that leads the first stream."""
+    jetstream = work.log.jetstream  # type: ignore[attr-defined]
+    wait_until(lambda: answer(lambda: jetstream.leader(0)))
+    return cluster.number_of(jetstream.leader(0))
+
+
+def in_sync(work: CheckedAppends) -> None:
+    """Return when every stream has all its replicas."""
+    jetstream = work.log.jetstream  # type: ignore[attr-defined]
+    wait_until(lambda: answer(lambda: all(jetstream.lagging(number) == 0 for number in range(2))), timeout_s=120)
+
+
+def answer(ask: Callable[[], object]) -> object:
+    """What the cluster answers; None while it gives no answer."""
+    try:
+        return ask()
+    except Unavailable:
+        return None
+
+
+def kill(cluster: NatsCluster, work: CheckedAppends) -> None:
+    """Kill the leader, append without it, start it again."""
+    leader = leader_of(work, cluster)
+    cluster.kill(leader)
+    work.wait_for(200)
+    cluster.start(leader)
+
+
+def stand_still(cluster: NatsCluster, work: CheckedAppends) -> None:
+    """Let the leader stand still for a while."""
+    leader = leader_of(work, cluster)
+    cluster.stop(leader)
+    work.wait_for(200)
+    cluster.go_on(leader)
+
+
+def wipe(cluster: NatsCluster, work: CheckedAppends) -> None:
+    """Kill the leader, delete its disk, start it again."""
+    leader = leader_of(work, cluster)
+    cluster.kill(leader)
+    cluster.wipe(leader)
+    work.wait_for(200)
+    cluster.start(leader)
+
+
+HARM = {"killed": kill, "stopped": stand_still, "wiped": wipe}
+
+
+def harmed(folder: Path, harm: str, *, rounds: int) -> CheckedAppends:
+    """Harm the leader under load, and look at what is left."""
+    with NatsCluster(folder) as cluster:
+        cluster.wait_for_jetstream()
+        with under_load(cluster) as work:
+            work.wait_for(200)
+            for _ in range(rounds):
+                HARM[harm](cluster, work)
+                work.wait_for(200)
+                in_sync(work)
+        return work
+
+
+def test_the_leader_is_killed(tmp_path: Path, tell: Callable[[str], None]) -> None:
+    """The leader is killed under load: no acknowledged row is lost, repeated or reordered, and the pause is bounded."""
+    work = harmed(tmp_path, "killed", rounds=1)
+    tell(f"JetStream, leader killed: {work.count} acknowledged, longest pause {work.longest_pause_s:.2f} s")
+    assert work.longest_pause_s < 20  # on a busy machine; alone it is below 10 s
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("harm", HARM)
+def test_leaders_are_harmed(tmp_path: Path, harm: str, tell: Callable[[str], None]) -> None:
+    """Leaders are killed, stand still, lose their disks, again and again: the same holds."""
+    work = harmed(tmp_path, harm, rounds=3)
+    tell(f"JetStream, leader {harm} 3 times: {work.count} acknowledged, longest pause {work.longest_pause_s:.2f} s")
+    assert work.longest_pause_s < 30
+
+
+def test_processes_race_for_one_position(nats_cluster: NatsCluster) -> None:
+    """Of connections that expect the same LSN one wins, each time."""
+    url = own(nats_cluster)
+    logs = [opened(url) for _ in range(6)]
+    try:
+        logs[0].create(TIMELINE)
+        with ThreadPoolExecutor(len(logs)) as pool:
+            for expected in range(15):
+
+                def attempt(log: JetStreamLog, expected: int = expected) -> bool:
+                    try:
+                        return append(log, b"x", expected=expected) == expected + 1
+                    except Conflict:
+                        return False
+
+                assert sum(pool.map(attempt, logs)) == 1
+        assert [log.bounds(TIMELINE).last for log in logs] == [15] * len(logs)
+    finally:
+        for log in logs:
+            log.close()
+
+
+def test_a_wait_hears_of_other_processes(nats_cluster: NatsCluster) -> None:
+    """A wait wakes at another connection's append long before it looks by itself."""
+    url = own(nats_cluster)
+    with closing(opened(url)) as log, closing(opened(url)) as other, ThreadPoolExecutor(1) as pool:
+        log.create(TIMELINE)
+        log.wait(TIMELINE, 0, timeout_s=0.1)
+        waiting = pool.submit(log.wait, TIMELINE, 0, timeout_s=60)
+        pause(0.2)
+        started_s = CLOCK.monotonic_s()
+        append(other, b"a")
+        assert waiting.result() == 1
+        assert CLOCK.monotonic_s() - started_s < 1.9
+
+
+def test_the_last_record_stays(nats_cluster: NatsCluster) -> None:
+    """Pruned to its end, a timeline keeps its last record, which is its tail; branches keep their beginning."""
+    with closing(opened(own(nats_cluster))) as log:
+        log.create(TIMELINE)
+        for _ in range(5):
+            append(log, b"a", b"b")
+        log.prune(TIMELINE, 10)
+        assert log.bounds(TIMELINE) == LogBounds(9, 10)
+        log.create("tenant/branch", after=7)
+        log.prune("tenant/branch", 7)
+        assert log.bounds("tenant/branch") == LogBounds(8, 7)
+        assert append(log, b"x", timeline="tenant/branch") == 8
+
+
+def test_positions_are_found(nats_cluster: NatsCluster) -> None:
+    """A read from any LSN finds its record among those of other timelines, without having read before."""
+    url = own(nats_cluster)
+    with closing(opened(url, streams=1)) as log:
+        for name in ("tenant/a", "tenant/b"):
+            log.create(name)
+        for number in range(40):
+            append(log, b"%d" % number, b"+", timeline=("tenant/a", "tenant/b")[number % 3 == 0])
+        last = log.bounds("tenant/a").last
+        for after in range(last):
+            with closing(opened(url, streams=1)) if after % 10 == 0 else _same(log) as fresh:
+                assert values_of(fresh, "tenant/a", after)[-1][0] == last
+                assert fresh.read("tenant/a", after)[0].first_lsn in (after, after + 1)
+
+
+@contextmanager
+def _same(log: JetStreamLog) -> Iterator[JetStreamLog]:
+    yield log
+
+
+def test_a_stream_that_was_replaced_is_noticed(nats_cluster: NatsCluster) -> None:
+    """A log that was deleted and filled anew does not continue what was read: a shorter one and a longer one."""
+    url = own(nats_cluster)
+    with closing(opened(url, stale_s=0.2)) as log:
+        log.create(TIMELINE)
+        for number in range(4):
+            append(log, b"%d" % number)
+        log.read(TIMELINE, 0)
+        log.drop(TIMELINE)
+        log.create(TIMELINE)
+        append(log, b"x")
+        with pytest.raises(Corruption) as error:
+            log.read(TIMELINE, 4)
+        assert error.value.kind == "log_forked"
+        assert [value for _, value in all_values(log)] == [b"x"]
+
+
+def test_an_oversized_append_is_refused(tmp_path: Path) -> None:
+    """What no message of the servers can hold is refused before it is sent."""
+    with (
+        NatsCluster(tmp_path, count=1, max_payload=64 << 10) as cluster,
+        closing(opened(f"{cluster.url}/small", replicas=1)) as log,
+    ):
+        log.create(TIMELINE)
+        assert append(log, bytes(log.append_bytes_max - 1000)) == 1
+        with pytest.raises(InvalidRequest) as error:
+            append(log, bytes(70 << 10))
+        assert error.value.kind == "oversized_append"
+        assert log.bounds(TIMELINE).last == 1
+
+
+def test_too_few_replicas_are_refused(tmp_path: Path) -> None:
+    """A server without a cluster cannot keep three replicas; a log that was made with fewer is refused too."""
+    with NatsCluster(tmp_path, count=1) as cluster:
+        with pytest.raises(InvalidRequest) as error:
+            open_log(f"{cluster.url}/three")
+        assert error.value.kind == "too_few_replicas"
+        opened(f"{cluster.url}/one", replicas=1).close()
+        with pytest.raises(InvalidRequest) as error:
+            open_log(f"{cluster.url}/one", shards=2)
+        assert error.value.kind == "too_few_replicas"
+        with pytest.raises(InvalidRequest) as error:
+            opened(f"{cluster.url}/one", replicas=1, streams=5)
+        assert (error.value.kind, error.value.facts["streams"]) == ("stream_count", 2)
+
+
+class OldServer:
+    """Speaks as much of the protocol as a client asks for before it looks at the version."""
+
+    def __init__(self, version: str) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._version = version
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                info = f'INFO {{"server_id":"x","version":"{self._version}","max_payload":1048576,"headers":true}}\r\n'
+                connection.sendall(info.encode())
+                while data := connection.recv(4096):
+                    if b"PING" in data:
+                        connection.sendall(b"PONG\r\n")
+
+    def close(self) -> None:
+        """Serve no longer."""
+        self._listener.close()
+
+
+def test_an_old_server_is_refused() -> None:
+    """A server before 2.12 is refused in one sentence; the first that is new enough is not."""
+    with closing(OldServer("2.9.10")) as server:
+        with pytest.raises(InvalidRequest) as error:
+            open_log(f"nats://127.0.0.1:{server.port}")
+        assert error.value.kind == "jetstream_too_old"
+        assert "2.9.10" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("nats://", "invalid_url"),
+        ("nats://a,,b", "invalid_url"),
+        ("nats://a:1/b/c", "invalid_url"),
+        ("kafka://a:1", "unknown_log"),
+        ("http://", "invalid_url"),
+        ("http://a:1,ftp://b:2", "invalid_url"),
+    ],
+)
+def test_urls_of_no_log(url: str, kind: str) -> None:
+    """A URL of another kind, or one that cannot be read, is refused in one sentence."""
+    with pytest.raises(InvalidRequest) as error:
+        open_log(url)
+    assert error.value.kind == kind
+
+
+def test_nothing_answers() -> None:
+    """Where no server answers, opening fails as `Unavailable`; credentials are in no message."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(Unavailable) as error:
+        open_log(f"nats://me:secret@127.0.0.1:{port}")
+    assert "secret" not in str(error.value)
+
+
+def test_a_log_that_is_away(tmp_path: Path) -> None:
+    """With all servers gone, calls fail after bounded retries: `Unavailable`, or unclear for what was sent."""
+    with NatsCluster(tmp_path, count=1) as cluster:
+        log = opened(f"{cluster.url}/away", replicas=1, patience_s=1.0)
+        log.create(TIMELINE)
+        cluster.kill(0)
+        for call in (lambda: append(log, b"a"), lambda: log.read(TIMELINE, 0), lambda: log.bounds(TIMELINE)):
+            started_s = CLOCK.monotonic_s()
+            with pytest.raises(LakebedError) as error:
+                call()
+            assert error.value.kind == "log_unavailable"
+            assert CLOCK.monotonic_s() - started_s < 10
+        same = write_id()
+        with pytest.raises(LakebedError):
+            log.append(TIMELINE, rows_of([b"k"], [b"v"]), write_id=same)
+        cluster.start(0)
+        cluster.wait()
+        wait_until(lambda: _succeeds(lambda: log.append(TIMELINE, rows_of([b"k"], [b"v"]), write_id=same)))
+        assert values_of(log)[-1][1] == b"v"
+        assert sum(record.write_id == same for record in log.read(TIMELINE, 0)) == 1
+        log.close()
+
+
+def _succeeds(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except LakebedError:
+        return False
+    return True
