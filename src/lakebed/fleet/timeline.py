@@ -339,7 +339,7 @@ class Timeline:
         change = TimelineChange(
             kind=kind,
             name=check_timeline(name),
-            id=f"{self._router.environment.rng.getrandbits(64):016x}" if makes else "",
+            id=f"{self._router.environment.rng.getrandbits(64):016x}" if makes else self._reads.id(),
             parent=(parent or self.name) if makes else "",
             lsn=None if lsn is None else check_lsn(lsn),
             kept_as=kept_as,

@@ -226,13 +226,14 @@ class Client:
         self.world.monitor.promised.get(self.tenant, {}).pop(id, None)
         name = self.names[id]
         del self.known[id], self.names[id]
-        self.change(TimelineChange("delete", name))
+        self.change(TimelineChange("delete", name, id=self.rng.choice((id, ""))))
 
     def detach(self) -> None:
         """Make a branch independent of its parent."""
         ids = [one for one in self.known if one != MAIN and one not in self.read_only]
         if ids:
-            self.change(TimelineChange("detach", self.names[self.rng.choice(ids)]))
+            id = self.rng.choice(ids)
+            self.change(TimelineChange("detach", self.names[id], id=self.rng.choice((id, ""))))
 
     def checkpoint(self) -> None:
         """Flush and commit."""

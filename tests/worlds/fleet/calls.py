@@ -23,6 +23,8 @@ from lakebed.fleet.ports import (
     CommitReply,
     CommitRequest,
     ControlPort,
+    Event,
+    FleetAddress,
     Found,
     Heartbeat,
     HeartbeatReply,
@@ -30,10 +32,12 @@ from lakebed.fleet.ports import (
     Location,
     NodePort,
     NodeReport,
+    NodeStatus,
     OperatorPort,
     Route,
     TimelineChange,
     TimelineInfo,
+    TransactionList,
 )
 from lakebed.testing.actor_loop import ActorLoop
 from lakebed.testing.scheduled_calls import CallErrors, ScheduledCalls
@@ -149,6 +153,24 @@ class ControlCalls(_Calls, ControlPort, OperatorPort):
 
     def delete_tenant(self, tenant: str) -> None:
         self._ask(f"delete {tenant}", lambda plane: plane.delete_tenant(tenant))
+
+    def tenants(self) -> list[TenantRecord]:
+        return self._ask("tenants", lambda plane: plane.tenants(), changes=False)
+
+    def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
+        return self._ask(f"set policy {tenant}", lambda plane: plane.set_policy(tenant, policy))
+
+    def transactions(self, tenant: str) -> TransactionList:
+        return self._ask(f"transactions {tenant}", lambda plane: plane.transactions(tenant), changes=False)
+
+    def nodes(self) -> list[NodeStatus]:
+        return self._ask("nodes", lambda plane: plane.nodes(), changes=False)
+
+    def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
+        return self._ask("events", lambda plane: plane.events(after=after, limit=limit), changes=False)
+
+    def address(self) -> FleetAddress:
+        return self._ask("address", lambda plane: plane.address(), changes=False)
 
     def tenant(self, tenant: str) -> TenantRecord:
         return self._ask(f"tenant {tenant}", lambda plane: plane.tenant(tenant), changes=False)

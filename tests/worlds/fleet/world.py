@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from lakebed.errors import (
@@ -176,7 +176,7 @@ class FleetWorld(World):
     def __init__(self, seed: int, *, faults: FaultRates = FAULTS) -> None:
         super().__init__(seed, faults=faults)
         self.network = random.Random(f"network {seed}")
-        self.numbers = itertools.count()
+        self.numbers: Iterator[int] = itertools.count()
         self.oracle = Oracle()
         self._monitor = FleetMonitor(self.power, oracle=self.oracle)
         self.timelines: dict[str, None] = {}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from lakebed.errors import (
     Closed,
@@ -399,6 +400,11 @@ class Node(NodePort):
         attached = self._attached(tenant)
         self._wake(attached)
         state: dict[str, TimelineIndex] = {}
+        before = attached.indices.get(change.id) or next(
+            (one for one in attached.indices.values() if one.name == change.name), None
+        )
+        if not change.id and before is not None:  # only an id tells that a delete or detach is committed
+            change = replace(change, id=before.id)
 
         def is_done() -> bool:
             if not attached.apply_change(change):
@@ -406,9 +412,6 @@ class Node(NodePort):
             state.update({one.id: one for one in attached.base.timelines})
             return True
 
-        before = attached.indices.get(change.id) or next(
-            (one for one in attached.indices.values() if one.name == change.name), None
-        )
         self._until_committed(attached, is_done)
         found = state.get(change.id) or next((one for one in state.values() if one.name == change.name), before)
         if found is None:
