@@ -34,7 +34,7 @@ from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.testing import ManualClock
+from lakebed.testing import Crashed, ManualClock
 from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 
 R = TypeVar("R")
@@ -201,12 +201,18 @@ class CountedKeyValue(KeyValueWrapper):
         self.calls: list[KeyValueCall] = []
         self.lost_at: int | None = None
         """Number of the call whose reply is lost, from 0."""
+        self.crash_at: int | None = None
+        """Number of the call in which the caller's process ends."""
         self.happens = True
         """Whether a change whose reply is lost has its effect."""
 
     def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
         """Make the call."""
         self.calls.append(call)
+        if self.crash_at is not None and len(self.calls) > self.crash_at:
+            if self.happens and len(self.calls) - 1 == self.crash_at:
+                perform()
+            raise Crashed(f"at {call}")
         if len(self.calls) - 1 != self.lost_at:
             return perform()
         if not call.changes:
@@ -244,6 +250,8 @@ class World:
     clock: ManualClock = field(default_factory=ManualClock)
     nodes: dict[str, ToldNode] = field(default_factory=dict)
     log: NotedLog = field(default_factory=NotedLog)
+    control_store: ObjectStore | None = None
+    """As the control plane reaches the store; None: as all do."""
 
     def __post_init__(self) -> None:
         self.start()
@@ -253,7 +261,7 @@ class World:
         self.ledger = Ledger(self.key_value)
         self.control = ControlPlane(
             self.ledger,
-            storage=self.store,
+            storage=self.control_store or self.store,
             log=self.log,
             nodes=lambda record: cast(NodePort, self.nodes[record.node]),
             options=self.options,

@@ -105,9 +105,9 @@ class ControlPlane(ControlPort, OperatorPort):
         self._members = Members(clock=environment.clock, options=options)
         self._events = Events(ledger, environment=environment, kept_max=options.events_max)
         self._context = ControlContext(ledger, self._members, nodes, options, environment, self._events, log)
-        self._reconciler = Reconciler(self._context)
-        self._relocations = Relocations(self._context, self._reconciler)
         self._collector = Collector(self._context, storage=storage)
+        self._reconciler = Reconciler(self._context, collect=self._collector.add)
+        self._relocations = Relocations(self._context, self._reconciler)
         self._pruner = Pruner(self._context)
         self._scan_s = environment.clock.monotonic_s()
 

@@ -9,6 +9,7 @@ Does not know: why a tenant moves.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -64,10 +65,12 @@ class Reconciler:
 
     Args:
         context: of the control plane.
+        collect: takes the collector's tasks that a repair has written.
     """
 
-    def __init__(self, context: ControlContext) -> None:
+    def __init__(self, context: ControlContext, *, collect: Callable[[Iterable[CollectTask]], None]) -> None:
         self._context = context
+        self._collect = collect
         self._due: dict[str, float] = {}
         self._detaches: dict[tuple[str, str], float] = {}
         self._delivered: dict[tuple[str, str], tuple[int, str, int]] = {}
@@ -127,10 +130,12 @@ class Reconciler:
 
     def _repair(self, tenants: list[str]) -> list[Delivery]:
         """Attach what is nowhere; what nodes are to be told."""
-        ledger, chosen = self._context.ledger, dict[str, Member | None]()
+        ledger, chosen, tasks = self._context.ledger, dict[str, Member | None](), dict[str, tuple[CollectTask, ...]]()
 
         def decide(record: TenantRecord) -> Step[TenantRecord]:
-            return self._mended(record, chosen)
+            step = self._mended(record, chosen)
+            tasks[record.tenant] = step.tasks
+            return step
 
         before: dict[str, TenantRecord] = {}
         changed: list[str] = []
@@ -160,6 +165,7 @@ class Reconciler:
                 after.pop(tenant)
                 continue
             after[tenant] = outcome
+            self._collect(tasks[tenant])
             self._count(before[tenant], outcome)
         for tenant, member in chosen.items():  # what was promised to it and did not come
             if member is not None and (tenant not in after or after[tenant] is before[tenant]):
