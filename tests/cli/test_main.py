@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lakebed
@@ -155,6 +157,41 @@ def test_commands_load_only_what_they_need(lake: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+LISTING_MODULES_MAX = 130
+"""Modules of lakebed that a listing of tables loads at most: each costs a third of a millisecond."""
+NOT_LISTED = {
+    *("pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "numpy.ma", "fastavro", "pyspark", "pandas", "obstore"),
+    *("lakebed.table.deletion", "lakebed.table.orphans", "lakebed.table.commit"),
+    *("lakebed.kv.database", "lakebed.repo.repositories"),
+}
+"""What a listing of tables does not load."""
+
+
+def test_a_listing_loads_only_what_it_shows(tmp_path: Path) -> None:
+    """A listing of tables whose rows need no merge reads manifests: it loads no Parquet and nothing that deletes."""
+    opened = lakebed.open(str(tmp_path))
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("delay", pa.float64())])
+    rows = pa.table({"id": [1, 2], "delay": [0.5, 1.5]}, schema=schema)
+    plain, keyed = opened.create_table("plain", schema), opened.create_table("keyed", schema, primary_keys=["id"])
+    plain.append(rows)
+    plain.append(rows)
+    plain.create_tag("monday")
+    keyed.upsert(rows)
+    script = (
+        "import sys\n"
+        "from lakebed.cli import main\n"
+        "sys.meta_path.insert(0, main._WithoutPandas())\n"
+        f"assert main.run(['ls', {str(tmp_path)!r}, '--json']) == 0\n"
+        f"loaded = {NOT_LISTED!r} & sys.modules.keys()\n"
+        "assert not loaded, loaded\n"
+        "ours = sorted(name for name in sys.modules if name.startswith('lakebed.'))\n"
+        f"assert len(ours) <= {LISTING_MODULES_MAX}, (len(ours), ours)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [(store["name"], store["rows"]) for store in json.loads(done.stdout)] == [("keyed", 2), ("plain", 4)]
 
 
 def test_a_group_is_loaded_when_it_is_asked_for() -> None:

@@ -8,18 +8,19 @@ from typing import Any
 
 LOCAL = {
     "lakebed.fleet.log.open": "each log brings libraries of its own",
-    "lakebed.lsm.compact": "one key is read without Arrow's compute functions, which take 20 ms to load",
-    "lakebed.lsm.resolve": "the same",
+    "lakebed.lake.drop": "a lake is listed without what deletes versions of tables",
     "lakebed.objects.open": "a folder needs no client library of the cloud stores",
     "lakebed.repo.opening": "an own repository needs no HTTP client",
     "lakebed.repo.outbound": "only webhooks need HTTP",
     "lakebed.spark.pipeline.on_demand": "a plan, a check without SQL and steps of metadata need no PySpark",
+    "lakebed.table.avro": "only files of other clients need fastavro",
     "lakebed.table.context": "only tables with dynamic buckets need the index",
     "lakebed.table.data_file": "commands on tags and snapshots read no Parquet",
     "lakebed.table.file_encoding": "the same",
     "lakebed.table.frames": "optional: pandas, polars, duckdb",
     "lakebed.table.read": "an append-only table is read without acero",
     "lakebed.table.table": "opening a table and its tags loads neither reading nor writing",
+    "lakebed.texts": "only notebooks need HTML",
 }
 """Modules with imports inside of functions, and why."""
 
@@ -30,6 +31,7 @@ ON_DEMAND = {
     "lakebed.spark": "the same",
     "lakebed.fleet.log.jetstream": "nats-py is optional",
     "lakebed.cli.loading": "the command line's loader",
+    "lakebed.compute": "Arrow's compute functions, which take 20 ms to load, on first use",
     "lakebed.lake.on_demand": "a lake's loader of databases and repositories",
     "lakebed.key_value.postgres_connections": "psycopg is optional",
     "lakebed.repo.repository": "fsspec is optional",
@@ -64,6 +66,18 @@ def test_imports_are_at_the_head(sources: list[Any]) -> None:
     """A function imports nothing, except in the modules of `LOCAL`."""
     found = {module.name: sorted(set(local_imports(module))) for module in sources}
     compare({name: lines for name, lines in found.items() if lines}, LOCAL)
+
+
+def test_compute_functions_are_loaded_on_demand(sources: list[Any]) -> None:
+    """Only `lakebed.compute` imports Arrow's compute functions: a command that calls none does not load them."""
+    wrong = [
+        f"{module.shown}:{node.lineno}"
+        for module in sources
+        for node in module.nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and any("pyarrow.compute" in (one.name, f"{getattr(node, 'module', '')}.{one.name}") for one in node.names)
+    ]
+    assert not wrong, f"say import lakebed.compute as pc: {', '.join(wrong)}"
 
 
 def test_no_import_is_hidden_in_a_string(sources: list[Any]) -> None:

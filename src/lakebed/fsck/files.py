@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.fsck.model import Findings
 from lakebed.objects.open import place_of
 from lakebed.table.binary_row import decode_rows

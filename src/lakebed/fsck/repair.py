@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.fsck.model import Progress
 from lakebed.kv.database_location import DatabaseLocation

@@ -18,8 +18,8 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import NotFound
 from lakebed.fsck.external import list_external, report_unnamed
 from lakebed.fsck.files import check_data_files

@@ -26,7 +26,6 @@ from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
 from lakebed.table.branches import every_branch
 from lakebed.table.external import roots_of
-from lakebed.table.external_files import own_external_files
 from lakebed.table.table import Table
 
 _MARK: Final = "lakebed/dropped"
@@ -109,6 +108,8 @@ def _external_files(
     try:
         if not roots_of(folder).every:
             return {}, ()
+        from lakebed.table.external_files import own_external_files  # loads all that deletes versions
+
         table = Table.open(folder, name=str(name), environment=environment)
         return own_external_files(every_branch(table.context)), ()
     except (Corruption, NotFound, UnsupportedFormat) as error:

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+import lakebed.compute as pc
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
 from lakebed.lsm.file_writer import FileWriter
 from lakebed.lsm.files import FileStore
@@ -207,8 +208,6 @@ class _Cutter:
         end = start + max(1, self._file_bytes // 4 // row_bytes)
         if end >= count:
             return count
-        import pyarrow.compute as pc  # loading it takes longer than reading one key
-
         keys = rows.column("key").slice(end - 1)
         differs = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy()
         place = int(np.argmax(differs))

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.model import ROW_SCHEMA, VALUE_BYTES_MAX, Kind, Row
 from lakebed.lsm.operators import MergeOperator
@@ -77,8 +78,6 @@ class _Columns:
     """The columns of a window that decide, as numpy arrays; each made when first asked for."""
 
     def __init__(self, window: pa.Table) -> None:
-        import pyarrow.compute as pc  # loading it takes longer than reading one key, which needs none of it
-
         self.table = window
         self.kinds: npt.NDArray[np.uint8] = window.column("kind").to_numpy()
         keys = window.column("key")
@@ -96,8 +95,6 @@ class _Columns:
         expires = self.table.column("expires_at_ms")
         if expires.null_count == len(expires):
             return None
-        import pyarrow.compute as pc
-
         return cast(Mask, pc.fill_null(pc.less_equal(expires, now_ms), False).to_numpy())
 
 
@@ -134,8 +131,6 @@ def visible(
 
     Cost: about 0.03 us a row; a key whose newest row is an operand some microseconds.
     """
-    import pyarrow.compute as pc
-
     if sequence is not None and window.num_rows and cast(int, pc.max(window.column("sequence")).as_py()) > sequence:
         window = window.filter(pc.less_equal(window.column("sequence"), pa.scalar(sequence, pa.uint64())))
     if not window.num_rows:

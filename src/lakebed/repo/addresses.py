@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS
 from lakebed.repo.committed.metarange import Metarange

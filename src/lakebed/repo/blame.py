@@ -10,8 +10,8 @@ import heapq
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import NotFound
 from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import pyarrow.compute as pc
-
+import lakebed.compute as pc
 from lakebed.errors import Conflict
 from lakebed.repo.task_store import EntryStore
 from lakebed.table.commit import Basis, CommitOptions

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.storagelevel import StorageLevel
 from typing_extensions import Unpack
 
+import lakebed.compute as pc
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.repo.task_store import EntryStore

@@ -4,7 +4,7 @@ Owns: reading and writing record files with the kinds of fields that manifests h
 through nested records, such as ``_FILE._KEY_STATS._MIN_VALUES``. Method: given the start of each record, all records
 are decoded together, field by field, with a few numpy calls over the positions of all records for each field. lakebed's
 files state the length of every record in the header entry `LENGTHS_KEY` (base64 of zstandard over uint32; other readers
-ignore it). In files of other clients fastavro skips from record to record. Invariants: damaged bytes always raise
+ignore it). In files of other clients `avro_foreign` skips from record to record. Invariants: damaged bytes always raise
 `Corruption` with the path of the file and never yield fewer records. Every record must end where the next begins, every
 block has the sync marker, lakebed's blocks have zstandard's checksum, and the sync marker of lakebed's files is the
 digest of their header.
@@ -13,7 +13,6 @@ digest of their header.
 from __future__ import annotations
 
 import base64
-import io
 import itertools
 import json
 import zlib
@@ -21,13 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-import fastavro
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import zstandard
 from typing_extensions import Buffer
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.table.avro_container import (
     LENGTHS_KEY,
@@ -64,26 +62,24 @@ def _record_starts(header: Header, counts: list[int], blocks: list[bytes], schem
             raise DamageError(f"it has {total} records and states {len(lengths)}")
         np.cumsum(lengths, out=starts[1:])
     else:
-        parsed = fastavro.parse_schema(schema, _force=True)
-        # Read as a record without fields: all fields are skipped.
-        nothing = {"type": "record", "name": parsed["name"], "fields": []} if isinstance(parsed, dict) else None
-        skip = fastavro.schemaless_reader
-        index = offset = 0
-        for count, block in zip(counts, blocks, strict=True):
-            stream = io.BytesIO(block)
-            for _ in range(count):
-                index += 1
-                skip(stream, parsed, nothing)
-                starts[index] = offset + stream.tell()
-            offset += len(block)
+        from lakebed.table.avro_foreign import record_ends  # loads fastavro
+
+        starts[1:] = record_ends(schema, counts, blocks)
     ends = np.cumsum([len(block) for block in blocks], dtype=np.int64)
     if not np.array_equal(starts[np.cumsum(counts, dtype=np.int64)], ends):
         raise DamageError("a block's records do not fill it")
     return starts
 
 
-def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]]:
+def decode_columns(
+    body: Buffer, *, path: str, narrow: Mapping[str, pa.DataType] | None = None
+) -> tuple[int, dict[str, pa.Array]]:
     """The records of a container file, one Arrow array a leaf field.
+
+    Args:
+        body: of the file.
+        path: named in errors.
+        narrow: types of integers, by path, that few records are decoded to at once; others may still be int64.
 
     Returns:
         ``(record count, columns by path)``: numbers as int64, ``bytes`` and ``string`` as such, arrays as lists.
@@ -103,7 +99,7 @@ def decode_columns(body: Buffer, *, path: str) -> tuple[int, dict[str, pa.Array]
         schema_json = header.entries[b"avro.schema"]
         counts, blocks = read_blocks(reader, header)
         if sum(counts) <= SMALL_COUNT_MAX and (leaves := leaves_of(schema_json)) is not None:
-            return decode_few(leaves, header, counts, blocks)
+            return decode_few(leaves, header, counts, blocks, narrow=narrow or {})
         schema = json.loads(schema_json)
         starts = _record_starts(header, counts, blocks, schema)
         decoder = _Decoder(padded(np.frombuffer(b"".join(blocks), dtype=np.uint8)), int(starts[-1]))
@@ -133,9 +129,6 @@ _UNREADABLE: Final = (
     MemoryError,
     zstandard.ZstdError,
     zlib.error,
-    fastavro.schema.SchemaParseException,
-    fastavro.schema.UnknownType,
-    fastavro.read.SchemaResolutionError,
 )
 """Errors of the underlying parsers for damaged bytes (pa.ArrowInvalid is a ValueError)."""
 

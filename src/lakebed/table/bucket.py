@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.binary_row import Slots, header_bytes, slots_of
 from lakebed.table.ragged import I64, U64

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypedDict
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Conflict, LakebedError
 from lakebed.ids import new_uuid
 from lakebed.log import logger

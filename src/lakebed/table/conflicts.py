@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Conflict
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.manifest import ADD, DELETE, IDENTITY

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import replace
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, InvalidRequest, NotFound, Unavailable
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport

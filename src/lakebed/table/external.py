@@ -30,8 +30,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.table.branches import PUBLISHED_FOLDER, branch_exists, branch_not_found, fork_pin, published_mark
 from lakebed.table.commit import CommitRequest, Derive, StagedChange, commit

@@ -19,7 +19,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+import lakebed.compute as pc
 
 DICTIONARY_SAMPLE_ROWS = 4096
 DICTIONARY_DISTINCT_MAX = 0.5

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.table.binary_row import decode_columns
 from lakebed.table.model import STATS_VERSION, TableSchema
 from lakebed.table.predicate import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith, bind

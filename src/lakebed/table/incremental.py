@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import HTML_ROWS_MAX

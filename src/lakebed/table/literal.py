@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.predicate_tree import Compare, Comparison, Known, OneOf, Predicate
 from lakebed.texts import shown

@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from typing_extensions import Buffer
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, UnsupportedFormat
 from lakebed.table.avro import SMALL_COUNT_MAX, RecordSchema, decode_columns, encode_columns, encode_values
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN, BucketChange, DataFile, ManifestMeta, Stats
@@ -92,6 +92,7 @@ _COLUMNS: Final = (
     _Field("commit_snapshot", pa.int64(), "_FILE._COMMIT_SNAPSHOT", _optional("long")),
     _Field("stats_version", pa.int32(), "_FILE._STATS_VERSION", _optional("int")),
 )
+_INTEGERS: Final = {field.path: field.kind for field in _COLUMNS if pa.types.is_integer(field.kind)}
 _ENTRY_RECORD: Final = RecordSchema.of(
     "ManifestEntry",
     {"_VERSION": "int"} | {field.path: field.avro_type for field in _COLUMNS},
@@ -149,7 +150,7 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
         Corruption: unreadable, or an entry without a field the format requires.
         UnsupportedFormat: records of another ``_VERSION``.
     """
-    count, found = decode_columns(body, path=path)
+    count, found = decode_columns(body, path=path, narrow=_INTEGERS)
     _check_version(count, found, path)
     arrays = [_column(found, field, count=count, path=path) for field in _COLUMNS]
     entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
@@ -157,11 +158,16 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     if ((kinds != ADD) & (kinds != DELETE)).any():
         raise UnsupportedFormat(f"{path} has entries of an unknown kind: upgrade lakebed.", path=path)
     last = ENTRY_SCHEMA.get_field_index("commit_snapshot")
+    stated = entries.column(last)
+    if stated.null_count == 0:
+        return entries
     inherited = COMMIT_SNAPSHOT_UNKNOWN
     if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in found:
         inherited = added_snapshot
-    default = np.where(kinds == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN)
-    resolved = pc.coalesce(entries.column(last), pa.array(default, pa.int64()))
+    default = np.where(kinds == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN).astype(np.int64)
+    resolved = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(default)])
+    if stated.null_count < count:
+        resolved = pc.coalesce(stated, resolved)
     return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved)
 
 
@@ -298,8 +304,10 @@ def live_after(live: pa.Table, entries: pa.Table) -> pa.Table:
 
     Cost: `fold` of `entries`, and one look-up of each live file's name; nothing is copied when no live file is touched.
     """
-    named = pc.is_in(live.column("file_name"), value_set=entries.column("file_name").combine_chunks())
-    near = np.flatnonzero(named.to_numpy())
+    near = np.zeros(0, np.int64)
+    if live.num_rows:
+        named = pc.is_in(live.column("file_name"), value_set=entries.column("file_name").combine_chunks())
+        near = np.flatnonzero(named.to_numpy())
     both = pa.concat_tables([live.take(pa.array(near)), entries]) if len(near) else entries
     (codes,) = row_codes(IDENTITY, both)
     _, last = first_and_last(codes)

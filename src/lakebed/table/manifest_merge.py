@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.table.manifest import ADD, DELETE, IDENTITY
 from lakebed.table.model import ManifestMeta
 from lakebed.table.row_codes import first_and_last, row_codes

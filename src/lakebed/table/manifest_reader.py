@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from typing_extensions import Buffer
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment

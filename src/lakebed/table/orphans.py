@@ -25,8 +25,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import URL_PATTERN, is_url

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.commit import Derive, StagedChange

@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.literal import bound_comparison, bound_list
 from lakebed.table.predicate_text import parse_predicate
@@ -131,13 +131,14 @@ def balanced(parts: Sequence[T], join: Callable[[T, T], T]) -> T:
 
 
 _ARROW_COMPARISON: Final = {
-    "=": pc.equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
+    "=": "equal",
+    "<>": "not_equal",
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
 }
+"""Names of Arrow's functions, which are not loaded yet."""
 
 
 def to_arrow(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
@@ -191,7 +192,7 @@ def _evaluated(
     if pa.types.is_floating(kind) and kind != pa.float64():
         column = column.cast(pa.float64())
     if isinstance(bound, Compare):
-        return _ARROW_COMPARISON[bound.op](column, bound.value)
+        return getattr(pc, _ARROW_COMPARISON[bound.op])(column, bound.value)
     unknown = constant(None)
     if isinstance(bound, Known):
         return pc.if_else(pc.is_valid(column), constant(bound.truth), unknown)

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.table.branches import PUBLISHED_FOLDER, fork_pin
 from lakebed.table.context import TableBranch

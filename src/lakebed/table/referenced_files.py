@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption
 from lakebed.table.avro import decode_columns
 from lakebed.table.context import TableBranch

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment

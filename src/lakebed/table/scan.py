@@ -201,8 +201,10 @@ class Scan:
                 batch.num_rows for split in self._splits for batch in read_split(self._branch.store, split, plan=narrow)
             )
         known: int = sum(split.row_count for split in self._splits if not split.needs_merge)
+        merged = [split for split in self._splits if split.needs_merge]
+        if not merged:
+            return known
         narrow = replace(self.plan, columns=self.table_schema.trimmed_primary_keys)
-        merged = (split for split in self._splits if split.needs_merge)
         for split in merged:
             known += sum(batch.num_rows for batch in read_split(self._branch.store, split, plan=narrow))
         return known

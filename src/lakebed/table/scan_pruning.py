@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.bucket import bucket_of
 from lakebed.table.file_stats import may_match

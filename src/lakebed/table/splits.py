@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.layout import Layout
 from lakebed.table.merge import Codes, encode_keys
 from lakebed.table.model import DataFile, Split, TableSchema
 from lakebed.table.placement import Placement, bucket_folders, partition_values
 from lakebed.table.planned_files import PlannedFiles
+from lakebed.table.row_codes import numbered
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -102,11 +103,10 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> 
     """Live entries by partition and bucket. Cost: one sort; distinct partitions are decoded once."""
     if entries.num_rows == 0:
         return []
-    partitions = entries.column("partition").combine_chunks().dictionary_encode()
-    values = partition_values(partitions.dictionary, schema)
-    folders = Placement.of(schema).partition_folders(partitions.dictionary)
-    names = partitions.dictionary.to_pylist()
-    codes = partitions.indices.to_numpy().astype(np.int64)
+    codes, partitions = numbered(entries.column("partition").combine_chunks())
+    values = partition_values(partitions, schema)
+    folders = Placement.of(schema).partition_folders(partitions)
+    names = partitions.to_pylist()
     buckets = entries.column("bucket").to_numpy()
     order = np.lexsort((buckets, codes))
     edges = np.flatnonzero((np.diff(codes[order]) != 0) | (np.diff(buckets[order]) != 0)) + 1
@@ -228,7 +228,11 @@ def _keyed_packs(
         order, group_of: all rows by group, and the group of each.
         weights, kept: by row.
     """
-    low, high, span = _dense_ranges(entries, schema)
+    if len(order) == group_of[-1] + 1:  # one file a bucket: no keys to compare
+        low = high = np.zeros(len(order), np.int64)
+        span = 1
+    else:
+        low, high, span = _dense_ranges(entries, schema)
     by_key = np.lexsort((high[order], low[order], group_of))
     order, group_of = order[by_key], group_of[by_key]
     offsets = group_of * span

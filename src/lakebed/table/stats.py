@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
 from lakebed.table.model import DataField, Stats
 from lakebed.table.types import arrow_type, parse_type

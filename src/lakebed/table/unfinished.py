@@ -27,8 +27,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.path import URL_PATTERN
 from lakebed.objects.port import ObjectStore

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pyarrow.compute as pc
-
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped
@@ -43,7 +41,7 @@ class TableAdapter:
         pin_count = len(table.tags())
         if newest is None:
             return StoreSummary("table", name, None, None, 0, 0, pin_count)
-        size_bytes = pc.sum(table.context.manifests.live_entries(newest).column("file_size")).as_py() or 0
+        size_bytes = int(table.context.manifests.live_entries(newest).column("file_size").to_numpy().sum())
         row_count, is_exact = _rows_of(table)
         if row_count is None:
             row_count = newest.total_record_count

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.merge import first_key, last_key
 from lakebed.lsm.sort import KeyColumn, sort_rows

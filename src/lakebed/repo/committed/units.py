@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.lsm.block import keys_of
 from lakebed.repo.committed.diff import has_difference

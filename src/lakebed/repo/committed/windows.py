@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.lsm.sort import KeyColumn, sort_rows
 from lakebed.repo.model import ROWS_SCHEMA
 

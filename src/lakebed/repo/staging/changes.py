@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.committed.apply import Changes
 from lakebed.repo.context import RepositoryContext

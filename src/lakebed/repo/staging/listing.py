@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Corruption, InvalidRequest
 from lakebed.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.lsm.block import keys_of, offsets_of

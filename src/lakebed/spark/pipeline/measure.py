@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.table.model import Snapshot
 from lakebed.table.table import Table

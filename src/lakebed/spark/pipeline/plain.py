@@ -16,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv
+
+import lakebed.compute as pc
 
 PLAIN_BYTES_MAX = 4 << 20
 """Bytes of all files of one read; above it a Spark job, which uses every core, is faster."""
