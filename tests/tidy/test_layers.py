@@ -12,6 +12,8 @@ RANK = {
     **dict.fromkeys(
         ("errors", "closing", "clock", "runtime", "event_loop", "ids", "log", "metrics", "duration", "texts"), 0
     ),
+    "compute": 0,
+    "exiting": 0,
     "objects": 1,
     "http": 2,  # what every service shares; knows no store
     "reclaim": 3,
@@ -51,6 +53,8 @@ AMBIENT = {
 }
 AMBIENT_CALLS = {"uuid4", "uuid1", "utcnow", "urandom", "today"}
 INSIDE = {"objects", "reclaim", "lsm", "kv", "key_value", "table", "repo", "fleet", "lake", "fsck"}
+THREADED = {"group_by", "iter_batches", "sort_by", "to_table"}
+"""Functions of Arrow that use its threads unless told otherwise."""
 INDEPENDENT = ({"repo", "table", "fleet"},)
 """Packages of one rank that never import each other."""
 
@@ -116,6 +120,22 @@ def test_no_import_cycles(packages: list[Any]) -> None:
 
     for name in sorted(edges):
         walk(name, ())
+
+
+def test_arrow_computes_in_the_thread_of_its_caller(sources: list[Any]) -> None:
+    """No thread of Arrow's holds a buffer of Python's that the end of the interpreter does not wait for.
+
+    Reading whole files is parallel, and says what it holds: `lakebed.exiting`.
+    """
+    wrong = [
+        f"{module.shown}:{node.lineno} {node.func.attr}"
+        for module in sources
+        for node in module.nodes
+        if module.package in INSIDE and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in THREADED
+        if node.func.attr == "sort_by" or "use_threads=False" not in map(ast.unparse, node.keywords)
+    ]
+    assert not wrong, f"say use_threads=False, or take(pc.sort_indices(...)): {', '.join(wrong)}"
 
 
 def test_only_the_vendor_module_imports_the_vendor(sources: list[Any]) -> None:

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.table.model import COMMIT_SNAPSHOT_UNKNOWN
 from lakebed.table.row_codes import row_codes
 
@@ -122,7 +122,7 @@ def paths_of(
     if outside.num_rows == 0:
         return inside
     folder = pc.replace_substring_regex(outside["external_path"].combine_chunks(), r"/[^/]*$", "")
-    return pa.concat_tables([inside, _in_folders(outside, folder)]).sort_by("row")
+    return _in_order(inside, _in_folders(outside, folder))
 
 
 def _inside(narrow: pa.Table, folders_of: Callable[[bytes, int], tuple[str, ...]]) -> pa.Table:
@@ -148,7 +148,7 @@ def _inside(narrow: pa.Table, folders_of: Callable[[bytes, int], tuple[str, ...]
             sizes = pa.array(np.zeros(part.num_rows, np.int64))
             part = part.set_column(part.schema.get_field_index("size_bytes"), "size_bytes", sizes)
         tables.append(part)
-    return pa.concat_tables(tables).sort_by("row")
+    return _in_order(*tables)
 
 
 def _each(folders: Sequence[str], numbers: IntArray) -> pa.Array:
@@ -170,7 +170,13 @@ def _in_folders(narrow: pa.Table, folder: pa.Array) -> pa.Table:
     extra_count = pc.sum(pc.list_value_length(narrow["extra_files"])).as_py()
     if not extra_count:
         return named
-    return pa.concat_tables([named, _sidecars(narrow, named, folder)]).sort_by("row")
+    return _in_order(named, _sidecars(narrow, named, folder))
+
+
+def _in_order(*tables: pa.Table) -> pa.Table:
+    """The rows of some results by their column ``row``."""
+    rows = pa.concat_tables(tables)
+    return rows.take(pc.sort_indices(rows["row"]))
 
 
 def _sidecars(narrow: pa.Table, named: pa.Table, folder: pa.Array) -> pa.Table:

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.duration import format_iso_duration
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.table.binary_row import decode_rows
@@ -275,7 +275,7 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
     if head is None:
         return _PARTITIONS.empty_table()
     live = branch.manifests.live_entries(head)
-    grouped = live.group_by("partition").aggregate(
+    grouped = live.group_by("partition", use_threads=False).aggregate(
         [
             ("row_count", "sum"),
             ("file_size", "sum"),
@@ -297,7 +297,8 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
         "done": pa.array([False] * count),
         "deleted_record_count": pa.array([0] * count, _LONG),
     }
-    return pa.table([columns[name] for name in _PARTITIONS.names], schema=_PARTITIONS).sort_by("partition")
+    found = pa.table([columns[name] for name in _PARTITIONS.names], schema=_PARTITIONS)
+    return found.take(pc.sort_indices(found["partition"]))
 
 
 def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import Closed, InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -70,7 +70,7 @@ class BucketIndex:
         self._counts: dict[bytes, int] = {}
         if entries is None or entries.num_rows == 0:
             return
-        grouped = entries.group_by(["partition", "bucket"]).aggregate(
+        grouped = entries.group_by(["partition", "bucket"], use_threads=False).aggregate(
             [("max_sequence_number", "max"), ("total_buckets", "max")]
         )
         columns = (

@@ -21,7 +21,8 @@ from functools import reduce
 from typing import Any, NoReturn
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+import lakebed.compute as pc
 
 CONDITION_LENGTH_MAX = 10_000
 DEPTH_MAX = 100
@@ -256,7 +257,7 @@ def _count(columns: Sequence[pa.ChunkedArray], *, distinct: bool) -> pa.Scalar:
     rows = pa.table(list(columns), names=names)
     complete = rows.filter(reduce(pc.and_, map(pc.is_valid, columns)))
     if distinct:
-        complete = complete.group_by(names).aggregate([])
+        complete = complete.group_by(names, use_threads=False).aggregate([])
     return pa.scalar(complete.num_rows, pa.int64())
 
 
