@@ -24,8 +24,8 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import lakebed.compute as pc
 from lakebed.errors import LakebedError, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, layer_path, tenant_folder
 from lakebed.fleet.manifest import decode_deadlist, decode_referenced
