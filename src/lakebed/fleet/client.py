@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from lakebed.fleet.layout import check_name
+from lakebed.fleet.layout import by_id, check_name
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.model import MAIN, Policy, TenantRecord
 from lakebed.fleet.ports import NodePort, OperatorPort, TimelineChange, TimelineInfo
 from lakebed.fleet.reclaim import plan_collection
 from lakebed.fleet.routing import DEFAULTS, ClientOptions, Router
 from lakebed.fleet.state import Position, TenantState
-from lakebed.fleet.timeline import Timeline, TimelineView, change_timeline, check_timeline
+from lakebed.fleet.timeline import Timeline, TimelineView, change_timeline, check_timeline, new_id
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Explanation, Listing, Pin, ReclaimPlan, Version
 from lakebed.runtime import Environment
@@ -126,8 +126,8 @@ class Tenant:
 
     def create_timeline(self, name: str) -> Timeline:
         """Create an empty timeline. Raises `AlreadyExists` (``timeline_exists``). Cost: 1 commit."""
-        id = f"{self._environment.rng.getrandbits(64):016x}"
-        change_timeline(self._router, TimelineChange(kind="create", name=check_timeline(name), id=id))
+        change = TimelineChange(kind="create", name=check_timeline(name), id=new_id(self._router))
+        change_timeline(self._router, change)
         return self.timeline(name)
 
     # ---- versions
@@ -147,7 +147,7 @@ class Tenant:
             InvalidRequest: ``below_cutoff``.
         """
         found = self.state().find(str(version))
-        return TimelineView(self._router, found.timeline, lsn=found.lsn)
+        return TimelineView(self._router, by_id(found.timeline), lsn=found.lsn)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
         """Keep a version of ``main`` readable under a name; None: the newest, with what ``self.main`` wrote.
@@ -174,8 +174,7 @@ class Tenant:
         if found is None or found.kind != "pin":
             there = f"{name} is a {found.kind}" if found is not None else f"There is no {name}"
             raise NotFound(f"The tenant {self.name} has no pin {name}. {there}.", kind="pin_not_found", pin=name)
-        change_timeline(self._router, TimelineChange(kind="delete", name=name))
-        self._router.route(fresh=True)
+        Timeline(self._router, self._log, name).drop()
 
     def fork(self, name: str, *, version: str | None = None) -> Timeline:
         """Branch ``main`` at a version. As `pin`, but the branch is written to. Cost: 1 commit, no layer."""
@@ -196,9 +195,9 @@ class Tenant:
         """
         state = self.state()
         found = state.find(str(version))
-        source = Timeline(self._router, self._log, found.timeline)
+        source = Timeline(self._router, self._log, by_id(found.timeline))
         kept_as = f"{MAIN}-until-{state.record.next_txn}"
-        source.change("restore", name=MAIN, parent=found.timeline, lsn=found.lsn, kept_as=kept_as)
+        source.change("restore", name=MAIN, lsn=found.lsn, kept_as=kept_as)
         return self.state().versions()[-1]
 
     def plan_reclaim(self) -> ReclaimPlan:
@@ -238,7 +237,7 @@ class Tenant:
         if version is None:
             return self.main, None
         found: Position = self.state().find(str(version))
-        return Timeline(self._router, self._log, found.timeline), found.lsn
+        return Timeline(self._router, self._log, by_id(found.timeline)), found.lsn
 
     def _made(self, name: str) -> Pin:
         found = self.state().pin(name)

@@ -139,6 +139,15 @@ def event_key(position: str) -> bytes:
     return EVENTS + position.encode()
 
 
+ID_MARK: Final = "@"
+"""Begins a timeline that is given by its id, and by nothing else: a restore gives a name to another timeline."""
+
+
+def by_id(timeline: str) -> str:
+    """A timeline by its id, where a name would be accepted too."""
+    return ID_MARK + timeline
+
+
 def log_key(tenant: str, timeline: str) -> str:
     """A timeline's name in the log."""
     return f"{tenant}/{timeline}"

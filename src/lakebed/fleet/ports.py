@@ -207,10 +207,11 @@ class TimelineChange(Message, frozen=True):
     name: str
     """Of the timeline that is made, deleted, detached or restored."""
     id: str = ""
-    """Of the timeline that is made; minted by the caller, so that the request can be repeated."""
+    """Of the timeline that is made, minted by the caller; of one that is deleted or detached, its own. So the request
+    can be repeated."""
     parent: str = ""
-    """``branch``, ``pin``, ``restore``: the name or id of the timeline to branch. A restore branches `parent` at `lsn`
-    and gives the branch the name `name`; the timeline that had this name is renamed to `kept_as`."""
+    """``branch``, ``pin``, ``restore``: the timeline to branch: a name, an id or ``@<id>``. A restore branches
+    `parent` at `lsn` and gives the branch the name `name`; the timeline that had it is renamed to `kept_as`."""
     lsn: int | None = None
     """``branch``, ``pin``, ``restore``: None: the parent's newest committed LSN."""
     kept_as: str = ""
@@ -247,9 +248,9 @@ class Found(Message, frozen=True):
 class NodePort(Protocol):
     """A node, as the control plane, clients and operators call it.
 
-    `timeline` is a name or an id. Reads raise `Unavailable` (``lsn_not_reached``: not ingested in time;
-    ``not_attached``: ask the control plane where the tenant is), `InvalidRequest` (``below_cutoff``, with ``cutoff=``),
-    `NotFound` (``timeline_not_found``).
+    `timeline` is a name, an id, or ``@<id>``, which is never taken for a name. Reads raise `Unavailable`
+    (``lsn_not_reached``: not ingested in time; ``not_attached``: ask the control plane where the tenant is),
+    `InvalidRequest` (``below_cutoff``, with ``cutoff=``), `NotFound` (``timeline_not_found``).
     """
 
     def put_location(self, location: Location) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from lakebed.errors import Closed, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet.layout import ID_MARK
 from lakebed.fleet.model import MAIN
 from lakebed.fleet.ports import NodePort, OperatorPort, Route
 from lakebed.runtime import Environment
@@ -28,6 +29,8 @@ class ClientOptions:
 
     patience_s: float = 30.0
     """How long a call is repeated before it fails. A failover takes seconds: with less than 10, callers see some."""
+    change_patience_s: float = 120.0
+    """How long a change of the set of timelines is repeated: each waits for a commit, a detach for a compaction."""
     pause_s: float = 0.02
     """Before the first repetition; doubled before each further one."""
     pause_s_max: float = 0.5
@@ -48,15 +51,19 @@ class Attempts:
 
     Args:
         what: the call, as the error names it: ``read the tenant orders``.
+        patience_s: how long it is repeated.
     """
 
-    def __init__(self, what: str, *, tenant: str, options: ClientOptions, environment: Environment) -> None:
+    def __init__(
+        self, what: str, *, tenant: str, options: ClientOptions, environment: Environment, patience_s: float
+    ) -> None:
         self._what = what
+        self._patience_s = patience_s
         self._tenant = tenant
         self._options = options
         self._clock = environment.clock
         self._rng = environment.rng
-        self._end_s = self._clock.monotonic_s() + options.patience_s
+        self._end_s = self._clock.monotonic_s() + patience_s
         self._pause_s = options.pause_s
         self.is_unknown = False
         """Whether an attempt ended with `OutcomeUnknown`."""
@@ -72,7 +79,7 @@ class Attempts:
         self._pause_s = min(self._pause_s * 2, self._options.pause_s_max)
 
     def _given_up(self, problem: LakebedError) -> LakebedError:
-        waited = f"{self._options.patience_s:g} s"
+        waited = f"{self._patience_s:g} s"
         last = problem.message.rstrip(".")
         facts = {"tenant": self._tenant, "last_kind": problem.kind}
         if self.is_unknown:
@@ -114,9 +121,15 @@ class Router:
         self._route: Route | None = None
         self._asked_s = 0.0
 
-    def attempts(self, what: str) -> Attempts:
-        """Begin a call that may be repeated."""
-        return Attempts(what, tenant=self.tenant, options=self.options, environment=self.environment)
+    def attempts(self, what: str, *, patience_s: float | None = None) -> Attempts:
+        """Begin a call that may be repeated, for `ClientOptions.patience_s` unless another time is given."""
+        return Attempts(
+            what,
+            tenant=self.tenant,
+            options=self.options,
+            environment=self.environment,
+            patience_s=self.options.patience_s if patience_s is None else patience_s,
+        )
 
     def route(self, *, fresh: bool = False) -> Route:
         """Where the tenant is. Cost: 1 request to the control plane, at most once in `ClientOptions.route_s`.
@@ -145,7 +158,7 @@ class Router:
         return found
 
     def timeline_id(self, name: str, *, fresh: bool = False) -> str:
-        """The id of a committed timeline, by its name or id.
+        """The id of a committed timeline, by its name, its id, or ``@<id>``.
 
         Raises:
             NotFound: ``timeline_not_found``, with the names there are.
@@ -154,8 +167,8 @@ class Router:
         names = route.names or {MAIN: MAIN}
         if name in names:
             return names[name]
-        if name in names.values():
-            return name
+        if name.removeprefix(ID_MARK) in names.values():
+            return name.removeprefix(ID_MARK)
         if not fresh:
             return self.timeline_id(name, fresh=True)
         shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
-from lakebed.fleet.layout import check_name, log_key
+from lakebed.fleet.layout import by_id, check_name, log_key
 from lakebed.fleet.log.port import Log, check_rows, rows_of
 from lakebed.fleet.ports import NodePort, TimelineChange, TimelineInfo
 from lakebed.fleet.routing import Router
@@ -156,7 +156,8 @@ class Timeline:
 
     def _explain_missing(self, problem: NotFound) -> LakebedError:
         """Why the log does not have the timeline: it is a pin, or it was deleted."""
-        found = next((one for one in self._infos() if self.name in (one.name, one.id)), None)
+        id = self._reads.id()
+        found = next((one for one in self._infos() if one.id == id), None)
         if found is None or not found.is_read_only:
             return problem
         return InvalidRequest(
@@ -234,11 +235,11 @@ class Timeline:
 
     def status(self) -> TimelineInfo:
         """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
+        id = self._router.timeline_id(self.name, fresh=True)
         for one in self._infos():
-            if self.name in (one.name, one.id):
+            if one.id == id:
                 return one
-        self._router.timeline_id(self.name, fresh=True)  # raises, unless it was made this moment
-        return next(one for one in self._infos() if self.name in (one.name, one.id))
+        raise Unavailable(f"The timeline {self.name} was dropped this moment: ask again.", kind="timeline_changed")
 
     def _infos(self) -> list[TimelineInfo]:
         return self._router.ask(f"read the tenant {self.tenant}", lambda node: node.timelines(self.tenant))
@@ -256,7 +257,7 @@ class Timeline:
         """Commit the timeline at least up to an LSN; the last committed transaction."""
 
         def commit(node: NodePort) -> int:
-            node.get(self.tenant, id, _ANY_KEY, at_least=lsn)  # waits until the node has ingested it
+            node.get(self.tenant, by_id(id), _ANY_KEY, at_least=lsn)  # waits until the node has ingested it
             return node.checkpoint(self.tenant)
 
         return self._router.ask(f"commit the tenant {self.tenant}", commit)
@@ -299,7 +300,7 @@ class Timeline:
 
         Raises as `branch`.
         """
-        return self.change("restore", name=self.name, parent=self.name, lsn=lsn, kept_as=check_timeline(kept_as))
+        return self.change("restore", name=self.name, lsn=lsn, kept_as=check_timeline(kept_as))
 
     def detach(self) -> None:
         """Copy what this branch shares with its ancestors into files of its own, so that they can be deleted.
@@ -320,7 +321,6 @@ class Timeline:
         kind: str,
         *,
         name: str,
-        parent: str | None = None,
         lsn: int | None = None,
         kept_as: str = "",
         expires_ms: int | None = None,
@@ -329,7 +329,8 @@ class Timeline:
 
         Args:
             kind: as `TimelineChange.kind`.
-            lsn: for what is branched; None: the newest committed LSN, after what this handle wrote was committed.
+            lsn: at which this timeline is branched; None: the newest committed LSN, after what was written here was
+                committed.
         """
         makes = kind in ("branch", "pin", "restore")
         if makes and lsn is None:
@@ -339,8 +340,8 @@ class Timeline:
         change = TimelineChange(
             kind=kind,
             name=check_timeline(name),
-            id=f"{self._router.environment.rng.getrandbits(64):016x}" if makes else self._reads.id(),
-            parent=(parent or self.name) if makes else "",
+            id=new_id(self._router) if makes else self._router.timeline_id(name, fresh=True),
+            parent=by_id(self._reads.id()) if makes else "",
             lsn=None if lsn is None else check_lsn(lsn),
             kept_as=kept_as,
             expires_ms=expires_ms,
@@ -356,16 +357,20 @@ class Timeline:
         return made
 
 
+def new_id(router: Router) -> str:
+    """The id of a timeline that is made; a repeated request has the same."""
+    return f"{router.environment.rng.getrandbits(64):016x}"
+
+
 def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
     """Hand a change to the control plane until it answers; a repetition is the same change."""
-    attempts = router.attempts(f"{change.kind} the timeline {change.name} of the tenant {router.tenant}")
+    attempts = router.attempts(
+        f"{change.kind} the timeline {change.name} of the tenant {router.tenant}",
+        patience_s=router.options.change_patience_s,
+    )
     while True:
         try:
             return router.control.change_timeline(router.tenant, change)
-        except NotFound:
-            if change.kind == "delete" and attempts.is_unknown:  # an attempt before this one has deleted it
-                return TimelineInfo(id="", name=change.name, lsn=0, committed_lsn=0, cutoff=0)
-            raise
         except (Unavailable, OutcomeUnknown) as problem:
             attempts.pause(problem)
 
@@ -424,7 +429,7 @@ class _Reads:
         id, at_least = self._from(lsn)
         found = self._router.ask(
             f"read the timeline {self._name} of the tenant {self.tenant}",
-            lambda node: node.get(self.tenant, id, key, lsn=lsn, at_least=at_least),
+            lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
         )
         if lsn is None:
             self.saw(id, found.lsn)
@@ -437,7 +442,7 @@ class _Reads:
         id, at_least = self._from(lsn)
         return self._router.ask(
             f"read the timeline {self._name} of the tenant {self.tenant}",
-            lambda node: node.get_many(self.tenant, id, asked, lsn=lsn, at_least=at_least),
+            lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
         )
 
     def scan(
@@ -494,7 +499,7 @@ class _Reads:
 def _scan(
     tenant: str, id: str, bounds: Bounds, lsn: int | None, at_least: int, node: NodePort
 ) -> Iterator[pa.RecordBatch]:
-    return node.scan(tenant, id, *bounds, lsn=lsn, at_least=at_least)
+    return node.scan(tenant, by_id(id), *bounds, lsn=lsn, at_least=at_least)
 
 
 def _lsn_of(batch: pa.RecordBatch) -> int | None:

@@ -12,6 +12,10 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.fleet.client import Tenant
+from lakebed.fleet.layout import layer_path
+from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.timeline import Timeline, TimelineView
 from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database_location import DatabaseLocation
@@ -26,6 +30,7 @@ from lakebed.repo.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
+from worlds.fleet_in_process import FleetInProcess
 
 
 @dataclass
@@ -123,7 +128,30 @@ def a_repository() -> Subject:
     )
 
 
-@pytest.fixture(params=[a_table, a_database, a_repository], ids=["table", "database", "repository"])
+def a_tenant() -> Subject:
+    fleet = FleetInProcess()
+    tenant = fleet.tenant("numbers")
+    tenant.create(policy=Policy(retain_rows=1_000))
+
+    def write(store: Tenant | Timeline, item: int) -> None:
+        timeline = store.main if isinstance(store, Tenant) else store
+        timeline.put(item.to_bytes(8), b"")
+        timeline.checkpoint()
+
+    def items(store: Tenant | Timeline | TimelineView) -> list[int]:
+        reading = store.main if isinstance(store, Tenant) else store
+        return [int.from_bytes(key) for key, _ in reading.scan()]
+
+    def an_object(store: Tenant) -> str:
+        main = next(one for one in store.state().manifest.timelines if one.name == MAIN)
+        origin, (file_id, *_) = next(iter(main.origins.items()))
+        txn, _, timeline = origin.partition("/")
+        return layer_path(store.name, int(txn), timeline, file_id).partition("/")[2]
+
+    return Subject(store=tenant, write=write, items=items, an_object=an_object, clock=fleet.clock)
+
+
+@pytest.fixture(params=[a_table, a_database, a_repository, a_tenant], ids=["table", "database", "repository", "tenant"])
 def subject(request: pytest.FixtureRequest) -> Subject:
     """Each kind of store, empty."""
     return request.param()

@@ -29,7 +29,7 @@ from lakebed.errors import (
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.manifest import decode_manifest, decode_referenced
 from lakebed.fleet.model import AttachmentMode, Manifest, ManifestRef, TimelineIndex, first_manifest
-from lakebed.fleet.node.changes import changed, check_change, found_timeline, is_done, without_expired
+from lakebed.fleet.node.changes import changed, check_change, found_timeline, is_done, target_of, without_expired
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.local import LocalTenant
 from lakebed.fleet.node.retirement import Retirement
@@ -513,7 +513,7 @@ class AttachedTenant:
             if transaction.request is not None:
                 raise Unavailable(f"A commit of {self.tenant} waits for its answer.", kind="commit_pending")
             if change.kind == "detach":
-                self._detach_files(found_timeline(transaction.timelines, change.id or change.name))
+                self._detach_files(found_timeline(transaction.timelines, target_of(change)))
             now_ms = self._context.now_ms()
             timelines = changed(transaction.timelines, committed, change, now_ms=now_ms)
             new = timelines.get(change.id)

@@ -15,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
-from lakebed.fleet.layout import check_name
+from lakebed.fleet.layout import ID_MARK, by_id, check_name
 from lakebed.fleet.model import TimelineIndex
 from lakebed.fleet.node.indices import branched, find
 from lakebed.fleet.ports import TimelineChange
@@ -40,7 +40,7 @@ def check_change(change: TimelineChange) -> None:
     if change.kind == "restore":
         check_name(change.kept_as, what="timeline")
     if change.kind in ("branch", "pin", "restore"):
-        check_name(change.parent, what="timeline")
+        check_name(change.parent.removeprefix(ID_MARK), what="timeline")
     if change.lsn is not None and (change.lsn < 0 or change.kind not in ("branch", "pin", "restore")):
         raise InvalidRequest(f"LSN {change.lsn} is not valid for {change.kind}.", kind="invalid_change")
     if change.expires_ms is not None and change.kind != "pin":
@@ -93,15 +93,20 @@ def changed(timelines: Timelines, committed: Timelines, change: TimelineChange, 
             new = _branch(committed, change, now_ms=now_ms)
             return {**timelines, old.id: replace(old, name=change.kept_as), new.id: new}
         case "delete":
-            gone = found_timeline(timelines, change.id or change.name)
+            gone = found_timeline(timelines, target_of(change))
             if len(timelines) == 1:
                 raise InvalidRequest(
                     f"{gone.name!r} is the tenant's only timeline: delete the tenant instead.", kind="timeline_in_use"
                 )
             return {id: index for id, index in timelines.items() if id != gone.id}
         case _:
-            index = found_timeline(timelines, change.id or change.name)
+            index = found_timeline(timelines, target_of(change))
             return {**timelines, index.id: replace(index, parent=None, branch_lsn=0)}
+
+
+def target_of(change: TimelineChange) -> str:
+    """What a delete or detach is of."""
+    return by_id(change.id) if change.id else change.name
 
 
 def without_expired(timelines: Timelines, *, now_ms: int) -> Timelines:

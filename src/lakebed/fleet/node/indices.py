@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from lakebed.fleet.layout import layer_path
+from lakebed.fleet.layout import ID_MARK, layer_path
 from lakebed.fleet.model import LogMark, TimelineIndex
 from lakebed.lsm.model import FileMeta, FileSet
 
@@ -84,7 +84,9 @@ def branched(
 
 
 def find(timelines: Mapping[str, TimelineIndex], name: str) -> TimelineIndex | None:
-    """A timeline by its name, or by its id when none has that name."""
+    """A timeline by its name, or by its id when none has that name; ``@<id>`` by its id only."""
+    if name.startswith(ID_MARK):
+        return timelines.get(name[1:])
     for index in timelines.values():
         if index.name == name:
             return index

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lakebed.errors import NotFound
+from lakebed.fleet.layout import ID_MARK
 from lakebed.fleet.model import Manifest, TimelineIndex
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.indices import all_paths
@@ -44,6 +45,8 @@ class TimelineSet:
 
     def find(self, name: str, base: Manifest) -> Timeline | None:
         """A timeline of a state, by name or id. Cost: two lookups."""
+        if name.startswith(ID_MARK):
+            return self.timelines.get(name[1:])
         names = self._names
         if names[0] is not base:
             names = self._names = base, {one.name: one.id for one in base.timelines}

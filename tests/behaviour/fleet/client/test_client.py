@@ -1,0 +1,297 @@
+"""A tenant's client over a whole fleet: it reads what it wrote, and meets lost nodes and replies as delays."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet.client import Tenant
+from lakebed.fleet.model import Policy
+from lakebed.kv import WriteBatch
+from worlds.fleet_in_process import FleetInProcess
+
+
+@pytest.fixture
+def fleet() -> FleetInProcess:
+    """Two nodes and a control plane."""
+    return FleetInProcess()
+
+
+@pytest.fixture
+def orders(fleet: FleetInProcess) -> Tenant:
+    """A tenant that keeps its last thousand states."""
+    tenant = fleet.tenant()
+    tenant.create(policy=Policy(retain_rows=1000))
+    return tenant
+
+
+def test_it_reads_what_it_wrote(orders: Tenant) -> None:
+    """Puts, deletes and batches have ascending LSNs, and each is readable at once, at its LSN and later."""
+    main = orders.main
+    assert main.put(b"a", b"1") == 1
+    assert main.write([(b"b", b"2"), (b"c", b"3"), (b"a", None)]) == 4
+    assert main.delete(b"c") == 5
+    assert main.get(b"a") is None
+    assert main.get_many([b"b", b"c", b"b"]) == [b"2", None, b"2"]
+    assert list(main.scan()) == [(b"b", b"2")]
+    assert list(main.scan(lsn=3)) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+    assert main.get(b"a", lsn=1) == b"1"
+    assert main.at(1).scan_arrow().read_all().to_pydict() == {"key": [b"a"], "value": [b"1"]}
+
+
+def test_it_writes_arrow_and_batches(orders: Tenant) -> None:
+    """Tables, batches of columns and the batches of databases are one append each."""
+    main = orders.main
+    assert main.write(pa.table({"key": ["a", "b"], "value": ["1", None]})) == 2
+    batch = WriteBatch()
+    batch.put(b"c", b"3")
+    batch.delete(b"a")
+    assert main.write(batch) == 4
+    assert main.load(pa.table({"key": [b"k%03d" % n for n in range(100)], "value": [b"v"] * 100})) == 104
+    assert main.write({b"z": b"26"}) == 105
+    assert len(list(main.scan(prefix=b"k"))) == 100
+    assert [key for key, _ in main.scan(b"c", b"k001")] == [b"c", b"k000"]
+
+
+def test_two_clients_append_and_one_can_expect_to_be_alone(fleet: FleetInProcess, orders: Tenant) -> None:
+    """Rows of several clients are all there, in one order; who expects another LSN is refused and told the last one."""
+    other = fleet.tenant()
+    first = orders.main.put(b"k", b"1")
+    assert other.main.put(b"k", b"2") == first + 1
+    with pytest.raises(Conflict) as refused:
+        orders.main.put(b"k", b"3", expected=first)
+    assert (refused.value.kind, refused.value.facts["last"]) == ("unexpected_lsn", first + 1)
+    assert orders.main.put(b"k", b"3", expected=first + 1) == first + 2
+    other.main.catch_up()
+    assert other.main.get(b"k") == b"3"
+
+
+def test_a_killed_node_is_a_delay(fleet: FleetInProcess, orders: Tenant) -> None:
+    """Reads and writes go on on another node, with every acknowledged row."""
+    main = orders.main
+    for number in range(20):
+        main.put(b"%02d" % number, b"before")
+    dead = fleet.node_of("orders")
+    fleet.kill(dead)
+    assert main.put(b"20", b"after") == 21
+    assert [key for key, _ in main.scan()] == [b"%02d" % number for number in range(21)]
+    assert fleet.node_of("orders") != dead
+
+
+def test_a_zombie_does_not_lead_a_client_back(fleet: FleetInProcess, orders: Tenant) -> None:
+    """A node that was stopped and resumed answers what the log says, or not at all: no read goes back."""
+    main = orders.main
+    main.put(b"k", b"1")
+    stale = fleet.tenant()
+    stale.main.catch_up()
+    assert stale.main.get(b"k") == b"1"
+    zombie = fleet.node_of("orders")
+    fleet.stopped.add(zombie)
+    fleet.wait(4)
+    main.put(b"k", b"2")
+    main.checkpoint()
+    fleet.stopped.discard(zombie)
+    stale.main.catch_up()
+    assert stale.main.get(b"k") == b"2"
+    fleet.wait(5)
+    assert stale.main.put(b"k", b"3") == 3
+    assert main.get(b"k") in (b"2", b"3")
+    main.catch_up()
+    assert main.get(b"k") == b"3"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_lost_reply_of_an_append_writes_once(fleet: FleetInProcess, orders: Tenant, count: int) -> None:
+    """An append whose replies are lost is asked again with its write id: one record, one LSN."""
+    fleet.lose["append"] = [OutcomeUnknown("lost") for _ in range(count)]
+    assert orders.main.put(b"k", b"1") == 1
+    assert orders.main.put(b"k", b"2") == 2
+
+
+def test_lost_replies_of_changes_and_creation(fleet: FleetInProcess) -> None:
+    """A tenant or branch that was made by a request without a reply is not an error when it is asked for again."""
+    fleet.lose["create_tenant"] = [OutcomeUnknown("lost")]
+    tenant = fleet.tenant("lossy")
+    tenant.create(policy=Policy(retain_rows=10))
+    tenant.main.put(b"k", b"1")
+    fleet.lose["change_timeline"] = [OutcomeUnknown("lost")]
+    branch = tenant.main.branch("b")
+    assert branch.get(b"k") == b"1"
+    fleet.lose["change_timeline"] = [OutcomeUnknown("lost")]
+    branch.drop()
+    assert [one.name for one in tenant.timelines()] == ["main"]
+    with pytest.raises(AlreadyExists):
+        fleet.tenant("lossy").create()
+
+
+def test_the_control_plane_is_away(fleet: FleetInProcess, orders: Tenant) -> None:
+    """A client that knows its node reads and writes on; what needs a decision ends with one error."""
+    fleet.options = type(fleet.options)(patience_s=2.0, change_patience_s=2.0)
+    client = fleet.tenant()
+    client.main.put(b"k", b"1")
+    fleet.reachable.is_down = True
+    assert client.main.put(b"k", b"2") == 2
+    fleet.wait(3)
+    assert client.main.get(b"k") == b"2"
+    with pytest.raises(Unavailable) as given_up:
+        client.pin("p")
+    assert given_up.value.kind == "tenant_unavailable"
+    fleet.reachable.is_down = False
+    assert client.pin("p").name == "p"
+
+
+def test_patience_ends_with_one_clear_error(fleet: FleetInProcess, orders: Tenant) -> None:
+    """With no node left, and with no log, a call ends after its time, and says what it met."""
+    fleet.options = type(fleet.options)(patience_s=3.0)
+    client = fleet.tenant()
+    client.main.put(b"k", b"1")
+    for name in list(fleet.nodes):
+        fleet.kill(name)
+    before_s = fleet.clock.monotonic_s()
+    with pytest.raises(Unavailable, match="no answer within 3 s") as given_up:
+        client.main.get(b"k")
+    assert given_up.value.kind == "tenant_unavailable"
+    assert 3 <= fleet.clock.monotonic_s() - before_s < 5
+    fleet.reachable_log.is_down = True
+    with pytest.raises(Unavailable, match="Cannot write to the timeline main"):
+        client.main.put(b"k", b"2")
+    fleet.reachable_log.is_down = False
+    fleet.lose["append"] = [OutcomeUnknown("lost")] * 100
+    with pytest.raises(OutcomeUnknown, match="it may have happened or not"):
+        client.main.put(b"k", b"3")
+
+
+def test_back_pressure_slows_appends(fleet: FleetInProcess, orders: Tenant) -> None:
+    """An append waits in proportion to the rows that the node has not ingested, at most a second."""
+    main = orders.main
+    main.put(b"k", b"1")
+    router = main._router
+    for lag_rows, waits_s in ((0, 0.0), (100_000, 0.0), (110_000, 0.2), (10_000_000, 1.0)):
+        route = router.route(fresh=True)
+        router._route = type(route)(
+            route.tenant, route.node, route.url, route.generation, route.names, lag_rows=lag_rows
+        )
+        before_s = fleet.clock.monotonic_s()
+        main.put(b"k", b"2")
+        assert fleet.clock.monotonic_s() - before_s == pytest.approx(waits_s)
+
+
+@pytest.mark.parametrize(
+    ("write", "kind"),
+    [
+        (lambda main: main.put(b"", b"v"), "empty_key"),
+        (lambda main: main.put(b"k" * 70_000, b"v"), "oversized_key"),
+        (lambda main: main.put(b"k", b"v" * (9 << 20)), "oversized_value"),
+        (lambda main: main.write([(b"%d" % n, b"v" * (1 << 20)) for n in range(9)]), "oversized_append"),
+        (lambda main: main.write([]), "empty_append"),
+        (lambda main: main.put("k", b"v"), "wrong_type"),
+        (lambda main: main.write(7), "wrong_type"),
+        (lambda main: main.write([b"k"]), "wrong_type"),
+        (lambda main: main.write(pa.table({"k": ["a"]})), "missing_column"),
+        (lambda main: main.get(b"k", lsn=-1), "invalid_lsn"),
+        (lambda main: main.get_many(b"k"), "wrong_type"),
+        (lambda main: main.scan_arrow(b"a", prefix=b"a"), "two_ranges"),
+        (lambda main: main.branch("7"), "invalid_timeline_name"),
+        (lambda main: main.branch("a/b"), "invalid_timeline_name"),
+        (lambda main: main.pin("p", lifetime_ms=0), "invalid_lifetime"),
+    ],
+)
+def test_bad_input_is_refused_and_changes_nothing(orders: Tenant, write: object, kind: str) -> None:
+    """Each mistake has its kind; afterwards the timeline has no row and the tenant no timeline more."""
+    with pytest.raises(InvalidRequest) as refused:
+        write(orders.main)  # type: ignore[operator]
+    assert refused.value.kind == kind
+    assert orders.main.lsn() == 0
+    assert [one.name for one in orders.timelines()] == ["main"]
+
+
+def test_rows_with_lifetimes_and_merges_are_refused(orders: Tenant) -> None:
+    """A read at an LSN is a function of the LSN."""
+    batch = WriteBatch()
+    batch.put(b"k", b"v", ttl=timedelta(days=1))
+    with pytest.raises(InvalidRequest) as refused:
+        orders.main.write(batch)
+    assert refused.value.kind == "row_with_lifetime"
+    batch = WriteBatch()
+    batch.merge(b"k", b"v")
+    with pytest.raises(InvalidRequest) as refused:
+        orders.main.write(batch)
+    assert refused.value.kind == "row_is_merge"
+    assert orders.main.lsn() == 0
+
+
+def test_a_pin_takes_no_writes(orders: Tenant) -> None:
+    """A write to a pin is refused with what to do; the pin reads on."""
+    orders.main.put(b"k", b"1")
+    view = orders.main.pin("before")
+    orders.main.put(b"k", b"2")
+    with pytest.raises(InvalidRequest, match="is a pin at LSN 1") as refused:
+        orders.timeline("before").put(b"k", b"3")
+    assert refused.value.kind == "read_only"
+    assert view.get(b"k") == b"1"
+    assert orders.timeline("before").get(b"k") == b"1"
+
+
+def test_what_is_missing_is_named(fleet: FleetInProcess, orders: Tenant) -> None:
+    """An unknown tenant, timeline or version is NotFound, with what there is."""
+    with pytest.raises(NotFound) as missing:
+        fleet.tenant("nope").main.get(b"k")
+    assert missing.value.kind == "tenant_not_found"
+    with pytest.raises(NotFound, match=r"has no timeline nope\. It has main") as missing:
+        orders.timeline("nope")
+    assert missing.value.kind == "timeline_not_found"
+    with pytest.raises(NotFound):
+        orders.unpin("nope")
+
+
+def test_lsns_out_of_range(fleet: FleetInProcess) -> None:
+    """Below the cutoff is refused with the cutoff; ahead of what was written ends as not reached."""
+    fleet.options = type(fleet.options)(patience_s=1.0)
+    tenant = fleet.tenant()
+    tenant.create()
+    for number in range(5):
+        tenant.main.put(b"k", b"%d" % number)
+    tenant.main.checkpoint()
+    with pytest.raises(InvalidRequest) as refused:
+        tenant.main.get(b"k", lsn=2)
+    assert (refused.value.kind, refused.value.facts["cutoff"]) == ("below_cutoff", 5)
+    with pytest.raises(Unavailable) as given_up:
+        tenant.main.get(b"k", lsn=99)
+    assert given_up.value.facts["last_kind"] == "lsn_not_reached"
+
+
+def test_branches_restore_and_detach(orders: Tenant) -> None:
+    """A branch has the rows up to its LSN and goes on by itself; a restore keeps what was there under another name."""
+    main = orders.main
+    for number in range(1, 6):
+        main.put(b"k", b"%d" % number)
+    branch = main.branch("experiment", lsn=3)
+    branch.put(b"b", b"1")
+    assert (branch.get(b"k"), branch.get(b"b"), main.get(b"b")) == (b"3", b"1", None)
+    branch.detach()
+    branch.checkpoint()
+    assert (branch.get(b"k"), branch.status().parent) == (b"3", None)
+    main.restore(2, kept_as="broken")
+    assert main.get(b"k") == b"2"
+    assert main.put(b"k", b"again") == 3
+    assert orders.timeline("broken").get(b"k") == b"5"
+    orders.create_timeline("empty").put(b"x", b"y")
+    assert sorted(one.name for one in orders.timelines()) == ["broken", "empty", "experiment", "main"]
+    orders.timeline("empty").drop()
+    with pytest.raises(NotFound):
+        orders.timeline("empty")
+
+
+def test_a_dropped_tenant_is_gone(fleet: FleetInProcess, orders: Tenant) -> None:
+    """Its objects go, and its name can be used again."""
+    orders.main.put(b"k", b"1")
+    orders.main.checkpoint()
+    orders.drop()
+    fleet.wait(200)
+    assert [meta.path for meta in fleet.storage.list("orders.tenant")] == []
+    again = fleet.tenant()
+    again.create()
+    assert again.main.get(b"k") is None
