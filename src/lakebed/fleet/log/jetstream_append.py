@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import LakebedError, Unavailable
+from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import JetStream, WrongSequence
 from lakebed.fleet.log.jetstream_subjects import Subjects, Tail, headers_of, mark_in
 from lakebed.fleet.log.port import READ_BYTES_DEFAULT, unexpected_lsn
@@ -46,6 +46,8 @@ class Appending:
         self._expected = expected
         self._first_after: int | None = None
         """The end of the timeline at the first attempt: a message of this append lies behind it."""
+        self._is_unclear = False
+        """Whether an attempt got no clear answer, so that its message may be there, or may come yet."""
 
     def attempt(self) -> int:
         """The LSN of the last row. To be called again after `Unavailable` and `OutcomeUnknown`."""
@@ -63,7 +65,7 @@ class Appending:
             tail = subjects.known_tail(timeline)
         if self._first_after is None:
             self._first_after = tail.mark.lsn
-        elif tail.mark.lsn > self._first_after:
+        elif self._is_unclear and tail.mark.lsn > self._first_after:
             found = self._found_behind(self._first_after)
             if found is not None:
                 return found
@@ -91,6 +93,9 @@ class Appending:
             stored = self._jetstream.publish(subject, body, expected=tail.sequence, id=message_id, headers=headers)
         except WrongSequence:
             return None
+        except OutcomeUnknown:
+            self._is_unclear = True
+            raise
         if stored.is_duplicate:
             return self._lsn_at(number, stored.sequence)
         self._subjects.appended(timeline, Tail(stored.sequence, mark, tail.begun_after))

@@ -36,7 +36,8 @@ from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.ids import new_uuid
 from lakebed.runtime import Environment
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 30.0
+"""Longer than a stream is without a leader after one was lost."""
 STALE_S: Final = 5.0
 """For so long a leader that was replaced may answer with an older end of a timeline; then the end is believed."""
 _OVERHEAD_BYTES: Final = 2 << 10

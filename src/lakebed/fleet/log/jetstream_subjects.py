@@ -158,7 +158,7 @@ class Subjects:
         messages = self._jetstream.batch(
             number, subject, from_sequence=start, count=_BATCH_COUNT, bytes_max=max(bytes_max, 1)
         )
-        records = _dense(messages, timeline, after)
+        records = dense(messages, timeline, after)
         if not records:
             records = self._read_from_leader(timeline, after, start)
         found = _within(records, bytes_max)
@@ -175,7 +175,7 @@ class Subjects:
         if tail.mark.lsn == after:
             return []
         message = self._jetstream.next(number, subject, from_sequence=start)
-        records = [] if message is None else _dense([message], timeline, after)
+        records = [] if message is None else dense([message], timeline, after)
         if not records:
             self._check_not_pruned(timeline, after)
             raise Unavailable(f"The log of {timeline} changes while it is read: read again.", kind="log_unavailable")
@@ -201,7 +201,7 @@ def _tail_of(message: Message, timeline: str) -> Tail:
     return Tail(message.sequence, mark_in(message, timeline), int(message.headers[_AFTER_HEADER]))
 
 
-def _dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int, LogRecord]]:
+def dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int, LogRecord]]:
     """The records behind an LSN, up to the first hole; each with its sequence."""
     found: list[tuple[int, LogRecord]] = []
     for message in messages:

@@ -235,6 +235,12 @@ class KeyValueLog(Log):
         """Longest time until another process's append is seen; without other processes, unlimited."""
         return _POLL_S_MAX if self.is_shared else WAIT_S_MAX
 
+    @property
+    def waiting_count(self) -> int:
+        """Changes that wait for a group."""
+        with self._lock:
+            return sum(len(lane.waiting) for lane in self._lanes.values())
+
     # ---- whose turn it is
 
     def submit(self, change: Change) -> None:
@@ -245,6 +251,17 @@ class KeyValueLog(Log):
             lane.waiting.append(change)
             if not lane.is_led and len(lane.waiting) == 1:
                 change.signal.wake()
+
+    def abandon(self, change: Change) -> None:
+        """Take a change out of its lane whose caller waits no longer, so that others need not wait for it to lead."""
+        with self._lock:
+            if change.is_done:
+                return
+            lane = self._lane(change.timeline)
+            if change in lane.waiting:
+                lane.waiting.remove(change)
+                if lane.waiting and not lane.is_led:
+                    lane.waiting[0].signal.wake()
 
     def must_lead(self, change: Change) -> bool:
         """Whether the caller of a change has to `lead` now."""
@@ -288,14 +305,16 @@ class KeyValueLog(Log):
         signal = ThreadSignal(self._environment.runtime.condition(self._lock))
         change = kind(timeline, signal, **arguments)
         self.submit(change)
-        while True:
-            with self._lock:
-                while not change.is_done and self._must_wait(change):
-                    signal.changed.wait()
-                if change.is_done:
-                    break
-            self.lead(change)
-        return change.result()
+        try:
+            while True:
+                with self._lock:
+                    while not change.is_done and self._must_wait(change):
+                        signal.changed.wait()
+                    if change.is_done:
+                        return change.result()
+                self.lead(change)
+        finally:
+            self.abandon(change)
 
     def _must_wait(self, change: Change) -> bool:
         """Whether another thread writes now, or has to. Under the lock."""

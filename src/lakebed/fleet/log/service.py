@@ -170,11 +170,15 @@ async def append(call: LogCall) -> Response:
         except LakebedError as error:
             waiting.append(error)
     appends = [one for one in waiting if isinstance(one, Append)]
-    while any(not one.is_done for one in appends):
-        await signal.wait()
+    try:
+        while any(not one.is_done for one in appends):
+            await signal.wait()
+            for one in appends:
+                if log.must_lead(one):
+                    await call.quick(log.lead, one)
+    finally:
         for one in appends:
-            if log.must_lead(one):
-                await call.quick(log.lead, one)
+            log.abandon(one)
     for one in appends:
         call.site.note(one.error)
     return json([_result(one) for one in waiting])

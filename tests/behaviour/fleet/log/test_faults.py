@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from lakebed.runtime import Environment
 from lakebed.testing import KeyValueCall, KeyValueWrapper, ManualClock
 from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
 from worlds.fleet_log_process import CheckedAppends
+from worlds.waiting import wait_until
 
 R = TypeVar("R")
 
@@ -172,6 +174,19 @@ def test_a_group_is_one_write() -> None:
     assert sorted(change.result() for change in changes) == [2] * 8 + [3] * 8 + [4] * 8
 
 
+def test_one_write_id_twice_in_a_group() -> None:
+    """An append that waits twice at the same time is one record, and both get its LSN."""
+    log = logged(MemoryKeyValue())
+    log.create(TIMELINE)
+    same, row = write_id(), rows_of([b"k"], [b"a"])
+    changes = [Append(TIMELINE, Silent(), rows=row, write_id=same, expected=None) for _ in range(3)]
+    for change in changes:
+        log.submit(change)
+    log.lead(changes[0])
+    assert [change.result() for change in changes] == [1, 1, 1]
+    assert log.bounds(TIMELINE).last == 1
+
+
 def test_two_processes_share_a_store() -> None:
     """Two logs over one shared store see each other's appends, prunes and drops; expectations hold between them."""
     space = MemorySpace()
@@ -289,3 +304,18 @@ def test_postgresql_is_restarted(postgresql: Any, tell: Callable[[str], None]) -
     finally:
         work.close()
     tell(f"log in PostgreSQL, connections ended: {work.count} acknowledged, longest pause {work.longest_pause_s:.2f} s")
+
+
+def test_a_caller_that_gives_up_delays_no_other() -> None:
+    """A change whose caller does not wait any more leaves its lane, and those behind it are made."""
+    log = logged(MemoryKeyValue())
+    log.create(TIMELINE)
+    row = rows_of([b"k"], [b"given up"])
+    gone = Append(TIMELINE, Silent(), rows=row, write_id=write_id(), expected=None)
+    log.submit(gone)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(append, log, b"a")
+        wait_until(lambda: log.waiting_count == 2)
+        log.abandon(gone)
+        assert waiting.result(30) == 1
+    assert values_of(log) == [(1, b"a")]
