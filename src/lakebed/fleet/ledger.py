@@ -11,7 +11,7 @@ Does not know: which step follows which, or who asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
@@ -110,6 +110,16 @@ class Ledger:
         if raw is None:
             raise no_tenant(tenant)
         return _read(_TENANT, raw, tenant)
+
+    def some(self, tenants: Sequence[str]) -> list[TenantRecord | None]:
+        """Records of tenants as they are, as of one moment; None for one that is not there. Cost: one snapshot."""
+        with self.key_value.snapshot() as now:
+            values = now.get_many([layout.tenant_key(tenant) for tenant in tenants])
+        for tenant, raw in zip(tenants, values, strict=True):
+            self._learn(tenant, raw)
+        return [
+            None if raw is None else _read(_TENANT, raw, tenant) for tenant, raw in zip(tenants, values, strict=True)
+        ]
 
     def tenants(self, *, after: str = "") -> Iterator[TenantRecord]:
         """All tenants behind a name, by name, as of one moment. Cost: a scan; about 15 us a tenant."""
@@ -293,10 +303,10 @@ class Ledger:
         """The collector's tasks, by tenant and transaction."""
         return (_read(_TASK, raw, key.decode()) for key, raw in self._scanned(layout.COLLECT))
 
-    def tasks_of(self, tenant: str) -> list[CollectTask]:
-        """The collector's tasks of a tenant, by transaction."""
+    def tasks_of(self, tenant: str) -> Generator[CollectTask, None, None]:
+        """The collector's tasks of a tenant, by transaction, read as they are asked for."""
         prefix = layout.COLLECT + f"{tenant}/".encode()
-        return [_read(_TASK, raw, tenant) for _, raw in self._scanned(prefix)]
+        return (_read(_TASK, raw, tenant) for _, raw in self._scanned(prefix))
 
     def replace_task(self, task: CollectTask, new: CollectTask | None, *, finished: Transaction | None = None) -> None:
         """Change or remove a task, with its transaction; a no-op when another has done it meanwhile."""

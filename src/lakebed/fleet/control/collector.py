@@ -12,6 +12,8 @@ Does not know: how a deadlist came about.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
+from math import inf
 from typing import Final
 
 from lakebed.errors import Conflict, LakebedError, NotFound, Unavailable
@@ -32,6 +34,10 @@ _OBJECTS: Final = default_registry.counter(
 )
 
 
+_PASS_S: Final = 0.5
+"""Least time between two looks at one tenant's tasks."""
+
+
 class Collector:
     """Executes tasks.
 
@@ -44,8 +50,9 @@ class Collector:
         self._storage = storage
         self._log = context.log
         self._sweeper = Sweeper(storage, context.environment)
-        self._tasks: dict[str, dict[int, CollectTask]] = {}
-        self._due: dict[str, float] = {}
+        self._commits_due: dict[str, float] = {}
+        self._rejected: dict[tuple[str, int], CollectTask] = {}
+        self._rejected_due: dict[tuple[str, int], float] = {}
         self._removals: dict[str, float] = {}
         self._pool = context.environment.runtime.pool(context.options.attaches_max)
 
@@ -54,70 +61,77 @@ class Collector:
         self._pool.close()
 
     def add(self, tasks: Iterable[CollectTask]) -> None:
-        """Tasks that were written to the ledger."""
+        """Tasks that were written to the ledger. Of commits only the time of the first is kept."""
+        now_s = self._context.now_s()
         for task in tasks:
-            self._tasks.setdefault(task.tenant, {})[task.txn] = task
-            self._look_at(task.tenant, in_s=0.0)
+            if task.kind is TransactionState.COMMITTED:
+                at_s = now_s + max(0.0, self._settled_in_s(task.since_ms))
+                if at_s < self._commits_due.get(task.tenant, inf):
+                    self._commits_due[task.tenant] = at_s
+            else:
+                key = (task.tenant, task.txn)
+                self._rejected[key] = task
+                self._rejected_due.setdefault(key, now_s)
 
     def remove_tenant(self, tenant: str) -> None:
         """A tenant is deleted: remove what is left of it once its transactions are over."""
         self._removals[tenant] = self._context.now_s()
-
-    def _look_at(self, tenant: str, *, in_s: float) -> None:
-        at_s = self._context.now_s() + in_s
-        self._due[tenant] = min(at_s, self._due.get(tenant, at_s))
 
     # ---- one round
 
     def collect_once(self) -> None:
         """Execute all tasks that are due."""
         now_s = self._context.now_s()
-        due = [tenant for tenant, at_s in list(self._due.items()) if at_s <= now_s]
-        for tenant in due:
-            self._due.pop(tenant, None)
-        for _ in self._pool.map(self._collect_tenant, due):
+        tenants = [tenant for tenant, at_s in list(self._commits_due.items()) if at_s <= now_s]
+        rejected = [key for key, at_s in list(self._rejected_due.items()) if at_s <= now_s]
+        for tenant in tenants:
+            self._commits_due.pop(tenant, None)
+        for key in rejected:
+            self._rejected_due.pop(key, None)
+        for _ in self._pool.map(self._collect_commits, tenants):
+            pass
+        for _ in self._pool.map(self._collect_one_rejected, rejected):
             pass
         for tenant, at_s in list(self._removals.items()):
             if at_s <= now_s:
                 self._removals.pop(tenant, None)
                 self._remove(tenant)
 
-    def _collect_tenant(self, tenant: str) -> None:
-        """Due tasks of a tenant in order; the committed ones end at the first that cannot be done now."""
-        tasks = self._tasks.get(tenant, {})
-        if any(task.kind is TransactionState.COMMITTED for task in tasks.values()):
-            try:
-                self._learn_older(tenant, tasks)
-            except LakebedError as error:
-                LOG.info("not collected", tenant=tenant, error=error.kind)
-                self._look_at(tenant, in_s=self._context.options.retry_ms / 1000)
-                return
-        wait_s = None
-        commits_wait = False
-        for txn, task in sorted(tasks.items()):
-            is_commit = task.kind is TransactionState.COMMITTED
-            if is_commit and commits_wait:
-                continue
-            try:
-                left_s = self._collect_commit(task) if is_commit else self._collect_rejected(task)
-            except LakebedError as error:
-                LOG.info("not collected", tenant=tenant, txn=txn, error=error.kind)
-                left_s = self._context.options.retry_ms / 1000
-            if left_s is not None:
-                wait_s = left_s if wait_s is None else min(wait_s, left_s)
-                commits_wait = commits_wait or is_commit
-        if not tasks:
-            self._tasks.pop(tenant, None)
-        if wait_s is not None:
-            self._look_at(tenant, in_s=wait_s)
+    def _collect_commits(self, tenant: str) -> None:
+        """Due tasks of a tenant's commits in their order, up to the first that cannot be done now.
 
-    def _learn_older(self, tenant: str, tasks: dict[int, CollectTask]) -> None:
-        """Other control planes granted some of the commits: a task is executed after all older ones.
-
-        A task is written with its commit, so the older ones of a known task are in the ledger, or done.
+        They are read from the ledger, which has those of other control planes too: a task is written with its commit,
+        so the older ones are there, or done.
         """
-        for task in self._context.ledger.tasks_of(tenant):
-            tasks.setdefault(task.txn, task)
+        try:
+            left_s = self._collect_in_order(tenant)
+        except LakebedError as error:
+            LOG.info("not collected", tenant=tenant, error=error.kind)
+            left_s = self._context.options.retry_ms / 1000
+        if left_s is not None:
+            at_s = self._context.now_s() + max(left_s, _PASS_S)
+            self._commits_due[tenant] = min(at_s, self._commits_due.get(tenant, inf))
+
+    def _collect_in_order(self, tenant: str) -> float | None:
+        with closing(self._context.ledger.tasks_of(tenant)) as tasks:
+            for task in tasks:
+                if task.kind is TransactionState.COMMITTED:
+                    left_s = self._collect_commit(task)
+                    if left_s is not None:
+                        return left_s
+        return None
+
+    def _collect_one_rejected(self, key: tuple[str, int]) -> None:
+        task = self._rejected.get(key)
+        if task is None:
+            return
+        try:
+            left_s = self._collect_rejected(task)
+        except LakebedError as error:
+            LOG.info("not collected", tenant=task.tenant, txn=task.txn, error=error.kind)
+            left_s = self._context.options.retry_ms / 1000
+        if left_s is not None:
+            self._rejected_due[key] = self._context.now_s() + left_s
 
     def _settled_in_s(self, since_ms: int) -> float:
         return (since_ms + self._context.options.settle_ms - self._context.now_ms()) / 1000
@@ -131,7 +145,6 @@ class Collector:
         try:
             record = ledger.tenant(task.tenant)
         except NotFound:  # deleted, with all its objects
-            self._tasks[task.tenant].pop(task.txn, None)
             ledger.replace_task(task, None)
             return None
         now_ms = self._context.now_ms()
@@ -170,7 +183,7 @@ class Collector:
         now_ms = self._context.now_ms()
         new = CollectTask(task.tenant, task.txn, task.kind, since_ms=task.since_ms, listed_ms=now_ms)
         self._context.ledger.replace_task(task, new)
-        self._tasks[task.tenant][task.txn] = new
+        self._rejected[task.tenant, task.txn] = new
         return self._settled_in_s(now_ms)
 
     def _done(self, task: CollectTask) -> None:
@@ -180,7 +193,7 @@ class Collector:
             found = ledger.finished(task.tenant, task.txn)
             finished = None if found is None else machine.collected(found, now_ms=self._context.now_ms())
         ledger.replace_task(task, None, finished=finished)
-        self._tasks.get(task.tenant, {}).pop(task.txn, None)
+        self._rejected.pop((task.tenant, task.txn), None)
         _COLLECTED.add(1, task.kind.value)
 
     def _sweep(self, tenant: str, paths: tuple[str, ...], *, why: str) -> None:
@@ -218,7 +231,7 @@ class Collector:
 
     def _remove_all(self, record: TenantRecord) -> None:
         ledger, tenant = self._context.ledger, record.tenant
-        tasks = ledger.tasks_of(tenant)
+        tasks = list(ledger.tasks_of(tenant))
         paths = tuple(one.path for one in self._storage.list(layout.tenant_folder(tenant)))
         self._sweep(tenant, paths, why="of a deleted tenant")
         if self._log is not None:
@@ -227,7 +240,6 @@ class Collector:
                 self._log.drop(layout.log_key(tenant, timeline))
         for task in tasks:
             ledger.replace_task(task, None)
-        self._tasks.pop(tenant, None)
         try:
             ledger.remove(record, Floor(record.next_txn, record.next_generation))
         except Conflict:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from lakebed.errors import LakebedError, NotFound
 from lakebed.fleet import layout
 from lakebed.fleet.control.context import LOG, ControlContext, ManagedLog
+from lakebed.fleet.model import TenantRecord
 
 
 class Pruner:
@@ -29,26 +30,36 @@ class Pruner:
             self._due[tenant] = self._context.now_s() + interval_s
 
     def prune_once(self) -> None:
-        """Prune what is due. Cost: a read of the ledger a tenant, a call of the log a timeline that has got on."""
+        """Prune what is due. Cost: a read of the ledger, a call of the log a timeline that has got on."""
         if self._log is None:
             return
         now_s = self._context.now_s()
-        for tenant in [tenant for tenant, at_s in list(self._due.items()) if at_s <= now_s]:
+        due = [tenant for tenant, at_s in list(self._due.items()) if at_s <= now_s]
+        if not due:
+            return
+        for tenant in due:
             self._due.pop(tenant, None)
+        try:
+            found = self._context.ledger.some(due)
+        except LakebedError:
+            self._again(due)
+            raise
+        for tenant, record in zip(due, found, strict=True):
+            if record is None or record.is_deleted:
+                self._pruned.pop(tenant, None)
+                continue
             try:
-                self._prune(self._log, tenant)
+                self._prune(self._log, record)
             except LakebedError as error:
                 LOG.info("log not pruned", tenant=tenant, error=error.kind)
-                self._due[tenant] = now_s + self._context.options.retry_ms / 1000
+                self._again([tenant])
 
-    def _prune(self, log: ManagedLog, tenant: str) -> None:
-        try:
-            record = self._context.ledger.tenant(tenant, fresh=True)
-        except NotFound:
-            self._pruned.pop(tenant, None)
-            return
-        if record.is_deleted:
-            return
+    def _again(self, tenants: list[str]) -> None:
+        at_s = self._context.now_s() + self._context.options.retry_ms / 1000
+        self._due.update(dict.fromkeys(tenants, at_s))
+
+    def _prune(self, log: ManagedLog, record: TenantRecord) -> None:
+        tenant = record.tenant
         pruned = self._pruned.setdefault(tenant, {})
         for timeline, progress in record.timelines.items():
             if progress.is_read_only or progress.lsn <= pruned.get(timeline, 0):

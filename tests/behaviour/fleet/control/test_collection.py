@@ -216,7 +216,7 @@ def test_a_deleted_tenant_leaves_nothing() -> None:
         world.control.tenant("t")
     assert paths(world) == []
     assert world.log.dropped == {"t/main"}
-    assert world.ledger.tasks_of("t") == []
+    assert list(world.ledger.tasks_of("t")) == []
     record = world.control.create_tenant("t")
     assert (record.transactions[0].id, record.attachments[0].generation) == (3, 2)
 
