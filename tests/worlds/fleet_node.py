@@ -1,7 +1,7 @@
-"""A fleet in one process over memory: storage, log, ledger's rule, nodes, and a dictionary that knows every row by LSN.
+"""A fleet in one process over memory: storage, log, control plane, nodes, and a dictionary of every row by LSN.
 
-Owns: `Fleet` and `Oracle`. The control plane is the least that grants: one open transaction an attachment, base
-equality, dooming at attach. Invariants: nothing here looks into a node.
+Owns: `Fleet` and `Oracle`. Invariants: nothing here looks into a node; the control plane does nothing that a test did
+not ask for.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from msgspec.structs import replace
-
 from lakebed.clock import SystemClock
-from lakebed.errors import NotFound
-from lakebed.fleet.layout import deadlist_of, log_key
+from lakebed.fleet import machine
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.fleet.control.plane import ControlPlane
+from lakebed.fleet.layout import log_key, txn_folder
+from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.log.key_value_log import KeyValueLog
-from lakebed.fleet.log.port import rows_of
-from lakebed.fleet.manifest import decode_deadlist, decode_referenced
-from lakebed.fleet.model import MAIN, AttachmentMode, Manifest, ManifestRef, NodeRecord, Policy
+from lakebed.fleet.log.port import Log, rows_of
+from lakebed.fleet.manifest import decode_referenced
+from lakebed.fleet.model import MAIN, Manifest, NodeRecord, Policy, TenantRecord
 from lakebed.fleet.node.indices import all_paths
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
@@ -76,113 +77,42 @@ class ShiftedClock(SystemClock):
 
 
 @dataclass
-class Opened:
-    """A transaction, as the control of these tests keeps it."""
+class WatchedControl(ControlPort):
+    """The control plane as nodes ask it; a test may fail a call before its effect, or lose its reply."""
 
-    base: int
-    node: str
-    generation: int
-    state: str = "open"
-    manifest: ManifestRef | None = None
-    has_deadlist: bool = False
-    following: int | None = None
-
-
-@dataclass
-class GrantControl(ControlPort):
-    """`ControlPort`: grants when the transaction is open and its base is the last committed one."""
-
-    policy: Policy = field(default_factory=Policy)
-    next_txn: int = 1
-    generation: int = 0
-    committed: int = 0
-    manifest: ManifestRef | None = None
-    transactions: dict[int, Opened] = field(default_factory=dict)
+    plane: ControlPlane
     verdicts: list[str] = field(default_factory=list)
     before: Callable[[str], None] = lambda call: None
-    """Called before each call has its effect; may raise."""
     after: Callable[[str], None] = lambda call: None
-    """Called before the reply; may raise."""
-    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    replace: Callable[[CommitReply], CommitReply] = lambda reply: reply
 
     def register(self, node: NodeRecord) -> None:
         self.before("register")
-        self.nodes[node.node] = node
+        self.plane.register(node)
         self.after("register")
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         self.before("heartbeat")
-        return HeartbeatReply(is_known=heartbeat.node in self.nodes)
+        return self.plane.heartbeat(heartbeat)
 
     def attached(self, report: NodeReport) -> list[Location]:
         self.before("attached")
-        resumed = {(one.generation, one.txn) for one in report.resumed}
-        found = []
-        for txn, one in list(self.transactions.items()):
-            if one.node == report.node and one.state in ("open", "pending") and (one.generation, txn) not in resumed:
-                was_open, one.state = one.state == "open", "acknowledged"
-                if was_open:
-                    found.append(self.attach(report.node))
-            elif one.node == report.node and one.state == "open":
-                found.append(self.location(txn))
+        found = self.plane.attached(report)
         self.after("attached")
         return found
 
-    def attach(self, node: str) -> Location:
-        """Doom what is open, and begin."""
-        for one in self.transactions.values():
-            if one.state == "open":
-                one.state = "pending"
-        self.generation += 1
-        return self.location(self._begin(node, self.generation))
-
-    def _begin(self, node: str, generation: int) -> int:
-        txn, self.next_txn = self.next_txn, self.next_txn + 1
-        self.transactions[txn] = Opened(self.committed, node, generation)
-        return txn
-
-    def location(self, txn: int) -> Location:
-        """What the node of a transaction is told."""
-        one = self.transactions[txn]
-        return Location(
-            TENANT,
-            one.generation,
-            AttachmentMode.SINGLE,
-            txn=txn,
-            base=self.committed,
-            manifest=self.manifest,
-            policy=self.policy,
-        )
-
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
         self.before("commit")
-        replies = [self._commit(one) for one in requests]
+        replies = [self.replace(one) for one in self.plane.commit(requests)]
         self.verdicts += [one.verdict for one in replies]
         self.after("commit")
         return replies
 
-    def _commit(self, request: CommitRequest) -> CommitReply:
-        one = self.transactions[request.txn]
-        if one.state == "committed" and one.manifest == request.manifest:
-            return CommitReply("granted", txn=one.following, generation=one.generation)
-        if one.state != "open" or one.base != self.committed:
-            one.state = "pending" if one.state == "open" else one.state
-            return CommitReply("rejected", reason="not open")
-        one.state, one.manifest, one.has_deadlist = "committed", request.manifest, request.has_deadlist
-        for other in self.transactions.values():
-            if other.state == "open":
-                other.state = "pending"
-        self.committed, self.manifest = request.txn, request.manifest
-        one.following = self._begin(request.node, request.generation)
-        return CommitReply("granted", txn=one.following, generation=one.generation)
-
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         self.before("ack")
-        for one in requests:
-            found = self.transactions[one.txn]
-            if found.state in ("open", "pending"):
-                found.state = "acknowledged"
-        return [AckReply(self.transactions[one.txn].state) for one in requests]
+        replies = self.plane.ack(requests)
+        self.after("ack")
+        return replies
 
 
 @dataclass
@@ -213,7 +143,7 @@ class Oracle:
 
 
 class Fleet:
-    """One tenant, any number of nodes."""
+    """One tenant, any number of nodes, a control plane that acts only when it is told to."""
 
     def __init__(self, *, policy: Policy | None = None, seed: int = 1, options: NodeOptions = SMALL) -> None:
         self.clock = ShiftedClock()
@@ -221,30 +151,55 @@ class Fleet:
         self.storage: ObjectStore = open_store(f"memory://node-{next(_NUMBERS)}", environment=self.environment)
         self.log = KeyValueLog([MemoryKeyValue()], environment=self.environment)
         self.log.create(log_key(TENANT, MAIN))
-        self.control = GrantControl(policy or Policy(retain_rows=1 << 30))
+        self.ledger = Ledger(MemoryKeyValue())
+        self.plane = ControlPlane(
+            self.ledger,
+            storage=self.storage,
+            log=self.log,
+            nodes=lambda record: self.nodes[record.node],
+            options=ControlOptions(scan_interval_ms=1),
+            environment=self.environment,
+        )
+        self.plane.create_tenant(TENANT, policy or Policy(retain_rows=1 << 30))
+        self.control = WatchedControl(self.plane)
         self.options = options
         self.locals: dict[str, LocalState] = {}
         self.nodes: dict[str, Node] = {}
         self.oracle = Oracle()
         self.rng = random.Random(seed)
 
-    def node(self, name: str = "a", *, storage: ObjectStore | None = None, attach: bool = True) -> Node:
+    @property
+    def record(self) -> TenantRecord:
+        """The tenant in the ledger."""
+        return self.ledger.tenant(TENANT, fresh=True)
+
+    def node(
+        self, name: str = "a", *, storage: ObjectStore | None = None, log: Log | None = None, attach: bool = True
+    ) -> Node:
         """Start a node, and attach the tenant to it."""
         node = Node(
             name,
             url=f"http://{name}",
             storage=storage or self.storage,
             control=self.control,
-            log=self.log,
+            log=log or self.log,
             local=self.locals.setdefault(name, LocalState.in_memory()),
             options=self.options,
             environment=self.environment,
         )
-        node.start()
         self.nodes[name] = node
+        node.start()
         if attach:
-            node.put_location(self.control.attach(name))
+            node.put_location(self.attach(name))
         return node
+
+    def attach(self, name: str) -> Location:
+        """Give the tenant to a node alone; what it is to be told."""
+        record = self.ledger.node(name)
+        assert record is not None
+        return self.ledger.change(
+            TENANT, lambda tenant: machine.attach(tenant, record, now_ms=self.environment.clock.now_ms())
+        )
 
     def crash(self, name: str) -> None:
         """The process is gone; the system releases its lock."""
@@ -306,49 +261,40 @@ class Fleet:
 
     def manifest(self) -> Manifest | None:
         """The committed state."""
-        reference = self.control.manifest
+        reference = self.record.manifest
         return None if reference is None else decode_referenced(self.storage.get(reference.path), reference)
 
     def collect(self) -> None:
-        """Delete what the ledger's rules allow, as the collector does."""
-        kept: set[str] = set()
-        for txn, one in sorted(self.control.transactions.items()):
-            if one.state == "committed" and one.manifest is not None:
-                if txn != self.control.committed:
-                    kept.add(one.manifest.path)
-                if one.has_deadlist:
-                    path = deadlist_of(one.manifest.path)
-                    try:
-                        dead = decode_deadlist(self.storage.get(path), path=path).paths
-                    except NotFound:
-                        continue
-                    self.storage.delete(dead)
-                    if txn != self.control.committed:
-                        kept.add(path)
-            elif one.state == "acknowledged":
-                prefix = f"{TENANT}.tenant/{txn:016}"
-                self.storage.delete([meta.path for meta in self.storage.list(prefix)])
-        self.storage.delete(kept)
+        """Let the collector do everything that may be done, also what has to settle."""
+        for _ in range(4):
+            self.clock.advance(200)
+            self.plane.scan_once()
+            self.plane.collect_once()
 
     def check_references(self) -> None:
         """After a collection every object is referenced, and everything referenced is there (I2, I11)."""
         self.collect()
+        record, manifest = self.record, self.manifest()
         found = {meta.path for meta in self.storage.list()}
-        still_open = {
-            f"{TENANT}.tenant/{txn:016}/"
-            for txn, one in self.control.transactions.items()
-            if one.state in ("open", "pending")
-        }
-        manifest, reference = self.manifest(), self.control.manifest
         named: set[str] = set()
-        if manifest is not None and reference is not None:
-            named = set(all_paths(TENANT, manifest.timelines).values()) | {reference.path}
+        if manifest is not None and record.manifest is not None:
+            named = set(all_paths(TENANT, manifest.timelines).values()) | {record.manifest.path}
             assert named <= found, named - found
-            named.add(deadlist_of(reference.path))
-        left = {path for path in found - named if not any(path.startswith(prefix) for prefix in still_open)}
+        if record.deadlist is not None:
+            named.add(record.deadlist)
+        unfinished = [txn_folder(TENANT, one.id) + "/" for one in record.transactions]
+        left = {path for path in found - named if not any(path.startswith(folder) for folder in unfinished)}
         assert not left, left
 
-
-def with_policy(location: Location, policy: Policy) -> Location:
-    """The location with other settings."""
-    return replace(location, policy=policy)
+    def end(self) -> None:
+        """Every node ends for good and its transactions are acknowledged: what is left is what was committed."""
+        for name in list(self.nodes):
+            self.crash(name)
+        for node in self.ledger.nodes():
+            self.plane.decommission(node.node)
+        self.clock.advance(120)
+        for _ in range(3):
+            self.plane.scan_once()
+            self.plane.reconcile_once()
+        assert not self.record.transactions
+        self.check_references()

@@ -83,7 +83,7 @@ def test_changes_over_http(running: Running) -> None:
     last = fleet.append(rows=50)
     client.get(TENANT, MAIN, b"x", at_least=last)
     txn = client.checkpoint(TENANT)
-    assert fleet.control.committed == txn == client.checkpoint(TENANT)
+    assert fleet.record.committed == txn == client.checkpoint(TENANT)
     branch = TimelineChange(kind="branch", name="b", id="id-b", parent=MAIN)
     info = client.change(TENANT, branch)
     assert (info.id, info.branch_lsn, info.parent) == ("id-b", last, MAIN)

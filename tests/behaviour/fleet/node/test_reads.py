@@ -71,7 +71,7 @@ def test_random_steps(seed: int) -> None:
                 name = rng.choice((name, "a", "b"))
                 node = fleet.node(name, attach=name not in fleet.locals or rng.random() < 0.5)
                 if not any(one.tenant == TENANT for one in node.locations()):
-                    node.put_location(fleet.control.attach(name))
+                    node.put_location(fleet.attach(name))
         if step % 10 == 9:
             for one in (*timelines, *pins):
                 fleet.check(node, one, every=7)
@@ -81,6 +81,7 @@ def test_random_steps(seed: int) -> None:
     fleet.check_references()
     for one in (*timelines, *pins):
         fleet.check(node, one, every=5)
+    fleet.end()
 
 
 def test_a_read_waits_for_its_lsn() -> None:
