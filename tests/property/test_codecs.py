@@ -24,7 +24,9 @@ from lakebed.table.manifest import (
     fold,
 )
 from lakebed.table.model import BucketChange, DataField, DataFile, ManifestMeta, Snapshot, Stats
-from lakebed.table.predicate import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith, parse_predicate, to_arrow
+from lakebed.table.predicate import to_arrow
+from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_tree import And, Compare, In, IsNull, Not, Or, Predicate, StartsWith
 from lakebed.table.schema import decode_schema, encode_schema, new_schema
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot, encode_tag
 from lakebed.table.stats import EMPTY_STATS, compute_stats

@@ -18,7 +18,7 @@ import lakebed.spark
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects import open_store
 from lakebed.table.model import DataField
-from lakebed.table.predicate import column
+from lakebed.table.predicate_tree import column
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_schema
 

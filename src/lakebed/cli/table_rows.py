@@ -18,7 +18,7 @@ from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
 from lakebed.table.incremental import TableDiff
 from lakebed.table.model import Snapshot
-from lakebed.table.predicate import parse_predicate
+from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.table import Table
 
 Columns = Annotated[str | None, option("--columns", help="Only these columns, comma-separated.")]

@@ -40,14 +40,9 @@ def check_url(
         deep: read every data file too.
         progress: called after each version and each file.
 
-    Returns:
-        Everything found; `error_count` is zero when the store is sound.
-
-    Raises:
-        NotFound: nothing is there, or no such store.
-        InvalidRequest: what is there is neither a lake nor a store of one.
-        Unavailable: the store does not answer.
-    Cost: a LIST of each store, every snapshot, tag and manifest once; with `deep` every data file once.
+    Returns everything found; `error_count` is zero when the store is sound. Raises `NotFound`: nothing is there, or no
+    such store; `InvalidRequest`: what is there is neither a lake nor a store of one; `Unavailable`: the store does not
+    answer. Cost: a LIST of each store, every snapshot, tag and manifest once; with `deep` every data file once.
     """
     environment = environment or Environment()
     place = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, create=False)

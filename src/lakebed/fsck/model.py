@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
@@ -92,17 +92,7 @@ class CheckReport:
             "orphan_bytes": self.orphan_bytes,
             "errors": self.error_count,
             "warnings": self.count("warning"),
-            "findings": [
-                {
-                    "severity": finding.severity,
-                    "kind": finding.kind,
-                    "store": finding.store,
-                    "path": finding.path,
-                    "sentence": finding.sentence,
-                    "facts": finding.facts,
-                }
-                for finding in self.findings
-            ],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
 
@@ -111,7 +101,6 @@ class Findings:
 
     Args:
         report: where findings go.
-        store: the store's name.
         progress: called as the check proceeds.
     """
 
@@ -136,7 +125,6 @@ class Findings:
         """Report an object that is missing, or whose size differs from the stated one. Return whether it is intact.
 
         Args:
-            path: of the object.
             there: the object as the store lists it; None: it is not there.
             size_bytes: the size that `needed_by` states.
             needed_by: what refers to the object, such as ``snapshot 3``.

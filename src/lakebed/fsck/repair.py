@@ -116,11 +116,8 @@ def repair_url(
         dry_run: read and compare, commit nothing.
         progress: called after each file.
 
-    Raises:
-        NotFound: nothing is there, or no such store.
-        Unavailable: the store does not answer.
-
-    Cost: reads every live data file without current statistics once; one commit a branch that has such files.
+    Raises `NotFound`: nothing is there, or no such store; `Unavailable`: the store does not answer. Cost: reads every
+    live data file without current statistics once; one commit a branch that has such files.
     """
     environment = environment or Environment()
     folder = DatabaseLocation.at(url, storage_options=storage_options, environment=environment, create=False).store

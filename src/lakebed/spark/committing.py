@@ -50,10 +50,8 @@ def check_there(table: Table, changes: Sequence[BucketChange]) -> None:
     A reset, or a merge that took the whole table from the other side, removes entries that are staged and not yet
     committed. Between the staging of a job's files and its commit, it leaves a snapshot whose files are gone.
 
-    Raises:
-        Conflict: kind ``branch_moved``.
-        NotFound: the branch is gone.
-    Cost: that of `EntryStore.entries`; for tables elsewhere none.
+    Raises `Conflict`: kind ``branch_moved``; `NotFound`: the branch is gone. Cost: that of `EntryStore.entries`; for
+    tables elsewhere none.
     """
     _look(table, lambda: paths_written(changes, schema=table.schema))
 

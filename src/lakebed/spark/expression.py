@@ -14,20 +14,8 @@ import pyarrow as pa
 from pyspark.sql import Column, functions
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakebed.table.predicate import (
-    And,
-    Compare,
-    In,
-    IsNull,
-    Known,
-    Not,
-    OneOf,
-    Or,
-    Predicate,
-    StartsWith,
-    balanced,
-    bind,
-)
+from lakebed.table.predicate import balanced, bind
+from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
 
 _LITERALS_MAX = 1000
 """Values of a filter that are handed to Spark one by one, each with calls into the JVM."""

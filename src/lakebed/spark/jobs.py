@@ -31,17 +31,7 @@ from lakebed.table.context import TableBranch
 from lakebed.table.expire import ExpireRules
 from lakebed.table.incremental import ROW_KIND_COLUMN, plan_diff
 from lakebed.table.model import BucketChange
-from lakebed.table.orphans import (
-    Found,
-    Search,
-    Used,
-    data_paths,
-    find_unused,
-    found_of,
-    names_of,
-    outside_of,
-    used_paths,
-)
+from lakebed.table.orphans import Search, Used, data_paths, find_unused, found_of, names_of, outside_of, used_paths
 from lakebed.table.orphans import remove_orphan_files as remove_found
 from lakebed.table.read import ReadPlan
 from lakebed.table.schema import require_column
@@ -72,17 +62,14 @@ def compact_table(
     """Rewrite small and overlapping files as fewer, larger ones, in parallel, in one COMPACT snapshot. No row changes.
 
     Args:
-        spark: runs the rewriting.
         table: the table, or one of its branches.
         full: rewrite everything, whatever the triggers say.
         where: values of partition columns; only these partitions.
         dry_run: plan only.
 
-    Returns:
-        What was done, or would be read. Its `snapshot` is None when there was nothing to do.
-
-    Raises `Conflict`: other writers replaced the files during every attempt; kind ``branch_moved``: the branch that the
-    table is in was reset during the job.
+    Returns what was done, or would be read. Its `snapshot` is None when there was nothing to do. Raises `Conflict`:
+    other writers replaced the files during every attempt; kind ``branch_moved``: the branch that the table is in was
+    reset during the job.
     """
     table.refresh()
     made: list[BucketChange] = []
@@ -128,7 +115,6 @@ def remove_orphan_files(
     to the driver. In a branch of a repository the driver does all of the work.
 
     Args:
-        spark: runs the listing and the join.
         table: the table; files of all its branches count.
         older_than_ms: Unix ms, UTC, exclusive; default a day ago. A writer that takes longer than that before its
         commit
@@ -166,7 +152,8 @@ def _list_files(spark: SparkSession, branch: TableBranch, older_than_ms: int) ->
     def lakebed_list(assigned: Iterator[str]) -> Batches:
         opened: ObjectStore = pickle.loads(store)
         for folder in assigned:
-            yield _columns_of(found_of(list(opened.list(folder)), layout, older_than_ms=older_than_ms))
+            found = found_of(list(opened.list(folder)), layout, older_than_ms=older_than_ms)
+            yield from _with_names(found).to_batches()
 
     if not folders:
         return spark.createDataFrame([], _FOUND)
@@ -174,19 +161,13 @@ def _list_files(spark: SparkSession, branch: TableBranch, older_than_ms: int) ->
     tasks, function = dealt(spark, packs, lakebed_list)
     listed = tasks.mapInArrow(function, _FOUND)
     outside = outside_of(branch, older_than_ms=older_than_ms)
-    if len(outside.paths):
-        listed = listed.unionByName(spark.createDataFrame(pa.Table.from_batches([_columns_of(outside)])))
+    if outside.num_rows:
+        listed = listed.unionByName(spark.createDataFrame(_with_names(outside)))
     return listed.persist(StorageLevel.DISK_ONLY)
 
 
-def _columns_of(found: Found) -> pa.RecordBatch:
-    columns = {
-        "path": found.paths,
-        "size_bytes": found.size_bytes,
-        "is_old": found.is_old,
-        "name": names_of(found.paths),
-    }
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+def _with_names(files: pa.Table) -> pa.Table:
+    return files.append_column("name", names_of(files["path"]))
 
 
 def _used_frames(spark: SparkSession, versions: Iterator[Used]) -> tuple[DataFrame, DataFrame]:
@@ -227,17 +208,14 @@ def diff_versions(
     """Compare two versions: the rows that differ, as a DataFrame.
 
     Args:
-        spark: runs the comparison.
         table: the table, or one of its branches.
         start, end: snapshot ids, tags or branches, with any history between them; `end` None: the newest.
         keys: columns that identify a row; by default the primary key, in append tables the whole row.
 
-    Returns:
-        The columns of `end`, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row
-        before and after. In an append table a row that occurs n times more often appears n times.
-
-    Raises `NotFound`: no such version or key column. Cost: reads the files that only one of the versions has (with a
-    primary key also those whose keys overlap them).
+    Returns the columns of `end`, and last ``_row_kind``: ``+I`` added, ``-D`` removed, ``-U`` and ``+U`` a changed row
+    before and after. In an append table a row that occurs n times more often appears n times. Raises `NotFound`: no
+    such version or key column. Cost: reads the files that only one of the versions has (with a primary key also those
+    whose keys overlap them).
     """
     old_splits, new_splits, plan = plan_diff(table.context, start, end)
     old = read_splits(spark, table, splits=old_splits, plan=plan)

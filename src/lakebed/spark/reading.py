@@ -38,7 +38,7 @@ from lakebed.spark.tasks import (
 )
 from lakebed.spark.types import carried_schema, is_native, spark_schema
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
-from lakebed.table.predicate import Predicate
+from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan, data_path, read_split
 from lakebed.table.table import Table
 from lakebed.table.travel import Time
@@ -70,15 +70,9 @@ def read(
         system: read a system table (``"tags"``, ``"snapshots"``, ``"files"``, ...) instead of the rows.
         native: False keeps Spark's own Parquet reader out of it; None uses it wherever it can.
 
-    Returns:
-        A DataFrame that stays at that version. Rows come in no particular order.
-
-    Raises:
-        NotFound: no such version, column or system table.
-        InvalidRequest: `system` together with another argument, or a ``memory://`` table, which other processes cannot
-            see.
-
-    Cost: that of planning a scan; nothing more until an action runs.
+    Returns a DataFrame that stays at that version. Rows come in no particular order. Raises `NotFound`: no such
+    version, column or system table; `InvalidRequest`: `system` together with another argument, or a ``memory://``
+    table, which other processes cannot see. Cost: that of planning a scan; nothing more until an action runs.
     """
     if system is not None:
         if any(argument is not None for argument in (version, timestamp_ms, columns, where)):

@@ -67,15 +67,13 @@ def stage_files(
     """Upload many objects in parallel, then stage all of them in one change: they appear atomically, or not at all.
 
     Args:
-        spark: runs the uploads.
         branch: of an open repository, or of one behind a server.
         files: a DataFrame with the columns ``path`` (text) and ``content`` (binary), one object a row; or a mapping of
             paths on the branch to URLs, such as the files that a job has written.
         content_type: of all of them.
         storage_options: settings for reading the URLs.
 
-    Returns:
-        The number of staged, uncommitted objects.
+    Returns the number of staged, uncommitted objects.
 
     Raises:
         InvalidRequest: as `Branch.stage_many`; a repository in this process's memory; a DataFrame of other columns.
@@ -180,7 +178,6 @@ def collect_repository(
     """Delete unneeded objects; tasks read the ranges, and Spark compares.
 
     Args:
-        spark: runs the comparison.
         repository: open in this process. A repository behind a server is collected by the server.
         options, dry_run, progress: as `Repository.collect_garbage`; the report is the same too.
 
@@ -265,7 +262,6 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
     """List a reference as a DataFrame: of a branch with its uncommitted changes, all of one moment.
 
     Args:
-        spark: reads the ranges.
         repository: open in this process, or behind a server, which then lists page by page for the driver.
         ref: a branch, tag or commit; None: the default branch.
 
@@ -273,10 +269,8 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
         ``path``, ``address``, ``size_bytes``, ``checksum``, ``modified_ms``, ``content_type`` and ``metadata`` of every
         object, unordered.
 
-    Raises:
-        NotFound: kind ``reference_not_found``.
-        InvalidRequest: a repository in this process's memory.
-    Cost: 1 GET a range, by tasks, each time the frame is run; the driver holds the uncommitted changes.
+    Raises `NotFound`: kind ``reference_not_found``; `InvalidRequest`: a repository in this process's memory. Cost: 1
+    GET a range, by tasks, each time the frame is run; the driver holds the uncommitted changes.
     """
     text = repository.default_branch if ref is None else ref
     if isinstance(repository.transport, HttpTransport):

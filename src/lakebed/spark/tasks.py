@@ -161,7 +161,6 @@ def changes_of_units(
     Args:
         size_bytes: the bytes of a unit.
         files: the files that a unit reads; see `located`.
-        store: of the table.
         function: maps a unit, and the store as a task sees it, to the change.
     """
     if not units:

@@ -25,24 +25,15 @@ from lakebed.spark.committing import check_committed, commit_changes
 from lakebed.spark.expression import quoted
 from lakebed.spark.instants import in_utc, instants_to_utc
 from lakebed.spark.reading import read_splits
-from lakebed.spark.tasks import (
-    changes_of_units,
-    collect_changes,
-    ship,
-    split_bytes,
-    split_files,
-)
+from lakebed.spark.tasks import changes_of_units, collect_changes, ship, split_bytes, split_files
 from lakebed.spark.types import arrow_schema_of
 from lakebed.spark.write_tasks import distributed, write_task
 from lakebed.table.commit import Basis, CommitOptions, find_commit
 from lakebed.table.discard import discard_changes
-from lakebed.table.model import (
-    BucketChange,
-    Snapshot,
-    TableSchema,
-)
+from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.overwrite import Overwrite, partition_scalars
-from lakebed.table.predicate import Predicate, parse_predicate
+from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan
 from lakebed.table.rows import Rewrite, rewrites_of, without_rows
 from lakebed.table.scan import scan_snapshot
@@ -78,7 +69,6 @@ def write(
 
     Args:
         df: rows with the table's column names, in any order. In an append table columns it lacks become nulls.
-        table: the target.
         mode: ``append`` adds rows (in a primary-key table they replace rows of the same key); ``overwrite`` replaces
             the whole table, or one `partition` of it; ``overwrite_dynamic`` replaces every partition that `df` has
             rows for.
@@ -89,8 +79,7 @@ def write(
         **options: of the commit: see `CommitOptions`. A pair of user and identifier that was committed before runs
             nothing and returns the earlier snapshot.
 
-    Returns:
-        The snapshot. Without rows to append and without an identifier nothing is committed: it is the newest.
+    Returns the snapshot. Without rows to append and without an identifier nothing is committed: it is the newest.
 
     Raises:
         InvalidRequest: columns, types or values that do not fit; nothing is changed.
@@ -250,15 +239,12 @@ def delete(
         rows: a DataFrame with every key column of a primary-key table and the columns of its option
             ``sequence.field`` (others are ignored), or a predicate, also as text such as
             ``"carrier = 'UA' and month >= 2"``.
-        table: the table.
         **options: of the commit, as `write`.
 
-    Returns:
-        The snapshot; None when a predicate matched no row and there is no identifier to remember.
-
-    Raises `InvalidRequest`: keys for a table without primary key, or a predicate that does not fit the table. Cost: by
-    key, one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then gets an
-    upsert of the keys found, an append table new files that replace those with such rows.
+    Returns the snapshot; None when a predicate matched no row and there is no identifier to remember. Raises
+    `InvalidRequest`: keys for a table without primary key, or a predicate that does not fit the table. Cost: by key,
+    one upsert of the keys. By predicate, a read of the files it may concern; a primary-key table then gets an upsert of
+    the keys found, an append table new files that replace those with such rows.
     """
     if not isinstance(rows, DataFrame):
         if not table.refresh().primary_keys:

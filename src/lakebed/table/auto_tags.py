@@ -150,10 +150,8 @@ def plan_automatic_tags(
 def trigger_automatic_tags(branch: TableBranch) -> list[Tag]:
     """Create and move the automatic tags that are due, and delete those beyond ``tag.num-retained-max``.
 
-    Returns:
-        The tags created or moved, oldest period first.
-
-    Cost: 1 LIST and 1 GET each of snapshots and tags, what `Tags.create` costs, and what deleting the rest costs.
+    Returns the tags created or moved, oldest period first. Cost: 1 LIST and 1 GET each of snapshots and tags, what
+    `Tags.create` costs, and what deleting the rest costs.
     """
     settings = AutomaticTagging.of(branch.refresh().options)
     if settings.mode == "none":

@@ -27,17 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.table.ragged import (
-    I64,
-    U64,
-    Bytes,
-    binary_array,
-    byte_strings,
-    gather_bytes,
-    padded,
-    valid_mask,
-    words_at,
-)
+from lakebed.table.ragged import I64, U64, Bytes, binary_array, byte_strings, gather_bytes, padded, valid_mask, words_at
 from lakebed.table.types import Type, arrow_type, parse_type
 
 ARITY_BYTES: Final = 4

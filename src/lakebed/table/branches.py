@@ -70,7 +70,6 @@ def open_branch(store: ObjectStore, *, name: str, branch: str | None, environmen
     """The context of a branch with its own newest schema. Raises `NotFound`. Cost: 1 LIST + 1 GET.
 
     Args:
-        store: the table's folder.
         name: of the table, for messages and reports.
         branch: None or ``main`` is main.
     """
@@ -136,10 +135,8 @@ def every_branch(branch: TableBranch) -> list[TableBranch]:
 def with_fork_point(branch: TableBranch) -> TableBranch:
     """A branch with its fork snapshot, which every deletion in it must know; main as it is.
 
-    Raises:
-        NotFound: the branch is gone.
-        InvalidRequest: another client made the branch and left no pin in main, so which files are shared is unknown.
-    Cost: 1 GET; on main no request.
+    Raises `NotFound`: the branch is gone; `InvalidRequest`: another client made the branch and left no pin in main, so
+    which files are shared is unknown. Cost: 1 GET; on main no request.
     """
     if branch.branch is None:
         return branch
@@ -171,11 +168,8 @@ def list_branches(main: TableBranch) -> list[Branch]:
 def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
     """Create a branch that starts from `source` (the file of a snapshot or of a tag).
 
-    Raises:
-        InvalidRequest: the name breaks the rules of tag names, or is ``main``.
-        AlreadyExists: the branch exists.
-        Conflict: the source expired meanwhile.
-    Cost: 1 pin + 1 COPY a schema + 1 PUT.
+    Raises `InvalidRequest`: the name breaks the rules of tag names, or is ``main``; `AlreadyExists`: the branch exists;
+    `Conflict`: the source expired meanwhile. Cost: 1 pin + 1 COPY a schema + 1 PUT.
     """
     check_branch_name(name)
     if branch_exists(main.store, name):

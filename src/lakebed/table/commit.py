@@ -34,13 +34,7 @@ from lakebed.table.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
 from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard
-from lakebed.table.dynamic_bucket import (
-    IndexEntry,
-    encode_hashes,
-    encode_index_manifest,
-    index_update,
-    is_dynamic,
-)
+from lakebed.table.dynamic_bucket import IndexEntry, encode_hashes, encode_index_manifest, index_update, is_dynamic
 from lakebed.table.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.manifest_merge import MergePlan, fold_run, plan_merge
@@ -144,12 +138,7 @@ class CommitRequest:
     changes: Sequence[BucketChange] = ()
     derive: Derive | None = None
     """For changes that depend on the state; called again after a lost race. `changes` is then empty."""
-    commit_user: str | None = None
-    """None: a fresh one."""
-    commit_identifier: int = BATCH_COMMIT_IDENTIFIER
-    """With any other than the batch identifier, the pair (user, identifier) is committed once, however often tried."""
-    properties: Mapping[str, str] = field(default_factory=dict)
-    watermark: int | None = None
+    options: CommitOptions = field(default_factory=lambda: CommitOptions())
     basis: Basis | None = None
     """The version whose rows the changes were made from; None: they depend on no rows. A commit on a newer version in
     which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
@@ -158,9 +147,8 @@ class CommitRequest:
 def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     """Make a change the newest snapshot.
 
-    Returns:
-        The snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
-        newest, which contains it too).
+    Returns the snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
+    newest, which contains it too).
 
     Raises:
         Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
@@ -173,12 +161,14 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     schema = branch.schema
     options = TableOptions(schema.options)
     timeout_ms = options.get(COMMIT_TIMEOUT)
+    identifier = request.options.get("commit_identifier")
     one = _Commit(
         branch=branch,
         options=options,
         request=request,
         schema=schema,
-        commit_user=request.commit_user or _fresh_user(branch, options),
+        commit_user=request.options.get("commit_user") or _fresh_user(branch, options),
+        commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
         write_id=new_uuid(branch.environment.rng),
         deadline_s=None if timeout_ms is None else branch.environment.clock.monotonic_s() + timeout_ms / 1000,
     )
@@ -233,6 +223,7 @@ class _Commit:
     schema: TableSchema
     """The newest when the running try began."""
     commit_user: str
+    commit_identifier: int
     write_id: str
     deadline_s: float | None
     tries: int = 0
@@ -321,7 +312,7 @@ class _Commit:
         index_manifest = self._index_of(staged)
         delta_rows = _row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
-        watermarks = [mark for mark in (self.request.watermark, head.watermark if head else None) if mark is not None]
+        marks = (self.request.options.get("watermark"), head.watermark if head else None)
         now_ms = self.branch.environment.clock.now_ms()
         return Snapshot(
             id=snapshot_id,
@@ -331,7 +322,7 @@ class _Commit:
             delta_manifest_list=delta_list,
             delta_manifest_list_size=delta_size,
             commit_user=self.commit_user,
-            commit_identifier=self.request.commit_identifier,
+            commit_identifier=self.commit_identifier,
             commit_kind=self.request.kind,
             # Commit times must not decrease, also with a clock behind the last writer's: `travel` bisects them.
             time_ms=now_ms if head is None else max(now_ms, head.time_ms),
@@ -340,9 +331,9 @@ class _Commit:
             uuid=self.write_id,
             index_manifest=index_manifest,
             statistics=kept.statistics if kept else None,
-            watermark=max(watermarks, default=None),
+            watermark=max((mark for mark in marks if mark is not None), default=None),
             properties={
-                **self.request.properties,
+                **(self.request.options.get("properties") or {}),
                 **follows,
                 **encode_inherited(replace(inherited, restored=inherited.restored or staged.restored)),
             },
@@ -487,7 +478,7 @@ class _Commit:
     def _earlier_snapshot(self, inherited: InheritedState, head: Snapshot | None) -> Snapshot | None:
         if head is None:
             return None
-        return _find_earlier(self.branch, self.commit_user, self.request.commit_identifier, inherited, head)
+        return _find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
 
     def _wait_or_give_up(self, lost: Conflict) -> None:
         """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""

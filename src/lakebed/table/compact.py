@@ -301,7 +301,6 @@ def run_task(
     """Do one task: write the new files and describe the change. Reads and writes nothing but data files.
 
     Args:
-        store: the table's folder.
         task: of `plan_compaction`.
         plan: schemas by id and the newest schema; its columns and predicate are not used.
         environment: clock and randomness for new files.

@@ -7,7 +7,7 @@ table's columns, in order, with the table's Arrow types and no null in a key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -28,21 +28,12 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     Raises `InvalidRequest`: an unknown or missing column, an incompatible type, a value that the conversion would
     change, or a null that is not allowed.
     """
-    _refuse_unknown(rows.column_names, schema)
-    may_fill = not schema.primary_keys
-    columns = []
-    for field in schema.fields:
-        position = rows.schema.get_field_index(field.name)
-        if position >= 0:
-            columns.append(_cast(rows.column(position), field))
-        elif may_fill and field.nullable:
-            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, arrow_type(field.type))]))
-        else:
-            raise InvalidRequest(
-                f"The rows have no column {field.name!r} ({field.type}); they have {_listed(rows.column_names)}.",
-                kind="missing_column",
-                column=field.name,
-            )
+    columns = _columns(
+        rows,
+        schema,
+        needs=lambda field: bool(schema.primary_keys) or not field.nullable,
+        lacking=lambda field: f"The rows have no column {field.name!r} ({field.type}); they have",
+    )
     _refuse_nulls(columns, schema.fields, schema)
     return pa.table(columns, schema=arrow_schema(schema.fields))
 
@@ -53,27 +44,42 @@ def conform_keys(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     Raises: as `conform`, but only key columns (partition columns included) must be present and not null, and the
         columns of the option ``sequence.field`` must be present.
     """
-    _refuse_unknown(rows.column_names, schema)
     _require_sequence(rows.column_names, schema)
-    fields = []
+    keys = frozenset((*schema.primary_keys, *schema.partition_keys))
+    columns = _columns(
+        rows,
+        schema,
+        needs=lambda field: field.name in keys,
+        lacking=lambda field: (
+            f"A delete needs every key column, but the rows have no column {field.name!r}; "
+            f"the key is ({', '.join(schema.primary_keys)}), the rows have"
+        ),
+    )
+    places = [place for place, field in enumerate(schema.fields) if field.name in schema.primary_keys]
+    _refuse_nulls([columns[place] for place in places], [schema.fields[place] for place in places], schema)
+    return pa.table(columns, schema=arrow_schema(schema.fields))
+
+
+def _columns(
+    rows: pa.Table,
+    schema: TableSchema,
+    *,
+    needs: Callable[[DataField], bool],
+    lacking: Callable[[DataField], str],
+) -> list[pa.ChunkedArray]:
+    """The table's columns, converted, with nulls in those that are missing and not needed."""
+    _refuse_unknown(rows.column_names, schema)
     columns = []
     for field in schema.fields:
         position = rows.schema.get_field_index(field.name)
         if position >= 0:
             columns.append(_cast(rows.column(position), field))
-        elif field.name in schema.primary_keys or field.name in schema.partition_keys:
-            raise InvalidRequest(
-                f"A delete needs every key column, but the rows have no column {field.name!r}; "
-                f"the key is ({', '.join(schema.primary_keys)}), the rows have {_listed(rows.column_names)}.",
-                kind="missing_column",
-                column=field.name,
-            )
+        elif needs(field):
+            sentence = f"{lacking(field)} {_listed(rows.column_names)}."
+            raise InvalidRequest(sentence, kind="missing_column", column=field.name)
         else:
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, arrow_type(field.type))]))
-        fields.append(field)
-    keys = [field for field in fields if field.name in schema.primary_keys]
-    _refuse_nulls([columns[fields.index(field)] for field in keys], keys, schema)
-    return pa.table(columns, schema=arrow_schema(fields))
+    return columns
 
 
 def _require_sequence(names: Sequence[str], schema: TableSchema) -> None:

@@ -377,17 +377,14 @@ def open_data_file(
     """Open one data file.
 
     Args:
-        store: the table's folder.
         path: relative to it.
         size_bytes: the size its manifest entry states; another size is `Corruption`.
         window_bytes: a file up to this size is fetched whole with one GET; a larger one in pieces, and `batches` then
             holds about this much of it.
 
-    Raises:
-        NotFound: the file is gone: its version was expired while it was being read.
-        Corruption: truncated, or no Parquet.
-        UnsupportedFormat: a file of another format, by its name.
-    Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs for the footer, then as `OpenDataFile` states.
+    Raises `NotFound`: the file is gone: its version was expired while it was being read; `Corruption`: truncated, or no
+    Parquet; `UnsupportedFormat`: a file of another format, by its name. Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs
+    for the footer, then as `OpenDataFile` states.
     """
     held: memoryview | _RangedFile
     suffix = path.rpartition("/")[2].rpartition(".")[2]

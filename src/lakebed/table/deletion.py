@@ -51,11 +51,9 @@ ProgressCall = Callable[[Progress], None]
 def open_for_deletion(branch: TableBranch) -> TableBranch:
     """The branch as every deleting verb needs it: with its newest schema and its fork snapshot.
 
-    Raises:
-        NotFound: the branch is gone.
-        InvalidRequest: another client made the branch (see `with_fork_point`), or the options place data files where
-            lakebed does not find them (see `check_placement`).
-    Cost: 1 LIST, and 1 GET when there is a newer schema; in a branch 1 GET more.
+    Raises `NotFound`: the branch is gone; `InvalidRequest`: another client made the branch (see `with_fork_point`), or
+    the options place data files where lakebed does not find them (see `check_placement`). Cost: 1 LIST, and 1 GET when
+    there is a newer schema; in a branch 1 GET more.
     """
     branch.refresh()
     branch = with_fork_point(branch)
@@ -73,8 +71,7 @@ def carry_out(
 ) -> ReclaimReport:
     """Carry out a deletion, or finish one that another process began.
 
-    Returns:
-        What was hidden and deleted, and why the rest was kept.
+    Returns what was hidden and deleted, and why the rest was kept.
     """
     referenced = referenced or ReferencedFiles(branch)
     store_deletion(branch.store, branch.layout, deletion)

@@ -314,24 +314,19 @@ def _outlived_tags(branch: TableBranch, *, older_than_ms: int | None) -> list[st
 
 
 def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_ms: int | None) -> bool:
-    created_ms, retained_ms = tag.create_time_ms, tag.time_retained_ms
-    clock_ms = branch.environment.clock.now_ms()
-    if created_ms is not None and is_future(created_ms, now_ms=clock_ms):
-        try:  # created by a clock that was ahead: its lifetime counts from when its file was written
-            created_ms = min(created_ms, branch.store.head(branch.layout.tag(tag.name)).modified_ms)
-        except NotFound:
-            return False
-    has_lifetime = created_ms is not None and retained_ms is not None
-    if now_ms is not None and has_lifetime and (created_ms or 0) + (retained_ms or 0) <= now_ms:
-        return True
-    if older_than_ms is None:
+    created_ms, has_lifetime = tag.create_time_ms, tag.expires_ms is not None
+    if created_ms is None and older_than_ms is None:
         return False
-    if created_ms is None:
+    if created_ms is None or is_future(created_ms, now_ms=branch.now_ms()):
+        # Created by a clock that was ahead: its lifetime counts from when its file was written.
         try:
-            created_ms = branch.store.head(branch.layout.tag(tag.name)).modified_ms
+            written_ms = branch.store.head(branch.layout.tag(tag.name)).modified_ms
         except NotFound:
             return False
-    return created_ms < older_than_ms
+        created_ms = written_ms if created_ms is None else min(created_ms, written_ms)
+    if now_ms is not None and has_lifetime and created_ms + (tag.time_retained_ms or 0) <= now_ms:
+        return True
+    return older_than_ms is not None and created_ms < older_than_ms
 
 
 def release(

@@ -115,9 +115,6 @@ class Targets:
 def targets_of(store: ObjectStore, schema: TableSchema, *, rng: random.Random) -> Targets | None:
     """The `Targets` of a table; None for a table without external paths.
 
-    Args:
-        store: the table's folder.
-
     Raises `InvalidRequest`: invalid options, or a table with external paths in a branch of a repository. Cost: nothing
     without external paths, else 1 GET.
     """
@@ -136,11 +133,7 @@ def targets_of(store: ObjectStore, schema: TableSchema, *, rng: random.Random) -
 
 
 def owner_of(store: ObjectStore) -> str | None:
-    """The identity of a table in the marks of its files; None without a first schema. Cost: 1 GET.
-
-    Args:
-        store: the table's folder.
-    """
+    """The identity of a table in the marks of its files; None without a first schema. Cost: 1 GET."""
     try:
         first = bytes(store.get(Layout().schema(0)))
     except NotFound:
@@ -251,7 +244,6 @@ def roots_of(store: ObjectStore, paths: Iterable[str] | None = None) -> Roots:
     """The external roots of a table, by all its schemas and those of its branches.
 
     Args:
-        store: the table's folder.
         paths: a listing of the table's folder; None: list it.
 
     Raises `Corruption`: a schema is not readable. Cost: 1 GET a schema, and without `paths` 2 LIST or more.
@@ -269,7 +261,6 @@ class OwnFiles:
     """Decides which files with an external path are at the locations that the table's options yield. For one operation.
 
     Args:
-        store: the table's folder.
         folders_of: ``(partition, bucket)`` -> the bucket's folders, relative to the table's.
     """
 

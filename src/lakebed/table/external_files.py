@@ -36,9 +36,9 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     if not roots.every or main.store.is_versioned:
         return {}
     listed = list_outside(main, roots, older_than_ms=_EVER_MS)
-    found = dict(zip(listed.paths.to_pylist(), listed.size_bytes.to_pylist(), strict=True))
-    own = dict(
-        zip(*(column.filter(listed.is_old).to_pylist() for column in (listed.paths, listed.size_bytes)), strict=True)
+    found, own = (
+        dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
+        for files in (listed, listed.filter(listed["is_old"]))
     )
     for branch in branches:
         referenced, versions = ReferencedFiles(branch), read_live_versions(branch)

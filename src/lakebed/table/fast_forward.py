@@ -69,11 +69,9 @@ class Forward:
 def plan_fast_forward(main: TableBranch, branch: str) -> Forward:
     """Whether main can become what a branch is; nothing is changed.
 
-    Raises:
-        NotFound: the branch does not exist.
-        InvalidRequest: kind ``foreign_branch``: another client made it, so where it started is unknown.
-        Conflict: kind ``not_fast_forward``: main has moved since, or its schema has.
-    Cost: about 6 GETs and 3 LISTs, and 1 GET a schema.
+    Raises `NotFound`: the branch does not exist; `InvalidRequest`: kind ``foreign_branch``: another client made it, so
+    where it started is unknown; `Conflict`: kind ``not_fast_forward``: main has moved since, or its schema has. Cost:
+    about 6 GETs and 3 LISTs, and 1 GET a schema.
     """
     source = main.of_branch(branch)
     target, head = source.snapshots.latest(), main.snapshots.latest()
@@ -154,7 +152,7 @@ def _publish(main: TableBranch, forward: Forward) -> Snapshot:
     request = CommitRequest(
         kind="OVERWRITE",
         derive=_derive(main, source, forward, returned=returned),
-        properties={FAST_FORWARDED: forward.name},
+        options={"properties": {FAST_FORWARDED: forward.name}},
     )
     return commit(main, request)
 

@@ -25,7 +25,8 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.table.binary_row import decode_columns
 from lakebed.table.model import STATS_VERSION, TableSchema
-from lakebed.table.predicate import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith, bind
+from lakebed.table.predicate import bind
+from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
 from lakebed.table.types import arrow_schema, arrow_type
 
 Mask = npt.NDArray[np.bool_]
@@ -71,11 +72,9 @@ def may_match(
         schema_of: schemas by id, for files written under older ones.
         stats_columns: columns whose statistics may be used, in addition to partition columns; None: all.
 
-    Raises:
-        InvalidRequest: the predicate names an unknown column, or compares a column with a value of another type.
-        Corruption: a partition or a statistics row is damaged.
-
-    Cost: linear in the entries, vectorised; only columns of the predicate are decoded.
+    Raises `InvalidRequest`: the predicate names an unknown column, or compares a column with a value of another type;
+    `Corruption`: a partition or a statistics row is damaged. Cost: linear in the entries, vectorised; only columns of
+    the predicate are decoded.
     """
     bound = bind(predicate, arrow_schema(schema.fields))
     result = np.ones(entries.num_rows, dtype=np.bool_)

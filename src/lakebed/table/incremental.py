@@ -59,9 +59,8 @@ Positions = npt.NDArray[np.int64]
 def changes(branch: TableBranch, start: int | str | None, newest: int | str | None) -> pa.Table:
     """Rows written by the snapshots after version `start` (None: from the first) up to `newest`; see `read_changes`.
 
-    Raises:
-        NotFound: no such version, or snapshots in between have expired.
-        InvalidRequest: `start` is newer than `newest`.
+    Raises `NotFound`: no such version, or snapshots in between have expired; `InvalidRequest`: `start` is newer than
+    `newest`.
     """
     first = 1 if start is None else resolve(branch, version=start).snapshot.id + 1
     end = resolve(branch, version=newest).snapshot
@@ -239,9 +238,7 @@ def diff_scans(
     """Compare two versions of a table row by row.
 
     Args:
-        store: the table's folder.
         start, end: unfiltered scans with the same columns.
-        layout: of the table.
         keys: columns that identify a row; by default the primary key, in append tables the whole row.
         at_once_bytes_max: by primary key, encoded bytes up to which a bucket's changed files are compared at once:
             fastest. Those of larger buckets are read side by side in key order, in windows.

@@ -59,17 +59,10 @@ class LiveVersions:
         at = int(np.searchsorted(self.ids, snapshot_id))
         return at < len(self.ids) and int(self.ids[at]) == snapshot_id
 
-    def tag_of(self, snapshot_id: int) -> TagEntry | None:
-        """A tag that holds the id."""
-        return next((tag for tag in self.tags if tag.snapshot_id == snapshot_id), None)
-
     def load(self, branch: TableBranch, snapshot_id: int) -> Snapshot:
         """The version of an id, from its snapshot or else from a tag of it.
 
-        Raises:
-            NotFound: it was deleted since the state was read.
-            Corruption: its file is unreadable.
-        Cost: 1 GET.
+        Raises `NotFound`: it was deleted since the state was read; `Corruption`: its file is unreadable. Cost: 1 GET.
         """
         if self.is_live(snapshot_id):
             found = branch.snapshots.find(snapshot_id)
@@ -88,10 +81,9 @@ class LiveVersions:
 def read_live_versions(branch: TableBranch) -> LiveVersions:
     """The state now.
 
-    Raises:
-        Corruption: a tag is unreadable: what it holds is unknown, so nothing may be deleted.
-        Conflict: holders change faster than they can be listed.
-    Cost: 5 LISTs + 1 GET, however many tags there are; 1 GET more for each tag that the tag index does not know yet.
+    Raises `Corruption`: a tag is unreadable: what it holds is unknown, so nothing may be deleted; `Conflict`: holders
+    change faster than they can be listed. Cost: 5 LISTs + 1 GET, however many tags there are; 1 GET more for each tag
+    that the tag index does not know yet.
     """
     before = _listed(branch)
     for _ in range(_COLLECTIONS_MAX):

@@ -146,9 +146,8 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     Returns:
         `ENTRY_SCHEMA`, in file order; `commit_snapshot` is never null: -1 is unknown.
 
-    Raises:
-        Corruption: unreadable, or an entry without a field the format requires.
-        UnsupportedFormat: records of another ``_VERSION``.
+    Raises `Corruption`: unreadable, or an entry without a field the format requires; `UnsupportedFormat`: records of
+    another ``_VERSION``.
     """
     count, found = decode_columns(body, path=path, narrow=_INTEGERS)
     _check_version(count, found, path)

@@ -43,7 +43,6 @@ class ManifestReader:
     """Reads the manifests of one table.
 
     Args:
-        store: the table's root.
         layout: of main or a branch; manifests are in main's folder in both cases.
         cache: of decoded manifests; by default shared by the process.
     """
@@ -64,11 +63,8 @@ class ManifestReader:
     def metas(self, list_name: str, *, size_bytes: int | None = None) -> list[ManifestMeta]:
         """The manifests of a list, in order.
 
-        Raises:
-            NotFound: no such list.
-            Corruption, UnsupportedFormat: see `decode_manifest_list`.
-
-        Cost: 1 GET, none when cached.
+        Raises `NotFound`: no such list; `Corruption`, `UnsupportedFormat`: see `decode_manifest_list`. Cost: 1 GET,
+        none when cached.
         """
         path = self._layout.manifest(list_name)
         key = (self._store.url(path), None)
@@ -82,11 +78,8 @@ class ManifestReader:
     def entries(self, meta: ManifestMeta) -> pa.Table:
         """The entries of one manifest, as `decode_manifest` returns them.
 
-        Raises:
-            NotFound: no such manifest.
-            Corruption: unreadable, or its size or number of entries differs from the list.
-
-        Cost: 1 GET, none when cached.
+        Raises `NotFound`: no such manifest; `Corruption`: unreadable, or its size or number of entries differs from the
+        list. Cost: 1 GET, none when cached.
         """
         path = self._layout.manifest(meta.file_name)
         key = (self._store.url(path), meta.added_snapshot)

@@ -45,11 +45,9 @@ def encode_keys(runs: Sequence[Columns], *, descending: Sequence[bool] = ()) -> 
         descending: for each column whether the order of its values is reversed; nulls come first in both orders.
             Empty: no column is reversed.
 
-    Returns:
-        One array a run. A single integer-like key column costs nothing (the array is the column's memory). Anything
-        else is ranked over all runs together, so codes of different calls are not comparable.
-
-    Raises `UnsupportedFormat`: the type of a key column has no order (arrays, maps, rows).
+    Returns one array a run. A single integer-like key column costs nothing (the array is the column's memory). Anything
+    else is ranked over all runs together, so codes of different calls are not comparable. Raises `UnsupportedFormat`:
+    the type of a key column has no order (arrays, maps, rows).
     """
     if not runs:
         return []

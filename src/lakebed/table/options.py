@@ -507,9 +507,8 @@ def check_writable(values: Mapping[str, str]) -> None:
 
     Unknown options are allowed.
 
-    Raises:
-        InvalidRequest: an unsupported format, changelog producer, deletion vectors, ...
-        UnsupportedFormat: manifests of another format than Avro.
+    Raises `InvalidRequest`: an unsupported format, changelog producer, deletion vectors, ...; `UnsupportedFormat`:
+    manifests of another format than Avro.
     """
     for name, text in values.items():
         option = OPTIONS.get(name)

@@ -42,6 +42,7 @@ from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_bucket_folder, parse_changelog, parse_schema
 from lakebed.table.live_versions import read_live_versions
 from lakebed.table.placement import Placement, check_placement
+from lakebed.table.ragged import one_array
 from lakebed.table.reachability import Unreadable, used_names
 from lakebed.table.recovery import recover
 from lakebed.table.referenced_files import ReferencedFiles
@@ -54,18 +55,9 @@ ORPHAN_AGE_MS: Final = 86_400_000
 
 _TRANSIENT_PINS: Final = (f"{HIDDEN_PREFIX}rollback.", f"{HIDDEN_PREFIX}replace.", f"{HIDDEN_PREFIX}branch.")
 _DATA_PATH: Final = r"(^|/)bucket-(-?[0-9]+|postpone)/[^/]+$"
-_FILES: Final = pa.schema([("url", pa.string()), ("size_bytes", pa.int64()), ("is_old", pa.bool_())])
+FILES: Final = pa.schema([("path", pa.string()), ("size_bytes", pa.int64()), ("is_old", pa.bool_())])
+"""Files in the folders that hold only referenced files; an old one may be deleted when nothing references it."""
 _OTHER_FOLDERS: Final = ("snapshot", "schema", "tag", "branch", "consumer", "changelog", "lakebed", "service")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Files in the folders that hold only referenced files, as columns of the same length."""
-
-    paths: pa.Array
-    size_bytes: pa.Array
-    is_old: pa.Array
-    """Whether the file may be deleted when nothing references it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +82,8 @@ class Search:
     include URLs that no listing covers; see `_lost`."""
 
 
-def list_files(branch: TableBranch, *, older_than_ms: int) -> Found:
-    """Data files, manifests, index files and statistics; also the data files below the table's external roots.
+def list_files(branch: TableBranch, *, older_than_ms: int) -> pa.Table:
+    """`FILES`: data files, manifests, index files and statistics; also the data files below the table's external roots.
 
     Args:
         older_than_ms: files last written before this time (Unix ms, UTC; exclusive) are old.
@@ -100,11 +92,10 @@ def list_files(branch: TableBranch, *, older_than_ms: int) -> Found:
     metas = list(branch.store.list(""))
     inside = found_of(metas, branch.layout, older_than_ms=older_than_ms)
     outside = outside_of(branch, (meta.path for meta in metas), older_than_ms=older_than_ms)
-    columns = zip(*((one.paths, one.size_bytes, one.is_old) for one in (inside, outside)), strict=True)
-    return Found(*map(pa.concat_arrays, columns))
+    return pa.concat_tables([inside, outside])
 
 
-def outside_of(branch: TableBranch, paths: Iterable[str] | None = None, *, older_than_ms: int) -> Found:
+def outside_of(branch: TableBranch, paths: Iterable[str] | None = None, *, older_than_ms: int) -> pa.Table:
     """What is below the external roots of a table, as `list_outside`; empty for a table that never had any.
 
     Args:
@@ -113,19 +104,15 @@ def outside_of(branch: TableBranch, paths: Iterable[str] | None = None, *, older
     """
     schemas = None if paths is None else [path for path in paths if parse_schema(path) is not None]
     if schemas is not None and len(schemas) == 1 and not ExternalPaths.of(branch.schema.options).roots:
-        return _no_files()
+        return FILES.empty_table()
     roots = roots_of(branch.store, schemas)
     if not roots.every or branch.store.is_versioned:
-        return _no_files()
+        return FILES.empty_table()
     return list_outside(branch, roots, older_than_ms=older_than_ms)
 
 
-def _no_files() -> Found:
-    return Found(*(pa.array([], field.type) for field in _FILES))
-
-
-def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> Found:
-    """The files in the folders of buckets below external roots, by their URLs.
+def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> pa.Table:
+    """`FILES` in the folders of buckets below external roots, by their URLs.
 
     A file is old when it was written before the time and has the table's mark: a file without the mark may belong to
     another table or client.
@@ -134,22 +121,21 @@ def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> Fo
     """
     schema = branch.schema
     owner = owner_of(branch.store)
-    tables = [pa.table([[], [], []], schema=_FILES)]
+    tables = [FILES.empty_table()]
     for root in roots.every:
         place = open_elsewhere(branch.store, root)
         for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
             metas = list(place.list(folder))
             columns = ([f"{root}/{meta.path}" for meta in metas], [meta.size_bytes for meta in metas])
             is_old = [meta.modified_ms < older_than_ms for meta in metas]
-            tables.append(pa.table([*columns, is_old], schema=_FILES))
-    listed = pa.concat_tables(tables).combine_chunks()
-    urls, size_bytes, is_old = (pa.concat_arrays(column.chunks) for column in listed.columns)
-    is_ours = np.zeros(len(urls), np.bool_) if owner is None else is_marked(urls, owner)
-    return Found(urls, size_bytes, pc.and_(is_old, pa.array(is_ours)))
+            tables.append(pa.table([*columns, is_old], schema=FILES))
+    listed = pa.concat_tables(tables)
+    is_ours = np.zeros(listed.num_rows, np.bool_) if owner is None else is_marked(one_array(listed["path"]), owner)
+    return listed.set_column(2, "is_old", pc.and_(listed["is_old"], pa.array(is_ours)))
 
 
-def found_of(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> Found:
-    """The objects of a listing that may be orphans or data files.
+def found_of(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> pa.Table:
+    """`FILES`: the objects of a listing that may be orphans or data files.
 
     A data file with a mark is not an orphan here, because another table may have its external root in this table's
     folder; the search below this table's own roots finds its own. The format has no paths that look like URLs.
@@ -159,9 +145,9 @@ def found_of(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int)
         for meta in metas
         if (may_be_orphan(layout, meta) or is_in_bucket(meta.path)) and not is_url(meta.path)
     ]
-    columns = zip(*chosen, strict=True) if chosen else ((), (), ())
-    paths, sizes, old = (pa.array(column, field.type) for column, field in zip(columns, _FILES, strict=True))
-    return Found(paths, sizes, pc.and_not(old, pc.match_substring_regex(paths, MARKED_NAME)))
+    found = pa.table(list(zip(*chosen, strict=True)) or [(), (), ()], schema=FILES)
+    is_marked_here = pc.match_substring_regex(found["path"], MARKED_NAME)
+    return found.set_column(2, "is_old", pc.and_not(found["is_old"], is_marked_here))
 
 
 def is_in_bucket(path: str) -> bool:
@@ -209,25 +195,25 @@ def data_paths(used: Used) -> pa.Array:
     return used.paths.filter(pc.or_(is_data, pc.match_substring_regex(used.paths, URL_PATTERN)))
 
 
-def search_of(found: Found, used: Iterable[Used]) -> Search:
+def search_of(found: pa.Table, used: Iterable[Used]) -> Search:
     """Find the files that nothing uses, and check that the files in use are in their folders.
 
     A file is in use when its **name** is: its folder is not trusted, so that a wrongly computed folder never makes a
     live file an orphan.
 
     Args:
-        found: listed before what is used was computed.
+        found: `FILES`, listed before what is used was computed.
     """
-    old = pa.table({"path": found.paths, "size_bytes": found.size_bytes}).filter(found.is_old)
+    old, listed = found.filter(found["is_old"]).drop_columns(["is_old"]), one_array(found["path"])
     remaining, names = old, names_of(old["path"])
     missing: list[pa.Array] = []
     for part in used:
         is_unused = pc.invert(pc.is_in(names, value_set=names_of(part.paths)))
         remaining, names = remaining.filter(is_unused), names.filter(is_unused)
         data = data_paths(part)
-        unlisted = data.filter(pc.invert(pc.is_in(data, value_set=found.paths)))
+        unlisted = data.filter(pc.invert(pc.is_in(data, value_set=listed)))
         if len(unlisted):
-            present = names_of(data.filter(pc.is_in(data, value_set=found.paths)))
+            present = names_of(data.filter(pc.is_in(data, value_set=listed)))
             missing.append(unlisted.filter(pc.invert(pc.is_in(names_of(unlisted), value_set=present))))
     lost = pc.unique(pa.concat_arrays([pa.array([], pa.string()), *missing]))
     return Search(remaining, old.num_rows - remaining.num_rows, lost)
@@ -311,10 +297,8 @@ def remove_orphan_files(
         progress: called after each batch of deletions.
         find: how orphans are found; an engine with many workers passes its own.
 
-    Returns:
-        The report; when anything was unreadable, nothing was deleted and a warning names it.
-
-    Raises `Corruption`: ``live_files_missing``: a live data file is not in its folder; nothing was deleted.
+    Returns the report; when anything was unreadable, nothing was deleted and a warning names it. Raises `Corruption`:
+    ``live_files_missing``: a live data file is not in its folder; nothing was deleted.
     """
     branch.refresh()
     check_placement(branch.schema)

@@ -1,10 +1,9 @@
 """Predicates on rows: checked against columns, translated to Arrow.
 
 Owns: `bind`, which checks a predicate against columns, and its translation to Arrow. The tree is in
-`predicate_tree.py`, the text parser in `predicate_text.py`, the values in `literal.py`; this module re-exports their
-public names. `file_stats.py` decides by statistics which files cannot match. Invariants: `bind` checks column names;
-every user of a predicate calls it first, and calling it again changes nothing. A filter of many terms is never handed
-to Arrow as one expression (`mask_of`).
+`predicate_tree.py`, the text parser in `predicate_text.py`, the values in `literal.py`. `file_stats.py` decides by
+statistics which files cannot match. Invariants: every user of a predicate calls `bind` first, and calling it again
+changes nothing. A filter of many terms is never handed to Arrow as one expression (`mask_of`).
 """
 
 from __future__ import annotations
@@ -19,50 +18,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.literal import bound_comparison, bound_list
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.predicate_tree import (
-    And,
-    Column,
-    Compare,
-    In,
-    IsNull,
-    Known,
-    Not,
-    OneOf,
-    Or,
-    Predicate,
-    StartsWith,
-    all_of,
-    column,
-    columns_of,
-    conjuncts,
-    required_values,
-)
-
-__all__ = [
-    "And",
-    "Column",
-    "Compare",
-    "In",
-    "IsNull",
-    "Known",
-    "Not",
-    "OneOf",
-    "Or",
-    "Predicate",
-    "StartsWith",
-    "all_of",
-    "balanced",
-    "bind",
-    "column",
-    "columns_of",
-    "conjuncts",
-    "is_small",
-    "mask_of",
-    "parse_predicate",
-    "required_values",
-    "to_arrow",
-]
+from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
 
 T = TypeVar("T")
 EXPRESSION_TERMS_MAX: Final = 200

@@ -37,7 +37,8 @@ from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.merge import Codes, encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
-from lakebed.table.predicate import Predicate, columns_of, is_small, mask_of, to_arrow
+from lakebed.table.predicate import is_small, mask_of, to_arrow
+from lakebed.table.predicate_tree import Predicate, columns_of
 from lakebed.table.scan_pruning import only_on
 from lakebed.table.sequence import SequenceOrder, sequence_codes
 from lakebed.table.splits import sorted_runs
@@ -104,19 +105,13 @@ def read_split(
     """Stream the rows of one split.
 
     Args:
-        store: the table's folder.
-        split: of `plan_splits`.
-        plan: what to read.
         batch_rows: rows a batch at most.
 
     Yields:
         Batches with `plan.columns`; merged splits in key order.
 
-    Raises:
-        NotFound: a file is gone because its version expired.
-        Corruption: a file is not readable, or differs from its manifest entry.
-
-    Cost: 1 GET a small file; of large ones 1 or 2 for the footer and then 1 or more a row group.
+    Raises `NotFound`: a file is gone because its version expired; `Corruption`: a file is not readable, or differs from
+    its manifest entry. Cost: 1 GET a small file; of large ones 1 or 2 for the footer and then 1 or more a row group.
     """
     tables = _merged(store, split, plan) if split.needs_merge else _plain_stream(store, split, plan, batch_rows)
     for table in tables:
@@ -190,7 +185,6 @@ def open_in_folders(
     """Open a data file where it is: outside the table, or in one of its bucket's folders.
 
     Args:
-        store: the table's folder.
         folders: of the bucket, the one for new files first.
 
     Raises `NotFound`: no folder has it; the message has its path in the first.
@@ -433,7 +427,6 @@ def merged_windows(
     row below it. The run may have more rows of that key itself, if its writer did not deduplicate.
 
     Args:
-        store: the table's folder.
         split: files in merge order.
         plan: schemas and the window's size; its columns and predicate are ignored.
         fields: columns to decode; must contain the keys and what the merge engine needs (`MergeEngine.columns`, and

@@ -105,9 +105,8 @@ def paths_of(
         own_outside: which entries with an external path are the table's own files (`external.OwnFiles`); called only
             when there is such an entry. None: none of them.
 
-    Returns:
-        Columns ``kind``, ``path``, ``size_bytes``, ``born``, ``row`` (position in `entries`). The path of an external
-        file is its URL. External files that do not belong to the table are left out: lakebed must not delete them.
+    Returns columns ``kind``, ``path``, ``size_bytes``, ``born``, ``row`` (position in `entries`). The path of an
+    external file is its URL. External files that do not belong to the table are left out: lakebed must not delete them.
     """
     rows = pa.array(np.arange(entries.num_rows, dtype=np.int64))
     narrow = entries.select(["kind", "partition", "bucket", "file_name", "file_size", "commit_snapshot", "extra_files"])
@@ -276,7 +275,6 @@ def plan_expiry(
 
     Args:
         ids: live snapshot ids, ascending, gaps allowed.
-        retention: the rule.
         time_ms_of: commit time of a snapshot; called only for snapshots about to expire and for the first that stays.
         held_from: no snapshot from this id on may expire (a consumer reads it next); None: no limit.
     """

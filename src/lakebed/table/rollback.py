@@ -60,8 +60,7 @@ def roll_back(
         keeps_history: only commit it; otherwise later snapshots, tags, and the files only they needed go too.
         dry_run: check only that it is possible.
 
-    Returns:
-        The new snapshot; the target itself when it is the newest already, or with `dry_run`.
+    Returns the new snapshot; the target itself when it is the newest already, or with `dry_run`.
 
     Raises:
         NotFound: no such version.
@@ -96,8 +95,7 @@ def _roll_back(
     request = CommitRequest(
         kind="OVERWRITE",
         derive=_derive(branch, target),
-        commit_user=intent.commit_user,
-        properties={ROLLED_BACK_TO: str(target.id)},
+        options={"commit_user": intent.commit_user, "properties": {ROLLED_BACK_TO: str(target.id)}},
     )
     try:
         committed = commit(branch, request)

@@ -28,17 +28,10 @@ from lakebed.table.discard import discard, discard_changes
 from lakebed.table.dynamic_bucket import is_dynamic
 from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
-from lakebed.table.model import (
-    BATCH_COMMIT_IDENTIFIER,
-    BucketChange,
-    CommitKind,
-    Rows,
-    Snapshot,
-    Split,
-    TableSchema,
-)
+from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split, TableSchema
 from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
-from lakebed.table.predicate import Predicate, parse_predicate
+from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan, filter_rows, read_split
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.sequence import delete_columns
@@ -92,12 +85,7 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
 def write(branch: TableBranch, rows: Rows, *, deletes: str | None, options: CommitOptions) -> Snapshot:
     """Append to an append table, upsert into a primary-key table; see `Table.write`."""
     refuse_unknown_keywords(options, CommitOptions)
-    found = _as_arrow(branch, rows)
-
-    def add(writer: TableWriter) -> None:
-        writer.write(found, deletes=deletes)
-
-    return _written(branch, add, may_repeat=not isinstance(found, pa.RecordBatchReader), options=options)
+    return _written(branch, rows, lambda writer, found: writer.write(found, deletes=deletes), options=options)
 
 
 def _as_arrow(branch: TableBranch, rows: Rows) -> Rows:
@@ -106,14 +94,15 @@ def _as_arrow(branch: TableBranch, rows: Rows) -> Rows:
 
 
 def _written(
-    branch: TableBranch, add: Callable[[TableWriter], None], *, may_repeat: bool, options: CommitOptions
+    branch: TableBranch, rows: Rows, add: Callable[[TableWriter, Rows], None], *, options: CommitOptions
 ) -> Snapshot:
     """Write and commit rows, and once more when another writer placed some of the new keys elsewhere."""
-    tries_left = TRIES_MAX if may_repeat else 1
+    found = _as_arrow(branch, rows)
+    tries_left = 1 if isinstance(found, pa.RecordBatchReader) else TRIES_MAX
     while True:
         tries_left -= 1
         writer = new_writer(branch)
-        add(writer)
+        add(writer, found)
         try:
             return _committed(branch, writer.finish(), options=options)
         except Conflict as lost:
@@ -155,12 +144,7 @@ def _delete_keys(branch: TableBranch, keys: Rows, *, options: CommitOptions) -> 
 
     With the option ``sequence.field`` the keys bring its columns too: a row that is newer by them stays.
     """
-    found = _as_arrow(branch, keys)
-
-    def add(writer: TableWriter) -> None:
-        writer.delete(found)
-
-    return _written(branch, add, may_repeat=not isinstance(found, pa.RecordBatchReader), options=options)
+    return _written(branch, keys, TableWriter.delete, options=options)
 
 
 def _delete_where(branch: TableBranch, where: Predicate | str, *, options: CommitOptions) -> Snapshot | None:
@@ -242,20 +226,7 @@ def commit_changes(
     if overwrite is not None:
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
-    identifier = options.get("commit_identifier")
-    return commit(
-        branch,
-        CommitRequest(
-            kind=kind,
-            changes=changes,
-            derive=derive,
-            commit_user=options.get("commit_user"),
-            commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
-            properties=options.get("properties") or {},
-            watermark=options.get("watermark"),
-            basis=basis,
-        ),
-    )
+    return commit(branch, CommitRequest(kind=kind, changes=changes, derive=derive, options=options, basis=basis))
 
 
 def _committed(
@@ -321,7 +292,6 @@ def without_rows(
     """Rewrite a file without the rows that match; None when none does.
 
     Args:
-        store: the table's folder.
         rewrite, plan: of `rewrites_of`.
         where: rows for which it is true are deleted.
         environment: gives the new file's name and time.

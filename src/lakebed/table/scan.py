@@ -31,13 +31,10 @@ from lakebed.table.file_stats import may_match
 from lakebed.table.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.model import Snapshot, Split, TableSchema
-from lakebed.table.options import (
-    READ_BATCH_SIZE,
-    SOURCE_SPLIT_OPEN_FILE_COST,
-    SOURCE_SPLIT_TARGET_SIZE,
-    TableOptions,
-)
-from lakebed.table.predicate import Predicate, bind, parse_predicate
+from lakebed.table.options import READ_BATCH_SIZE, SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
+from lakebed.table.predicate import bind
+from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan, read_split, read_split_table
 from lakebed.table.scan_pruning import prune_files, prune_manifests
 from lakebed.table.schema import require_column, unknown_column

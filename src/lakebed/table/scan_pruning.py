@@ -22,7 +22,7 @@ from lakebed.table.file_stats import may_match
 from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.model import ManifestMeta, TableSchema
 from lakebed.table.options import BUCKET, BUCKET_FUNCTION, TableOptions
-from lakebed.table.predicate import Predicate, all_of, columns_of, conjuncts, required_values
+from lakebed.table.predicate_tree import Predicate, all_of, columns_of, conjuncts, required_values
 from lakebed.table.schema import bucket_function, bucket_keys, require_column
 from lakebed.table.types import arrow_type
 

@@ -499,7 +499,6 @@ class SchemaLog:
     """The schema objects of one table or branch.
 
     Args:
-        store: the table's root.
         layout: of main or the branch.
         newest: the newest schema, when it is known.
     """

@@ -73,7 +73,6 @@ def sequence_codes(runs: Sequence[tuple[Columns, Numbers]], *, order: SequenceOr
 
     Args:
         runs: for each run the columns of `order` and the sequence numbers of its rows.
-        order: of the table.
 
     Raises `UnsupportedFormat`: a column has a type that has no order. Cost: one pass over integers and times; a sort of
     the distinct values of anything else.

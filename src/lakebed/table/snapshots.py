@@ -37,9 +37,7 @@ class SnapshotLog:
     """The snapshots of main or of a branch. Thread-safe; keeps no snapshot in memory.
 
     Args:
-        store: the table's folder.
         layout: main's layout or a branch's.
-        environment: clock, randomness and concurrency.
     """
 
     def __init__(self, store: ObjectStore, *, layout: Layout, environment: Environment) -> None:

@@ -48,7 +48,6 @@ def plan_splits(
     Args:
         entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
         schema: names and types of partition columns and keys.
-        layout: of the table.
         target_bytes: files are packed together up to this size; a merge is never cut.
         open_cost_bytes: least weight of a file.
         may_match: one element an entry; files that need no merge are dropped where it is False. None keeps all.

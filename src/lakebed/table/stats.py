@@ -138,9 +138,8 @@ def merge_stats(parts: Sequence[Stats], row_counts: Sequence[int], fields: Seque
         row_counts: the rows in each set, in the same order.
         fields: the columns, in the order of the statistics.
 
-    Returns:
-        A bound is null when it is null in a set that has values of the column. Null counts are summed; unknown ones
-        make the sum unknown.
+    A bound of the result is null when it is null in a set that has values of the column. Null counts are summed;
+    unknown ones make the sum unknown.
     """
     if len(parts) == 1 or not fields:
         return parts[0]

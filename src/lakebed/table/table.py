@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lakebed.table.expire import ExpireRules
     from lakebed.table.incremental import TableDiff
     from lakebed.table.overwrite import Overwrite
-    from lakebed.table.predicate import Predicate
+    from lakebed.table.predicate_tree import Predicate
     from lakebed.table.scan import ReadOptions, Scan
     from lakebed.table.write import TableWriter
 

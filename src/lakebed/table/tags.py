@@ -110,10 +110,8 @@ class Tags:
     """The tags of one branch. Thread-safe.
 
     Args:
-        store: the table's folder.
         layout: of the branch.
         snapshots: of the branch.
-        environment: clock, randomness and concurrency.
         default_retained_ms: ``tag.default-time-retained``, called at each create; None: kept until deleted.
     """
 

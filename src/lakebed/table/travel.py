@@ -127,9 +127,7 @@ class SourceOptions(TypedDict, total=False):
 def source(branch: TableBranch, options: SourceOptions) -> Source:
     """The file to create a tag or a branch from.
 
-    Raises:
-        InvalidRequest: more than one given.
-        NotFound: it does not exist.
+    Raises `InvalidRequest`: more than one given; `NotFound`: it does not exist.
     """
     refuse_unknown_keywords(options, SourceOptions)
     snapshot_id, tag, timestamp = options.get("snapshot_id"), options.get("tag"), options.get("timestamp_ms")

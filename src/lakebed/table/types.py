@@ -382,13 +382,13 @@ def arrow_schema(fields: Sequence[DataField]) -> pa.Schema:
     return pa.schema([arrow_field(field) for field in fields])
 
 
-def fields_of_arrow(schema: pa.Schema, *, first_id: int = 0) -> tuple[DataField, ...]:
-    """Columns of an Arrow schema with fresh ids from `first_id`, nested ids after all top-level ones."""
+def fields_of_arrow(schema: pa.Schema) -> tuple[DataField, ...]:
+    """Columns of an Arrow schema with ids from 0 on, nested ids after all top-level ones."""
     columns = [
-        DataField(first_id + index, field.name, type_of_arrow(field.type), nullable=field.nullable)
+        DataField(index, field.name, type_of_arrow(field.type), nullable=field.nullable)
         for index, field in enumerate(schema)
     ]
-    next_id = first_id + len(columns)
+    next_id = len(columns)
     numbered = []
     for column in columns:
         parsed, next_id = with_field_ids(parse_type(column.type), next_id)

@@ -115,9 +115,7 @@ def encode_deletion(deletion: Deletion) -> bytes:
 def decode_deletion(body: Any, *, path: str) -> Deletion:
     """The deletion a file holds.
 
-    Raises:
-        Corruption: not what was written.
-        UnsupportedFormat: written by a newer lakebed.
+    Raises `Corruption`: not what was written; `UnsupportedFormat`: written by a newer lakebed.
     """
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)

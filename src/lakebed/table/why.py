@@ -43,10 +43,8 @@ def why(branch: TableBranch, path: str) -> Explanation:
     Args:
         path: relative to the table's folder, or the URL of a data file outside of it.
 
-    Raises:
-        NotFound: the object does not exist, and nothing references it.
-        Corruption: something that might need it is unreadable.
-    Cost: a few listings; for a data file the manifests of every version, else their lists.
+    Raises `NotFound`: the object does not exist, and nothing references it; `Corruption`: something that might need it
+    is unreadable. Cost: a few listings; for a data file the manifests of every version, else their lists.
     """
     branch.refresh()
     branches = every_branch(branch)

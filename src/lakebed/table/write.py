@@ -31,13 +31,7 @@ from lakebed.runtime import Environment
 from lakebed.table.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.bucket import bucket_of, key_hashes
 from lakebed.table.conform import boolean_mask, conform, conform_keys
-from lakebed.table.data_file import (
-    DELETE_KIND,
-    INSERT_KIND,
-    KIND_COLUMN,
-    SEQUENCE_COLUMN,
-    RollingWriter,
-)
+from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
 from lakebed.table.discard import discard
 from lakebed.table.dynamic_bucket import BucketAssigner, DynamicBuckets, HashIndex, IndexEntry
 from lakebed.table.engines.registry import engine_name, engine_of
@@ -115,9 +109,7 @@ class TableWriter:
     """Collects rows and writes them as level-0 files. Not thread-safe; encodes buckets in parallel itself.
 
     Args:
-        store: the table's folder.
         schema: the newest; rows are conformed to it.
-        settings: see `WriteSettings`.
         environment: clock (creation times), randomness (file names), runtime (workers).
         index: loads the state of the base snapshot; called at most once, only if numbers are needed.
         hash_index: reads the index files of dynamic buckets and caches them; None: a new one.
@@ -162,9 +154,8 @@ class TableWriter:
             rows: Arrow data with the table's column names; a reader is consumed batch by batch.
             deletes: name of a boolean column: true deletes the row's key. It is stored only when the table has it.
 
-        Raises:
-            InvalidRequest: the rows do not fit the table (see `conform`), or `deletes` on an append table.
-            Closed: the writer is finished, abandoned or failed before.
+        Raises `InvalidRequest`: the rows do not fit the table (see `conform`), or `deletes` on an append table;
+        `Closed`: the writer is finished, abandoned or failed before.
         """
         with self._abandoned_on_error():
             for part in _parts(rows):

@@ -115,10 +115,8 @@ class ActorLoop:
     def run(self, *, steps_max: int = 200_000, raise_errors: bool = True) -> None:
         """Run until every actor is done.
 
-        Raises:
-            Deadlock: the remaining actors wait for each other.
-            StepsExceeded: more than `steps_max` switches.
-            BaseException: the first error of an actor (but `Crashed`), unless `raise_errors` is False.
+        Raises `Deadlock`: the remaining actors wait for each other; `StepsExceeded`: more than `steps_max` switches;
+        `BaseException`: the first error of an actor (but `Crashed`), unless `raise_errors` is False.
         """
         last_step = self.step_count + steps_max
         while self.step_once():
@@ -197,9 +195,7 @@ class ActorLoop:
     def wait_until(self, ready: Callable[[], bool] | None, *, label: str, timeout_s: float | None = None) -> bool:
         """Give way until `ready()` or until time has passed; returns whether it is ready.
 
-        Raises:
-            Crashed: this actor is gone.
-            Deadlock: outside of actors, where nothing could make it ready.
+        Raises `Crashed`: this actor is gone; `Deadlock`: outside of actors, where nothing could make it ready.
         """
         actor = self._current
         if actor is None:

@@ -14,7 +14,7 @@ import pytest
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
-from lakebed.table.predicate import column
+from lakebed.table.predicate_tree import column
 from lakebed.table.read import read_split, read_split_table
 from lakebed.table.table import Table
 

@@ -20,7 +20,7 @@ from lakebed.objects.path import parse_url
 from lakebed.repo.names import parse_reference
 from lakebed.spark.pipeline.parse import parse
 from lakebed.table.options import check_options
-from lakebed.table.predicate import parse_predicate
+from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.travel import parse_time_ms
 from lakebed.table.types import arrow_type, type_of_arrow
 from lakebed.texts import LONG_MAX, shown, whole_number

@@ -10,15 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.predicate import (
-    bind,
-    column,
-    columns_of,
-    conjuncts,
-    parse_predicate,
-    required_values,
-    to_arrow,
-)
+from lakebed.table.predicate import bind, to_arrow
+from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_tree import column, columns_of, conjuncts, required_values
 
 ROWS = pa.table(
     {

@@ -13,7 +13,8 @@ from lakebed.objects.port import ObjectStore
 from lakebed.table.binary_row import EMPTY_ROW, encode_row
 from lakebed.table.data_file import open_data_file
 from lakebed.table.model import DataFile, Split, Stats
-from lakebed.table.predicate import bind, column, to_arrow
+from lakebed.table.predicate import bind, to_arrow
+from lakebed.table.predicate_tree import column
 from lakebed.table.read import ReadPlan, filter_rows, read_split, read_split_table
 from lakebed.table.schema import new_schema
 

@@ -15,7 +15,8 @@ from lakebed.table.bucket import bucket_of
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Split, Stats, TableSchema
-from lakebed.table.predicate import Predicate, bind, column
+from lakebed.table.predicate import bind
+from lakebed.table.predicate_tree import Predicate, column
 from lakebed.table.scan import check_readable
 from lakebed.table.scan_pruning import only_on, prune_buckets, prune_manifests
 from lakebed.table.schema import new_schema

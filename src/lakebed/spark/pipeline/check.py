@@ -131,7 +131,6 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
     """Check that Spark's parser accepts every expression and query, and that the tables and views they read exist.
 
     Args:
-        plan: the plan.
         tables: the tables of the lake, as a query names them.
 
     Returns:

@@ -93,7 +93,6 @@ def commit_identity(
     """Return the identity that the commit of an increment must have.
 
     Args:
-        store: the lake's root.
         content: of the increment; None: unknown, so it counts as a new one.
         ledger_of: the ledger of a run, by its id.
 

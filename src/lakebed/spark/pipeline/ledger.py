@@ -111,7 +111,6 @@ class Ledger:
     """The ledger of one run.
 
     Args:
-        store: the lake's root.
         run_id: letters, digits, ``.``, ``_`` and ``-``, at most 128.
         environment: clock and pools.
     """

@@ -14,14 +14,7 @@ from statistics import median
 from typing import Any
 
 from lakebed.spark.pipeline.model import StepRecord
-from lakebed.spark.pipeline.page_parts import (
-    are,
-    bytes_text,
-    card,
-    grid,
-    time_text,
-    utc_text,
-)
+from lakebed.spark.pipeline.page_parts import are, bytes_text, card, grid, time_text, utc_text
 from lakebed.spark.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
 from lakebed.spark.pipeline.report_model import Check, ReportFacts, RunFacts, Stop, TagFacts
 from lakebed.texts import counted
@@ -157,19 +150,16 @@ def _tiles(facts: ReportFacts) -> str:
     versions = [version for table in facts.tables for version in table.versions]
     tags = [tag for table in facts.tables for tag in table.tags]
     merges = [version for version in versions if version.verb == "merge" and not version.rolled_back]
-    tiles = []
+    tiles: list[tuple[str, str, str]] = []
+
+    def add(count: int, noun: str, verb: str, more: str) -> None:
+        number, _, words = counted(count, noun).partition(" ")
+        tiles.append((number, f"{words} {verb}".rstrip(), more))
+
     if merges:
-        tiles.append(
-            (
-                f"{len(merges):,}",
-                "increment merged" if len(merges) == 1 else "increments merged",
-                counted(sum(version.rows for version in merges), "row"),
-            )
-        )
-    rows = sum(table.rows for table in facts.tables)
-    tiles.append((f"{rows:,}", "row now" if rows == 1 else "rows now", f"in {counted(len(facts.tables), 'table')}"))
-    alive = sum(version.alive for version in versions)
-    tiles.append((f"{alive:,}", "snapshot kept" if alive == 1 else "snapshots kept", f"of {len(versions):,} committed"))
+        add(len(merges), "increment", "merged", counted(sum(version.rows for version in merges), "row"))
+    add(sum(table.rows for table in facts.tables), "row", "now", f"in {counted(len(facts.tables), 'table')}")
+    add(sum(version.alive for version in versions), "snapshot", "kept", f"of {len(versions):,} committed")
     if tags:
         tiles.append(_tag_tile(tags))
     given_back = [(sum(map(_freed_bytes, table.expiries)), table.expiries) for table in facts.tables]
@@ -177,13 +167,8 @@ def _tiles(facts: ReportFacts) -> str:
     if freed:
         # Each byte once: freed, or left after the last expiry.
         held_ever = sum(size + int(expiries[-1]["disk_bytes_after"]) for size, expiries in given_back if expiries)
-        tiles.append(
-            (
-                f"{_percent(freed / held_ever)}",
-                "of the space given back",
-                f"{bytes_text(freed)} of {bytes_text(held_ever)}",
-            )
-        )
+        given = f"{bytes_text(freed)} of {bytes_text(held_ever)}"
+        tiles.append((_percent(freed / held_ever), "of the space given back", given))
     bad_loads = {(run.status.run_id, stop.step) for run in facts.runs for stop in run.stops if stop.bad_load}
     if bad_loads:
         repaired = {
@@ -192,31 +177,20 @@ def _tiles(facts: ReportFacts) -> str:
             for stop in run.stops
             if stop.bad_load and stop.repaired_ms is not None
         }
-        tiles.append(
-            (
-                f"{len(bad_loads):,}",
-                "bad load stopped" if len(bad_loads) == 1 else "bad loads stopped",
-                f"{len(repaired):,} repaired later" if repaired else "not repaired by its run",
-            )
-        )
+        later = f"{len(repaired):,} repaired later" if repaired else "not repaired by its run"
+        add(len(bad_loads), "bad load", "stopped", later)
     repeated = {
         (run.status.run_id, stop.step) for run in facts.runs for stop in run.stops if stop.is_repeated_increment
     }
     if repeated:
-        what = "repeated increment refused" if len(repeated) == 1 else "repeated increments refused"
-        tiles.append((f"{len(repeated):,}", what, "merged already: see the runs"))
+        add(len(repeated), "repeated increment", "refused", "merged already: see the runs")
     dropped = [_dropped(run) for run in facts.runs]
     if any(dropped):
-        tiles.append(
-            (
-                f"{sum(sum(one.values()) for one in dropped):,}",
-                "bad row dropped" if sum(sum(one.values()) for one in dropped) == 1 else "bad rows dropped",
-                f"by {counted(sum(map(len, dropped)), 'step')}: see the runs",
-            )
-        )
+        rows = sum(sum(one.values()) for one in dropped)
+        add(rows, "bad row", "dropped", f"by {counted(sum(map(len, dropped)), 'step')}: see the runs")
     others = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
     if others:
-        tiles.append((f"{others:,}", "other stop" if others == 1 else "other stops", "by an error: see the runs"))
+        add(others, "other stop", "", "by an error: see the runs")
     cells = "".join(
         f'<div class="tile"><dd{_size_class(number)}>{escape(number)}</dd>'
         f"<dt>{escape(what)}</dt><p>{escape(more)}</p></div>"

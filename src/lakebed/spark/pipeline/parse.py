@@ -59,9 +59,7 @@ class Document:
 def load(path: str | Path) -> Document:
     """Read a pipeline file.
 
-    Raises:
-        NotFound: no such file.
-        InvalidRequest: anything wrong in it, with file and line.
+    Raises `NotFound`: no such file; `InvalidRequest`: anything wrong in it, with file and line.
     """
     source = Path(path)
     try:

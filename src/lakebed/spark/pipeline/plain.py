@@ -67,9 +67,8 @@ def read_plain_csv(paths: Sequence[str], *, schema: Mapping[str, str], options: 
         schema: columns with Spark SQL types, in the files' order.
         options: of Spark's reader.
 
-    Returns:
-        One column a schema entry, in order, in the Arrow types of `lakebed.spark.types.arrow_schema_of`; rows in the
-        order of files and lines.
+    Returns one column a schema entry, in order, in the Arrow types of `lakebed.spark.types.arrow_schema_of`; rows in
+    the order of files and lines.
     """
     chosen = {**_OPTIONS, **{name.lower(): text for name, text in options.items()}}
     separator = chosen["sep"] if "sep" in map(str.lower, options) else chosen["delimiter"]

@@ -44,16 +44,12 @@ def write_report(
     """Collect what the runs of a lake did, and write the page.
 
     Args:
-        lake_url: of the lake.
         path: the HTML file; the JSON file gets the same name with the ending ``.json``.
         branch: ``repository/branch``: the runs in that branch.
         storage_options: settings of the lake's store.
-        environment: clock, randomness and concurrency.
         **options: see `ReportOptions`.
 
-    Raises:
-        NotFound: no lake there, or no such run.
-        InvalidRequest: the file cannot be written.
+    Raises `NotFound`: no lake there, or no such run; `InvalidRequest`: the file cannot be written.
     """
     environment = environment or Environment()
     with open_workspace(

@@ -177,7 +177,6 @@ def status(
     """Return the state of the runs of a lake, newest first.
 
     Args:
-        lake_url: of the lake.
         branch: ``repository/branch``: the runs in that branch.
         run_id: only this run; its steps are read too, for `RunStatus.rows_dropped`.
 

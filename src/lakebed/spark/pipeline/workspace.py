@@ -66,7 +66,6 @@ def open_workspace(
         branch: ``repository/branch``; None: the lake itself.
         create: create the lake, or the branch, when it is missing.
         storage_options: for the lake's store.
-        environment: clock, randomness and concurrency.
 
     Raises:
         NotFound: no such lake or branch, and not `create`; no such repository.
