@@ -1,0 +1,89 @@
+"""Appends that travel together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lakebed.errors import Conflict, Unavailable
+from lakebed.fleet.log.append_batches import AppendBatches, Waiting
+from lakebed.fleet.log.bodies import AppendItem
+from lakebed.runtime import Environment
+from worlds.waiting import wait_until
+
+
+def item(number: int, *, size: int = 1) -> AppendItem:
+    """An append that is known by the LSN it expects."""
+    return AppendItem("tenant/main", bytes(size), number)
+
+
+def test_appends_that_wait_travel_together() -> None:
+    """While requests are under way, all that comes waits, and is sent at once; each append gets its own result."""
+    sent: list[list[int]] = []
+    may_go = threading.Event()
+    is_full = threading.Semaphore(0)
+
+    def send(waiting: Sequence[Waiting]) -> None:
+        sent.append([one.item.expected or 0 for one in waiting])
+        is_full.release()
+        may_go.wait(60)
+        for one in waiting:
+            if one.item.expected == 13:
+                one.error = Conflict("no")
+            else:
+                one.lsn = 100 + (one.item.expected or 0)
+
+    batches = AppendBatches(send, environment=Environment())
+
+    def append(number: int) -> int:
+        try:
+            return batches.append(item(number))
+        except Conflict:
+            return -1
+
+    with ThreadPoolExecutor(32) as pool:
+        first = [pool.submit(append, number) for number in range(2)]
+        for _ in first:
+            is_full.acquire()
+        rest = [pool.submit(append, number) for number in range(2, 32)]
+        wait_until(lambda: batches.waiting_count == 30)
+        may_go.set()
+        found = [one.result(60) for one in (*first, *rest)]
+    assert found == [-1 if number == 13 else 100 + number for number in range(32)]
+    assert [len(one) for one in sent] == [1, 1, 30]
+
+
+def test_large_appends_do_not_travel_together() -> None:
+    """A request has a largest size, and what does not fit is sent with the next one, by a thread that waits for it."""
+    sent: list[int] = []
+
+    def send(waiting: Sequence[Waiting]) -> None:
+        sent.append(len(waiting))
+        for one in waiting:
+            one.lsn = 1
+
+    batches = AppendBatches(send, environment=Environment())
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda number: batches.append(item(number, size=9 << 20)), range(16)))
+    assert found == [1] * 16
+    assert set(sent) == {1}
+
+
+def test_a_request_that_fails_is_the_error_of_those_without_a_result() -> None:
+    """What has its result keeps it; the others get the error of the request, and later appends are sent."""
+    fails = [True]
+
+    def send(waiting: Sequence[Waiting]) -> None:
+        if fails:
+            fails.clear()
+            raise Unavailable("no answer")
+        for one in waiting:
+            one.lsn = 7
+
+    batches = AppendBatches(send, environment=Environment())
+    with pytest.raises(Unavailable):
+        batches.append(item(1))
+    assert batches.append(item(2)) == 7
