@@ -447,14 +447,20 @@ class Node(NodePort):
     def checkpoint(self, tenant: str) -> int:
         attached = self._attached(tenant)
         self._wake(attached)
+        attached.settle()
         targets = {id: timeline.last_lsn for id, timeline in attached.timelines.items()}
+        transaction = attached.transaction
+        if transaction is None:
+            raise not_attached(tenant)
+        txn = transaction.txn if transaction.is_changed else 0
 
         def is_done() -> bool:
+            for timeline in list(attached.timelines.values()):
+                if timeline.last_lsn < targets.get(timeline.id, 0):  # it was attached anew meanwhile
+                    attached.ingest_timeline(timeline)
             committed = {one.id: one.lsn for one in attached.base.timelines}
-            return all(committed.get(id, lsn) >= lsn for id, lsn in targets.items())
+            return attached.base.txn >= txn and all(committed.get(id, lsn) >= lsn for id, lsn in targets.items())
 
-        if attached.transaction is None:
-            raise not_attached(tenant)
         self._until_committed(attached, is_done, flush=True)
         return attached.base.txn
 
@@ -525,7 +531,7 @@ class Node(NodePort):
         """A tenant that can be read. Raises `Unavailable` (``not_attached``)."""
         self._check_open()
         attached = self._tenants.get(tenant)
-        if attached is None or attached.state is TenantState.DETACHED:
+        if attached is None or attached.location.mode is None:
             raise not_attached(tenant)
         if attached.state is TenantState.ATTACHING:
             attached.settle()

@@ -162,7 +162,7 @@ class Timeline:
             tree, mark = old._tree, self._index.mark
             if tree is None or old.last_lsn <= self.last_lsn or old.problem is not None:
                 return
-            if not mark.checksum or old._marks.get(mark.lsn) != mark.checksum:
+            if old._marks.get(mark.lsn) != mark.checksum:
                 return
             view = tree.view()
             rows = [memtable for memtable in reversed(view.memtables) if not memtable.is_empty]

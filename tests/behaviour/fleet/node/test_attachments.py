@@ -1,0 +1,361 @@
+"""Modes of attachments, limits, logs that were rewritten, and changes of the set of timelines."""
+
+from __future__ import annotations
+
+from dataclasses import replace as copy_of
+
+import pytest
+from msgspec.structs import replace
+
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, Unavailable
+from lakebed.fleet import machine
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.log.key_value_log import KeyValueLog
+from lakebed.fleet.log.port import rows_of
+from lakebed.fleet.model import MAIN, AttachmentMode, Policy
+from lakebed.fleet.ports import Heartbeat, HeartbeatReply, Location, TimelineChange
+from lakebed.ids import new_uuid
+from lakebed.key_value.memory import MemoryKeyValue
+from worlds.fleet_node import SMALL, TENANT, Fleet
+
+
+def test_a_reader_follows_commits_and_the_log() -> None:
+    """READER: it shows what is in the log, follows newer manifests, and never writes."""
+    fleet = Fleet()
+    a, reader = fleet.node("a"), fleet.node("r", attach=False)
+    record = fleet.ledger.node("r")
+    assert record is not None
+    fleet.append(rows=20)
+    a.ingest_once(TENANT)
+    a.commit_once(TENANT)
+    reader.put_location(
+        fleet.ledger.change(TENANT, lambda tenant: machine.attach_reader(tenant, record, now_ms=fleet.clock.now_ms()))
+    )
+    fleet.check(reader)
+    with fleet.storage.count() as counts:
+        for _ in range(3):
+            fleet.append(rows=20)
+            a.ingest_once(TENANT)
+            a.commit_once(TENANT)
+        puts = counts.put
+        fleet.check(reader)
+        one = next(one for one in fleet.record.attachments if one.node == "r")
+        location = Location(
+            TENANT, one.generation, one.mode, base=fleet.record.committed, manifest=fleet.record.manifest
+        )
+        reader.put_location(location)
+        fleet.work("r")
+        fleet.check(reader)
+        assert not reader.flush_once(TENANT)
+        assert not reader.commit_once(TENANT)
+        assert counts.put == puts
+    assert reader.locations()[0].base == fleet.record.committed
+    assert reader.utilization().unflushed_bytes == 0  # rows that are committed are not kept in memory
+    fleet.log.prune(log_key(TENANT, MAIN), 80)
+    reader.put_location(replace(location, base=location.base - 1))  # late: ignored
+    fleet.work("r")
+    assert reader.locations()[0].base == fleet.record.committed
+    with pytest.raises(Unavailable):
+        reader.change(TENANT, TimelineChange(kind="create", name="x", id="x"))
+
+
+def test_a_relocation_keeps_rows_in_memory() -> None:
+    """R26: a source that commits first dooms the target, which is attached again and keeps rows above the new base."""
+    fleet = Fleet(policy=Policy(retain_rows=1 << 20, relocation_wait_max_ms=0))
+    a = fleet.node("a")
+    fleet.append(rows=30)
+    a.ingest_once(TENANT)
+    a.commit_once(TENANT)
+    b = fleet.node("b", attach=False)
+    record = fleet.ledger.node("b")
+    assert record is not None
+    b.put_location(
+        fleet.ledger.change(TENANT, lambda tenant: machine.relocate(tenant, record, now_ms=fleet.clock.now_ms()))
+    )
+    for _ in range(4):
+        fleet.append(rows=10)
+        b.ingest_once(TENANT)
+    fleet.check(b, every=7)
+    doomed = b.locations()[0].txn
+    reads: list[int] = []
+    inner = fleet.log.read
+
+    def read(timeline: str, after: int, **facts: int) -> object:
+        reads.append(after)
+        return inner(timeline, after, **facts)
+
+    a.ingest_once(TENANT)
+    assert a.commit_once(TENANT)
+    fleet.append(rows=10)
+    a.ingest_once(TENANT)
+    assert a.commit_once(TENANT)
+    fleet.append(rows=5)
+    b.ingest_once(TENANT)
+    fleet.log.read = read  # type: ignore[method-assign, assignment]
+    fleet.plane.scan_once()
+    fleet.plane.reconcile_once()
+    fleet.work("b")
+    held = b.locations()[0]
+    assert held.mode is AttachmentMode.MULTI
+    assert held.txn != doomed
+    assert held.base == fleet.record.committed
+    fleet.check(b, every=7)
+    assert all(after >= 85 for after in reads)  # nothing is read again
+    assert b.commit_once(TENANT)
+    fleet.check(b, every=7)
+    fleet.plane.scan_once()
+    fleet.plane.reconcile_once()
+    fleet.work("a")
+    assert a.locations()[0].mode is AttachmentMode.STALE
+    fleet.append(rows=5)
+    fleet.check(a, every=9)  # a stale attachment reads on
+    assert not a.commit_once(TENANT)
+    fleet.end()
+
+
+def test_a_pruned_log_means_a_rejection() -> None:
+    """R20: a hole in the log of a doomed transaction: the node asks, and learns that it is rejected."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=10)
+    a.ingest_once(TENANT)
+    b = fleet.node("b")
+    fleet.append(rows=30)
+    b.ingest_once(TENANT)
+    b.checkpoint(TENANT)
+    fleet.log.prune(log_key(TENANT, MAIN), 40)
+    with pytest.raises(Unavailable):
+        a.get(TENANT, MAIN, b"key-0001", at_least=40)
+    fleet.work("a")
+    assert a.locations()[0].is_broken
+    assert fleet.control.verdicts[-1] == "rejected"
+    fleet.end()
+
+
+def test_a_missing_file_means_a_rejection() -> None:
+    """R20: a 404 in a doomed transaction is no corruption and no absent key; the node asks, and learns why."""
+    fleet = Fleet(policy=Policy(retain_rows=1 << 20), options=copy_of(SMALL, cache_bytes=0))
+    a = fleet.node("a")
+    fleet.append(rows=40)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    b = fleet.node("b")
+    b.compact(TENANT, MAIN)
+    b.checkpoint(TENANT)
+    fleet.collect()
+    with pytest.raises(Unavailable) as gone:
+        a.get(TENANT, MAIN, b"key-0001")
+    assert gone.value.kind == "file_gone"
+    fleet.work("a")
+    assert a.locations()[0].is_broken
+    fleet.check(b)
+    fleet.end()
+
+
+def test_another_history_stops_the_timeline() -> None:
+    """A log that was rewritten, or has lost records: `log_forked`; nothing is mixed in, reads go on."""
+    for longer in (False, True):
+        fleet = Fleet()
+        a = fleet.node("a")
+        fleet.append(rows=20)
+        a.ingest_once(TENANT)
+        before = fleet.scan(a, MAIN, None)
+        other = KeyValueLog([MemoryKeyValue()], environment=fleet.environment)
+        other.create(log_key(TENANT, MAIN))
+        rows = rows_of([b"other-%d" % number for number in range(10)], [b"x"] * 10)
+        for _ in range(3 if longer else 1):
+            other.append(log_key(TENANT, MAIN), rows, write_id=new_uuid(fleet.rng))
+        own = fleet.log
+        a._context.log = other
+        a._tenants[TENANT].timelines[MAIN]._log = other
+        with pytest.raises(Corruption) as forked:
+            a.ingest_once(TENANT)
+        assert forked.value.kind == "log_forked"
+        with pytest.raises(Corruption):
+            a.get(TENANT, MAIN, b"key-0001", at_least=21)
+        assert fleet.scan(a, MAIN, None) == before
+        assert a.commit_once(TENANT)  # what was ingested is committed
+        fleet.log = own
+        fleet.check(fleet.node("b"))
+
+
+def test_uncommitted_bytes_are_bounded() -> None:
+    """R30: at the limit ingestion pauses, reads go on; after a commit it continues."""
+    fleet = Fleet(policy=Policy(uncommitted_bytes_max=20_000, commit_bytes=1 << 30, retain_rows=1 << 20))
+    a = fleet.node("a")
+
+    def away(call: str) -> None:
+        raise Unavailable("away")
+
+    fleet.control.before = away
+    a.heartbeat_once()
+    for _ in range(200):
+        fleet.append(rows=10)
+        fleet.work("a")
+        a.ingest_once(TENANT)
+    info = a.timelines(TENANT)[0]
+    assert info.lsn < fleet.oracle.last(MAIN)
+    assert a.lag(TENANT)[MAIN] > 0
+    assert fleet.scan(a, MAIN, None) == fleet.oracle.state(MAIN, info.lsn)
+    fleet.control.before = lambda call: None
+    a.heartbeat_once()
+    for _ in range(200):
+        fleet.clock.advance(1)
+        fleet.work("a")
+        if a.timelines(TENANT)[0].lsn == fleet.oracle.last(MAIN):
+            break
+    fleet.check(a, every=301)
+    a.checkpoint(TENANT)
+    fleet.end()
+
+
+def test_memtables_share_a_budget() -> None:
+    """The largest memtable is flushed when memory is short, whatever is due otherwise."""
+    options = copy_of(SMALL, memtable_bytes=1 << 30, memtable_bytes_max=100_000)
+    fleet = Fleet(options=options)
+    a = fleet.node("a")
+    a.checkpoint(TENANT)
+    for name in ("x", "y"):
+        fleet.change(a, "create", name)
+        fleet.oracle.rows[name] = []
+    for _ in range(40):
+        fleet.append("x", rows=20)
+        fleet.append("y", rows=2)
+        fleet.clock.advance(0.1)
+        fleet.work("a")
+        assert a.utilization().unflushed_bytes <= options.memtable_bytes_max
+    infos = {one.name: one for one in a.timelines(TENANT)}
+    assert infos["x"].size_bytes > 0 == infos["y"].size_bytes
+    for name in ("x", "y"):
+        fleet.check(a, name, every=211)
+    a.checkpoint(TENANT)
+    fleet.end()
+
+
+def test_restore_detach_and_expiry() -> None:
+    """A restore keeps the old timeline; a detached one names no file of an ancestor; a pin goes by itself."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=40)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    fleet.append(rows=20)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    restore = TimelineChange(kind="restore", name=MAIN, id="restored", parent=MAIN, lsn=25, kept_as="old")
+    info = a.change(TENANT, restore)
+    assert a.change(TENANT, restore) == info
+    assert (info.name, info.id, info.lsn) == (MAIN, "restored", 25)
+    fleet.oracle.branch(MAIN, 25, "restored")
+    assert fleet.scan(a, MAIN, None) == fleet.oracle.state("restored", 25)
+    assert fleet.scan(a, "old", None) == fleet.oracle.state(MAIN, 60)
+    fleet.append("restored", rows=30)
+    a.ingest_once(TENANT)
+    a.change(TENANT, TimelineChange(kind="detach", name=MAIN))
+    manifest = fleet.manifest()
+    assert manifest is not None
+    index = next(one for one in manifest.timelines if one.id == "restored")
+    assert index.parent is None
+    assert all(origin.endswith("/restored") for origin in index.origins)
+    assert fleet.scan(a, "restored", None) == fleet.oracle.state("restored", 55)
+    expires_ms = fleet.clock.now_ms() + 5_000
+    a.change(TENANT, TimelineChange(kind="pin", name="p", id="p", parent="old", lsn=50, expires_ms=expires_ms))
+    fleet.oracle.branch(MAIN, 50, "p")
+    fleet.check(a, "p")
+    with pytest.raises(Unavailable):
+        a.get(TENANT, "p", b"k", at_least=51)
+    fleet.work("a")
+    assert any(one.name == "p" for one in a.timelines(TENANT))
+    fleet.clock.advance(6)
+    fleet.work("a")
+    with pytest.raises(NotFound):
+        a.get(TENANT, "p", b"k")
+    a.checkpoint(TENANT)
+    fleet.end()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "kind"),
+    [
+        (TimelineChange(kind="branch", name=MAIN, id="b", parent=MAIN), AlreadyExists, "timeline_exists"),
+        (TimelineChange(kind="branch", name="b", id="b", parent="none"), NotFound, "timeline_not_found"),
+        (TimelineChange(kind="branch", name="b", id="b", parent=MAIN, lsn=41), InvalidRequest, "lsn_not_committed"),
+        (TimelineChange(kind="pin", name="b", id="b", parent=MAIN, lsn=5), InvalidRequest, "below_cutoff"),
+        (TimelineChange(kind="delete", name=MAIN), InvalidRequest, "timeline_in_use"),
+        (TimelineChange(kind="delete", name="none"), NotFound, "timeline_not_found"),
+        (TimelineChange(kind="merge", name="none"), InvalidRequest, "invalid_change"),
+        (TimelineChange(kind="create", name="a/b", id="x"), InvalidRequest, "invalid_timeline_name"),
+        (TimelineChange(kind="create", name="x"), InvalidRequest, "invalid_timeline_name"),
+        (TimelineChange(kind="create", name="x", id=MAIN), AlreadyExists, "timeline_exists"),
+        (TimelineChange(kind="branch", name="b", id="b", parent=MAIN, expires_ms=1), InvalidRequest, "invalid_change"),
+        (TimelineChange(kind="create", name="b", id="b", lsn=3), InvalidRequest, "invalid_change"),
+    ],
+)
+def test_refused_changes(change: TimelineChange, error: type[Exception], kind: str) -> None:
+    """A change that cannot be made says why, and changes nothing."""
+    fleet = Fleet(policy=Policy(retain_rows=10))
+    a = fleet.node("a")
+    fleet.append(rows=40)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    before, committed = a.timelines(TENANT), fleet.record.committed
+    with pytest.raises(error) as refused:
+        a.change(TENANT, change)
+    assert refused.value.kind == kind  # type: ignore[attr-defined]
+    assert (a.timelines(TENANT), fleet.record.committed) == (before, committed)
+
+
+def test_stale_and_repeated_locations() -> None:
+    """The newest generation wins; what is repeated or late changes nothing."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    first = fleet.attach("a")
+    a.put_location(first)
+    fleet.append(rows=5)
+    fleet.check(a)
+    a.put_location(first)
+    second = fleet.attach("a")
+    a.put_location(second)
+    with pytest.raises(Conflict) as stale:
+        a.put_location(first)
+    assert stale.value.kind == "stale_generation"
+    fleet.check(a)
+    a.checkpoint(TENANT)
+    a.put_location(second)  # late: the transaction it names is committed
+    fleet.work("a")
+    assert not a.locations()[0].is_broken
+    fleet.check(a)
+    a.put_location(Location(TENANT, second.generation, None))
+    with pytest.raises(Unavailable):
+        a.get(TENANT, MAIN, b"k")
+    with pytest.raises(Conflict):
+        a.put_location(second)
+    fleet.work("a")
+    assert a.locations() == []
+    with pytest.raises(Conflict):
+        a.put_location(second)
+    assert not any(one.node == "a" for one in fleet.record.transactions)
+    fleet.end()
+
+
+def test_heartbeats_tell_what_matters() -> None:
+    """Loads of tenants that are asked for, that lag, or that are broken; a pause is obeyed."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.work("a")
+    heard: list[Heartbeat] = []
+    replies = iter([HeartbeatReply(True, (TENANT,), (TENANT,)), HeartbeatReply(True), HeartbeatReply(True)])
+
+    def heartbeat(heartbeat: Heartbeat) -> HeartbeatReply:
+        heard.append(heartbeat)
+        return next(replies)
+
+    fleet.control.heartbeat = heartbeat  # type: ignore[method-assign]
+    a.heartbeat_once()
+    fleet.append(rows=10)
+    assert not a.ingest_once(TENANT)
+    a.watch_once(timeout_s=0)
+    a.heartbeat_once()
+    assert a.ingest_once(TENANT)
+    assert heard[0].loads == ()
+    assert [(one.tenant, one.lag_rows) for one in heard[1].loads] == [(TENANT, 10)]
