@@ -167,6 +167,14 @@ class Client:
         self.world.oracle.check_value(timeline, key, found.lsn, found.value, what="get")
         self.world.counts["reads"] += 1
 
+    def read_anywhere(self) -> None:
+        """Read at any node that has the tenant, also one that only follows it."""
+        port = self.world.node(self.rng.choice(self.world.node_names))
+        key = self.rng.choice(self.world.keys)
+        found = port.get(self.tenant, MAIN, key)
+        self.world.oracle.check_value(log_key(self.tenant, MAIN), key, found.lsn, found.value, what="get anywhere")
+        self.world.counts["reads anywhere"] += 1
+
     def scan(self) -> None:
         """Read everything at one LSN."""
         id = self.pick()
@@ -258,6 +266,7 @@ ACTIONS: Final[dict[str, Callable[[Client], None]]] = {
     "append": Client.append,
     "get": Client.get,
     "scan": Client.scan,
+    "read anywhere": Client.read_anywhere,
     "branch": lambda client: client.branch(),
     "pin": lambda client: client.branch("pin"),
     "delete": Client.delete,
@@ -322,6 +331,30 @@ def stop(name: str, *, seconds: float = 4.0) -> Deed:
         world.freeze(process)
         world.environment.clock.sleep(seconds * (0.6 + rng.random()))
         world.thaw(process)
+
+    return step
+
+
+def stop_control(*, seconds: float = 4.0) -> Deed:
+    """A control plane's process stands still, and goes on."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        running = [process for process in world.controls if world.is_alive(process)]
+        if running:
+            process = rng.choice(running)
+            world.freeze(process)
+            world.environment.clock.sleep(seconds)
+            world.thaw(process)
+
+    return step
+
+
+def attach_reader(tenant: str) -> Deed:
+    """Let any node follow a tenant."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        world.control().attach_reader(tenant, rng.choice(world.node_names))
+        world.counts["readers"] += 1
 
     return step
 

@@ -49,10 +49,12 @@ class FleetMonitor(StoreWrapper):
     Args:
         inner: the real store.
         oracle: what timelines have to answer.
+        now_ms: the simulation's time.
     """
 
-    def __init__(self, inner: ObjectStore, *, oracle: Oracle) -> None:
+    def __init__(self, inner: ObjectStore, *, oracle: Oracle, now_ms: Callable[[], int]) -> None:
         super().__init__(inner)
+        self._now_ms = now_ms
         self.root = inner
         self.oracle = oracle
         self.violations: list[PromiseBroken] = []
@@ -125,6 +127,17 @@ class FleetMonitor(StoreWrapper):
         for tenant, named in self.references.items():
             if lost := named & gone:
                 raise PromiseBroken(f"I2: {by} deletes {sorted(lost)[:3]}, which the state of {tenant} names")
+            self._check_held(tenant, gone, by=by)
+
+    def _check_held(self, tenant: str, gone: set[str], *, by: str) -> None:
+        """R21: while a hold runs, the state that its holder reads stays whole."""
+        record = self.records[tenant]
+        for hold in record.holds:
+            manifest = self.manifests.get((tenant, hold.txn))
+            if manifest is None or hold.expires_ms <= self._now_ms():
+                continue
+            if lost := layers(tenant, manifest) & gone:
+                raise PromiseBroken(f"R21: {by} deletes {sorted(lost)[:3]} under {hold}")
 
     @staticmethod
     def _owner(path: str) -> tuple[str, int]:
@@ -248,12 +261,7 @@ class FleetMonitor(StoreWrapper):
 
     @staticmethod
     def _names(record: TenantRecord, manifest: Manifest) -> set[str]:
-        named = {
-            layout.layer_path(record.tenant, int(origin.split("/")[0]), origin.split("/")[1], id)
-            for index in manifest.timelines
-            for origin, ids in index.origins.items()
-            for id in ids
-        }
+        named = layers(record.tenant, manifest)
         assert record.manifest is not None
         named.add(record.manifest.path)
         if record.deadlist is not None:
@@ -306,6 +314,16 @@ class FleetMonitor(StoreWrapper):
             raise PromiseBroken(f"I5: the log of {timeline} begins at {first}, and {index.lsn} is committed")
         for lsn in range(max(index.cutoff, index.lsn - 20), index.lsn + 1):
             self.oracle.check(timeline, lsn, self.content(tenant, index, lsn), what=f"I5: files of {tenant}")
+
+
+def layers(tenant: str, manifest: Manifest) -> set[str]:
+    """The files of all timelines."""
+    return {
+        layout.layer_path(tenant, int(origin.split("/")[0]), origin.split("/")[1], id)
+        for index in manifest.timelines
+        for origin, ids in index.origins.items()
+        for id in ids
+    }
 
 
 class ObservedLedger(KeyValueWrapper):

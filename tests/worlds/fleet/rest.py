@@ -41,8 +41,11 @@ class Rest:
     def check(self) -> None:
         """Judge. Raises `PromiseBroken`."""
         world = self.world
+        for _, event in Ledger(world.ledger.inner).events(limit=1_000):
+            if event.kind in world.forbidden_events:
+                raise PromiseBroken(f"repair 13: {event}")
         for name in world.node_names:
-            if name not in world.decommissioned:
+            if name not in world.decommissioned | world.gone:
                 self._start(name)
         if not self.parts:
             self._start("spare")
@@ -106,6 +109,8 @@ class Rest:
 
     def _force(self) -> None:
         """A person acknowledges for processes whose local state is lost: no process can ever do so."""
+        for name in sorted(self.world.gone):
+            self.control.decommission(name)
         local_ids = {self.world.locals[name].id for name in self.parts}
         for record in list(self.world.monitor.records.values()):
             for one in record.transactions:

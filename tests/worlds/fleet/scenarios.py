@@ -12,6 +12,7 @@ from typing import Final
 from lakebed.testing.scheduled_calls import FaultRates
 from worlds.fleet.actors import (
     USING,
+    attach_reader,
     begin,
     client,
     control,
@@ -23,6 +24,7 @@ from worlds.fleet.actors import (
     operator,
     second_process,
     stop,
+    stop_control,
 )
 from worlds.fleet.rest import JudgedFleet
 from worlds.fleet.world import FleetWorld
@@ -50,7 +52,8 @@ def failover(world: FleetWorld) -> None:
     node(world, "n2")
     client(world, "a", "client a")
     client(world, "b", "client b", count=12)
-    operator(world, "fate", kill(world.rng.choice(("n1", "n2"))), pause_s=1.5)
+    world.gone.add("n1")
+    operator(world, "fate", kill("n1"), pause_s=1.5)
 
 
 def zombies(world: FleetWorld) -> None:
@@ -123,6 +126,30 @@ def decommissioning(world: FleetWorld) -> None:
     operator(world, "operator", decommission("n1"), pause_s=2.0)
 
 
+def readers(world: FleetWorld) -> None:
+    """A third node follows a tenant read-only, while its layers are compacted and collected."""
+    begin(world, "a")
+    control(world)
+    node(world, "n1")
+    node(world, "n2")
+    client(world, "a", "client 1", verbs={**WRITING, "compact": 4}, count=25)
+    client(world, "a", "client 2", verbs={**USING, "read anywhere": 6}, count=20)
+    operator(world, "operator", attach_reader("a"), attach_reader("a"), migrate("a"))
+
+
+def control_sleeps(world: FleetWorld) -> None:
+    """The only control plane stands still; its nodes are well, and keep their tenants."""
+    world.set_faults(CALM)
+    world.forbidden_events = {"node_silent"}
+    begin(world, "a", "b")
+    control(world)
+    node(world, "n1")
+    node(world, "n2")
+    client(world, "a", "client a", count=12)
+    client(world, "b", "client b", count=12)
+    operator(world, "fate", stop_control(), stop_control(seconds=8.0))
+
+
 SCENARIOS: Final[dict[str, Callable[[FleetWorld], None]]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -133,6 +160,8 @@ SCENARIOS: Final[dict[str, Callable[[FleetWorld], None]]] = {
         control_twice,
         restarts,
         decommissioning,
+        readers,
+        control_sleeps,
     )
 }
 

@@ -178,7 +178,7 @@ class FleetWorld(World):
         self.network = random.Random(f"network {seed}")
         self.numbers: Iterator[int] = itertools.count()
         self.oracle = Oracle()
-        self._monitor = FleetMonitor(self.power, oracle=self.oracle)
+        self._monitor = FleetMonitor(self.power, oracle=self.oracle, now_ms=self.now_ms)
         self.timelines: dict[str, None] = {}
         """Log keys of all timelines that were ever asked for."""
         self.ledger = ObservedLedger(MemoryKeyValue(), monitor=self._monitor)
@@ -197,6 +197,8 @@ class FleetWorld(World):
         self.revoked: set[str] = set()
         """Nodes whose credentials are revoked."""
         self.decommissioned: set[str] = set()
+        self.gone: set[str] = set()
+        """Nodes that never come back; a person decommissions them at rest."""
         self.mains: dict[str, Actor] = {}
         """The first actor of each process."""
         self.resting: set[str] = set()
@@ -205,6 +207,8 @@ class FleetWorld(World):
         """Clients and operators that are not finished: nodes and control planes run as long."""
         self.keys = [b"k%d" % number for number in range(6)]
         self.tenants: list[str] = []
+        self.forbidden_events: set[str] = set()
+        """Kinds of events that must not happen in this scenario."""
 
     @property
     def monitor(self) -> FleetMonitor:

@@ -1,0 +1,324 @@
+"""Each repair of fleets undone, by patching it out here: some run must break a promise within two hundred seeds.
+
+A mutation names the scenario that is dense in what it is about; everything else is as in `test_fleet_races`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from lakebed.fleet import machine, records
+from lakebed.fleet.control.collector import Collector
+from lakebed.fleet.control.members import Members
+from lakebed.fleet.control.pruning import Pruner
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.node import transaction as transaction_module
+from lakebed.fleet.node.attached import AttachedTenant
+from lakebed.fleet.node.local import LocalState
+from lakebed.fleet.node.node import Node
+from lakebed.fleet.node.retirement import Retirement
+from lakebed.fleet.node.timeline import Timeline
+from lakebed.fleet.node.transaction import OpenTransaction
+from lakebed.fleet.ports import AckRequest
+from lakebed.lsm.model import FileSet
+from worlds.fleet.scenarios import SIMULATION
+from worlds.promise import PromiseBroken
+
+SEEDS_MAX = 200
+Patch = pytest.MonkeyPatch
+Mutation = Callable[[Patch], None]
+
+MUTATIONS: list[tuple[Mutation, str]] = []
+
+
+def undone_in(scenario: str) -> Callable[[Mutation], Mutation]:
+    """Note a mutation and the scenario in which it must be found."""
+
+    def note(mutation: Mutation) -> Mutation:
+        MUTATIONS.append((mutation, scenario))
+        return mutation
+
+    return note
+
+
+# ---- grants
+
+
+@undone_in("zombies")
+def grant_always(patch: Patch) -> None:
+    """Repair 4: every request of a transaction that is not over is granted."""
+
+    def commit(record: Any, request: Any, *, finished: Any, now_ms: int) -> Any:
+        found = machine.unfinished(record, request.txn)
+        if found is None:
+            return decide(record, request, finished=finished, now_ms=now_ms)
+        opened = replace(found, state=machine.OPEN)
+        return machine._granted(record, opened, request, now_ms=now_ms)
+
+    decide = machine.commit
+    patch.setattr(machine, "commit", commit)
+
+
+@undone_in("zombies")
+def no_base_is_compared(patch: Patch) -> None:
+    """Repair 4: neither attaching nor a grant rejects others, and whatever is open is granted."""
+    decide = machine.commit
+
+    def commit(record: Any, request: Any, *, finished: Any, now_ms: int) -> Any:
+        found = machine.unfinished(record, request.txn)
+        if found is None or found.state is not machine.OPEN:
+            return decide(record, request, finished=finished, now_ms=now_ms)
+        return machine._granted(record, found, request, now_ms=now_ms)
+
+    patch.setattr(machine, "commit", commit)
+    patch.setattr(machine, "doomed", lambda transactions, **more: transactions)
+
+
+@undone_in("relocation")
+def relocation_dooms(patch: Patch) -> None:
+    """R26: attaching the target of a relocation rejects what the source has open."""
+    relocate = machine.relocate
+
+    def doom(record: Any, target: Any, *, now_ms: int) -> Any:
+        doomed = tuple(
+            machine.moved(one, machine.Move.DOOM, now_ms=now_ms) if one.state is machine.OPEN else one
+            for one in record.transactions
+        )
+        step = relocate(record, target, now_ms=now_ms)
+        if step.record == record:
+            return step
+        new = tuple(one for one in step.record.transactions if one.id >= record.next_txn)
+        return machine.Step(step.reply, replace(step.record, transactions=(*doomed, *new)))
+
+    patch.setattr(machine, "relocate", doom)
+
+
+@undone_in("decommissioning")
+def lost_replies_are_refused(patch: Patch) -> None:
+    """R9: a transaction that was granted is rejected when it is asked for again."""
+    patch.setattr(machine, "_again", lambda record, request, finished: machine._rejected("it is over"))
+
+
+@undone_in("restarts")
+def other_local_states_are_acknowledged_for(patch: Patch) -> None:
+    """Repair 9: a process acknowledges what another local state of its node has open."""
+    restart = machine.restart
+
+    def trusting(record: Any, node: Any, resumed: Any, *, now_ms: int) -> Any:
+        own = tuple(
+            replace(one, local_id=node.local_id) if one.node == node.node else one for one in record.transactions
+        )
+        return restart(replace(record, transactions=own), node, resumed, now_ms=now_ms)
+
+    patch.setattr(machine, "restart", trusting)
+
+
+# ---- log
+
+
+@undone_in("failover")
+def prune_by_any_progress(patch: Patch) -> None:
+    """Repair 3: the log is pruned to what nodes may have ingested."""
+
+    def prune(self: Any, log: Any, tenant: str) -> None:
+        record = self._context.ledger.tenant(tenant, fresh=True)
+        for timeline, progress in record.timelines.items():
+            if not progress.is_read_only:
+                key = log_key(tenant, timeline)
+                log.prune(key, log.bounds(key).last)
+
+    patch.setattr(Pruner, "_prune", prune)
+
+
+@undone_in("failover")
+def rows_are_skipped(patch: Patch) -> None:
+    """R23: an attachment reads the log from its end, not from its base's LSN."""
+    ingest = Timeline.ingest_once
+
+    def skip(self: Any) -> int:
+        if self._mark.lsn == self._index.lsn:
+            last = self._log.bounds(self.log_key).last
+            records = self._log.read(self.log_key, max(self._mark.lsn, last - 1))
+            if records and records[-1].last_lsn > self._mark.lsn:
+                self._mark = records[-1].mark
+                return 0
+        return int(ingest(self))
+
+    patch.setattr(Timeline, "ingest_once", skip)
+
+
+# ---- timelines
+
+
+@undone_in("branches_and_collection")
+def changes_are_acknowledged_at_once(patch: Patch) -> None:
+    """Repair 1: a branch is acknowledged before its commit."""
+
+    def at_once(self: Any, attached: Any, is_done: Any, *, flush: bool = False) -> None:
+        is_done()
+
+    patch.setattr(Node, "_until_committed", at_once)
+
+
+@undone_in("branches_and_collection")
+def layers_of_branches_die(patch: Patch) -> None:
+    """Repair 1: what the first timeline does not name any more is dead, whatever branches name."""
+    all_paths = transaction_module.all_paths
+
+    def first_only(tenant: str, indices: Any) -> Any:
+        return all_paths(tenant, [index for index in indices if index.parent is None])
+
+    patch.setattr(transaction_module, "all_paths", first_only)
+
+
+@undone_in("branches_and_collection")
+def no_ceilings(patch: Patch) -> None:
+    """Repair 11: a branch reads all rows of its parent's files."""
+    patch.setattr(FileSet, "through", lambda self, sequence: self)
+
+
+# ---- nodes
+
+
+@undone_in("zombies")
+def manifests_are_overwritten(patch: Patch) -> None:
+    """Repair 2: a transaction asks with whatever it has now, under one name."""
+    freeze = OpenTransaction.freeze
+
+    def again(self: Any, *, begin: bool = True) -> Any:
+        self._record = replace(self._record, request=None)
+        return freeze(self, begin=begin)
+
+    patch.setattr(OpenTransaction, "freeze", again)
+    patch.setattr(OpenTransaction, "_check_open", lambda self: None)
+    patch.setattr(AttachedTenant, "_may_write", lambda self: (self._settle(), self.transaction)[1])
+    patch.setattr(transaction_module, "put_new", lambda storage, path, body: storage.put(path, body))
+
+
+@undone_in("zombies")
+def uploads_go_on_while_asked(patch: Patch) -> None:
+    """R7: files are written between the freeze and its answer."""
+    patch.setattr(OpenTransaction, "_check_open", lambda self: None)
+    patch.setattr(AttachedTenant, "_may_write", lambda self: (self._settle(), self.transaction)[1])
+
+
+@undone_in("restarts")
+def resume_without_the_lock(patch: Patch) -> None:
+    """Repair 9: a process takes the local state though another one has it."""
+
+    def acquire(self: Any, environment: Any) -> None:
+        self._is_held = True
+        self._id = (
+            self._files.read(
+                "id",
+            ).decode()
+            if self._files.read("id")
+            else f"state-{id(self) % 1000}"
+        )
+        self._files.write("id", self._id.encode())
+
+    patch.setattr(LocalState, "acquire", acquire)
+
+
+@undone_in("branches_and_collection")
+def paths_are_not_noted(patch: Patch) -> None:
+    """Repair 10: what a transaction wrote and dropped is on no list."""
+    patch.setattr(OpenTransaction, "mint", lambda self, path: path)
+
+
+@undone_in("relocation")
+def acknowledged_before_the_last_put(patch: Patch) -> None:
+    """R18: a node acknowledges as soon as it is told to stop."""
+    put_location = AttachedTenant.put_location
+
+    def hasty(self: Any, location: Any) -> None:
+        before = self.transaction
+        generation = self.location.generation
+        put_location(self, location)
+        if before is not None and location.generation > generation:
+            request = AckRequest(self.tenant, before.txn, self._context.name, generation)
+            self._context.control.ack([request])
+
+    patch.setattr(AttachedTenant, "put_location", hasty)
+
+
+@undone_in("zombies")
+def nothing_is_acknowledged(patch: Patch) -> None:
+    """R10, L2: a node stops, and does not say so."""
+    patch.setattr(Retirement, "_acknowledge", lambda self, txn, generation: None)
+
+
+@undone_in("relocation")
+def old_locations_count(patch: Patch) -> None:
+    """A node takes over whatever it is told last, however old it is."""
+
+    def last(self: Any, location: Any) -> None:
+        self._wanted = location
+        self._settled = None if self._settled is None else replace(self._settled, generation=-1)
+
+    patch.setattr(AttachedTenant, "put_location", last)
+
+
+# ---- control planes
+
+
+@undone_in("control_twice")
+def collectors_know_their_own_commits_only(patch: Patch) -> None:
+    """R16: a collector executes the tasks that it knows, though older ones are another control plane's."""
+    patch.setattr(Collector, "_learn_older", lambda self, tenant, tasks: None)
+
+
+@undone_in("zombies")
+def prefixes_of_pending_transactions_are_deleted(patch: Patch) -> None:
+    """R17: a rejected transaction is collected before its node has acknowledged."""
+    give = machine.attach
+
+    def attach(record: Any, node: Any, *, now_ms: int) -> Any:
+        step = give(record, node, now_ms=now_ms)
+        pending = tuple(one for one in step.record.transactions if one.state is machine.PENDING)
+        over = machine.acknowledged(step.record, pending, machine.Move.FORCE, now_ms=now_ms)
+        return machine.Step(step.reply, over.record, over.finished, over.tasks)
+
+    patch.setattr(machine, "attach", attach)
+
+
+@undone_in("failover")
+def no_failover(patch: Patch) -> None:
+    """R24, L1: silent nodes keep their tenants."""
+    patch.setattr(Members, "overdue", lambda self: [])
+
+
+@undone_in("readers")
+def no_holds(patch: Patch) -> None:
+    """Repair 7: what died is deleted under those who read an older state."""
+    patch.setattr(records, "is_held", lambda record, task, *, now_ms: False)
+
+
+@undone_in("control_sleeps")
+def a_control_plane_trusts_its_clock(patch: Patch) -> None:
+    """Repair 13: a control plane that stood still takes every node for dead."""
+
+    def overdue(self: Any) -> Any:
+        now_s = self._clock.monotonic_s()
+        return [one for one in self.all() if one.is_usable and now_s - one.heard_s > self._options.silent_ms / 1000]
+
+    patch.setattr(Members, "overdue", overdue)
+
+
+@pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[one.__name__ for one, _ in MUTATIONS])
+def test_a_repair_undone_breaks_a_promise(
+    mutation: Mutation, scenario: str, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+) -> None:
+    """Without it some run of this scenario breaks a promise."""
+    mutation(monkeypatch)
+    for seed in range(SEEDS_MAX):
+        try:
+            SIMULATION.play(seed, scenario)
+        except PromiseBroken as broken:
+            tell(f"{mutation.__name__} in fleet/{scenario}: seed {seed}: {str(broken)[:200]}")
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds of {scenario} without {mutation.__name__}: nothing broke")
