@@ -23,7 +23,6 @@ from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.retirement import Retirement
 from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.node.transaction import OpenTransaction
-from lakebed.fleet.ports import AckRequest
 from lakebed.lsm.model import FileSet
 from worlds.fleet.scenarios import SIMULATION
 from worlds.promise import PromiseBroken
@@ -228,22 +227,6 @@ def resume_without_the_lock(patch: Patch) -> None:
 def paths_are_not_noted(patch: Patch) -> None:
     """Repair 10: what a transaction wrote and dropped is on no list."""
     patch.setattr(OpenTransaction, "mint", lambda self, path: path)
-
-
-@undone_in("relocation")
-def acknowledged_before_the_last_put(patch: Patch) -> None:
-    """R18: a node acknowledges as soon as it is told to stop."""
-    put_location = AttachedTenant.put_location
-
-    def hasty(self: Any, location: Any) -> None:
-        before = self.transaction
-        generation = self.location.generation
-        put_location(self, location)
-        if before is not None and location.generation > generation:
-            request = AckRequest(self.tenant, before.txn, self._context.name, generation)
-            self._context.control.ack([request])
-
-    patch.setattr(AttachedTenant, "put_location", hasty)
 
 
 @undone_in("zombies")

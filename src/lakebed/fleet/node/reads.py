@@ -97,7 +97,7 @@ class Reads:
 
     def _file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
         """A missing file is normal in a transaction that will be rejected: ask, to learn it (R20)."""
-        if isinstance(error, Corruption):
+        if isinstance(error, Corruption) and error.kind != "file_missing":
             return error
         if attached.transaction is not None:
             attached.ask()
