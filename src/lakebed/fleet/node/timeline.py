@@ -302,8 +302,6 @@ class Timeline:
         tree = self.tree()
         if lsn is None:
             return tree.view()
-        if lsn < self._cutoff:
-            raise _below_cutoff(self.log_key, lsn, self._cutoff)
         try:
             return tree.view(sequence=lsn)
         except InvalidRequest as error:

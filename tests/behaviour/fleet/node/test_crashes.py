@@ -44,8 +44,6 @@ def finish(fleet: Fleet, *, how: str, store: FaultyStore | None) -> None:
     fleet.crash("a")
     name = "a" if how == "restart" else "b"
     node = fleet.node(name, attach=how != "restart")
-    if store is not None:
-        store.land()
     if not any(one.tenant == TENANT for one in node.locations()):
         node.put_location(fleet.attach(name))
     fleet.check(node, every=19)
@@ -204,6 +202,30 @@ def test_rejection_is_remembered() -> None:
     a.put_location(fleet.attach("a"))
     fleet.check(a)
     a.checkpoint(TENANT)
+    fleet.end()
+
+
+def test_a_rejection_is_written_down_before_it_is_acknowledged() -> None:
+    """R10: a node that is killed between the rejection and its acknowledgement does not go on after a restart."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=20)
+    a.ingest_once(TENANT)
+    a.flush_once(TENANT)
+    fleet.node("b").checkpoint(TENANT)
+    with pytest.raises(Unavailable):
+        a.commit_once(TENANT)
+    fleet.crash("a")
+
+    def away(call: str) -> None:
+        raise Unavailable("away")
+
+    fleet.control.before = away
+    a = fleet.node("a", attach=False)
+    assert a.locations() == []
+    fleet.control.before = lambda call: None
+    a.heartbeat_once()
+    assert not any(one.node == "a" for one in fleet.record.transactions)
     fleet.end()
 
 

@@ -98,3 +98,31 @@ def test_a_read_waits_for_its_lsn() -> None:
         a.get(TENANT, MAIN, b"key-0001", lsn=last - 6)
     assert (below.value.kind, below.value.facts["cutoff"]) == ("below_cutoff", last - 5)
     fleet.check(a)
+
+
+def test_a_pin_is_read_at_its_lsn_alone() -> None:
+    """A pin has one state; other LSNs are refused, and so are rows."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=30)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    fleet.change(a, "pin", "p", parent=MAIN, lsn=20)
+    fleet.oracle.branch(MAIN, 20, "p")
+    fleet.check(a, "p")
+    with pytest.raises(InvalidRequest) as below:
+        a.get(TENANT, "p", b"key-0001", lsn=19)
+    assert (below.value.kind, below.value.facts["cutoff"], below.value.message[:15]) == (
+        "below_cutoff",
+        20,
+        f"{TENANT}/p was to be"[:15],
+    )
+    with pytest.raises(Unavailable) as ahead:
+        a.get(TENANT, "p", b"key-0001", lsn=21)
+    assert ahead.value.kind == "lsn_not_reached"
+    fleet.append(rows=30)
+    a.ingest_once(TENANT)
+    a.compact(TENANT, MAIN)
+    a.checkpoint(TENANT)
+    fleet.check(a, "p")
+    fleet.end()
