@@ -121,6 +121,21 @@ COMMANDS: list[tuple[str, int]] = [
     ("pipeline run FOLDER/none.yaml --check", exits.NOT_FOUND),
     ("pipeline status LAKE", 0),
     ("pipeline report LAKE -o report.html", 0),
+    ("fleet up LAKE --nodes 0", exits.USAGE),
+    ("fleet control LAKE", exits.USAGE),
+    ("fleet node --control nope --local FOLDER/node", exits.USAGE),
+    ("fleet log LAKE --host 192.0.2.1", exits.USAGE),
+    *(
+        (f"fleet {line}", exits.NOT_FOUND)
+        for line in (
+            *("status LAKE", "txns LAKE t", "events LAKE", "migrate LAKE t n", "attach-reader LAKE t n"),
+            *("drain LAKE n", "decommission LAKE n --yes", "ack LAKE t 1 --yes", "scrub LAKE --dry-run"),
+            *("create LAKE t", "drop LAKE t --yes", "tenants LAKE", "policy LAKE t", "timelines LAKE t"),
+            *("create-timeline LAKE t a", "branch LAKE t b", "pin LAKE t p", "restore LAKE t 1 --yes"),
+            *("detach LAKE t b", "drop-timeline LAKE t b --yes", "commit LAKE t", "put LAKE t k v"),
+            *("get LAKE t k", "delete LAKE t k --yes", "scan LAKE t"),
+        )
+    ),
     ("ls LAKE", 0),
     ("history LAKE", 0),
     ("pins LAKE", 0),

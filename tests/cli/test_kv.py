@@ -469,7 +469,7 @@ def test_slips_are_answered_with_the_way_out(cli: Any, kv_cli: Any) -> None:
 def test_a_lake_says_what_it_has_not(cli: Any, kv_cli: Any, orders: str, tmp_path: Path) -> None:
     """A name that is not a store, a database taken for a table, and what a version is made of, in words."""
     lake = tmp_path / "lake"
-    assert "has no table, database or repository nope. It has orders." in cli("history", lake, "nope").err
+    assert "has no table, database, repository or tenant nope. It has orders." in cli("history", lake, "nope").err
     assert "has no database nope. It has orders." in cli("history", lake, "database:nope").err
     assert "has a database of this name: database:orders" in cli("table", "describe", lake, "orders").err
     kv_cli("put", "b", "1")

@@ -144,7 +144,7 @@ def test_fsck_of_a_lake_without_stores(cli: Cli, tmp_path: Path) -> None:
     answer = cli("fsck", tmp_path / "lake")
     assert (answer.code, answer.out) == (
         exits.OK,
-        f"file://{tmp_path / 'lake'}: there is no table, database or repository to check.\n",
+        f"file://{tmp_path / 'lake'}: there is no table, database, repository or tenant to check.\n",
     )
 
 

@@ -58,6 +58,22 @@ _GROUPS: Final = (
         },
     ),
     Group(
+        "fleet",
+        "Tenants: small databases on many nodes. Start a fleet, read and write, branch, move tenants, watch.",
+        {
+            "fleet_up": ("up",),
+            "fleet_processes": ("control", "node", "log"),
+            "fleet_operators": (
+                *("status", "txns", "events", "migrate", "attach-reader", "drain", "decommission", "ack", "scrub"),
+            ),
+            "fleet_tenants": (
+                *("create", "drop", "tenants", "policy", "timelines", "create-timeline", "branch", "pin", "restore"),
+                *("detach", "drop-timeline", "commit"),
+            ),
+            "fleet_keys": ("put", "get", "delete", "scan"),
+        },
+    ),
+    Group(
         "key",
         "Access keys of a server: who may read, write or administer which repositories.",
         {"access_keys": ("create", "list", "rotate", "revoke")},

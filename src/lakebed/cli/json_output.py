@@ -138,6 +138,7 @@ def print_check(report: CheckReport, *, json: bool) -> None:
         (report.table_count, "table", None),
         (report.database_count, "database", None),
         (report.repository_count, "repository", "repositories"),
+        (report.tenant_count, "tenant", None),
     )
     stores = ", ".join(output.count(number, noun, plural) for number, noun, plural in kinds if number)
     checked = (
@@ -146,7 +147,7 @@ def print_check(report: CheckReport, *, json: bool) -> None:
     )
     depth = "every file was read" if report.deep else "names and sizes of data files only; --deep reads them"
     if not stores and not report.findings:
-        output.sentence(f"{report.url}: there is no table, database or repository to check.")
+        output.sentence(f"{report.url}: there is no table, database, repository or tenant to check.")
         return
     faults = output.count(report.error_count, "fault") if report.error_count else "no fault"
     output.sentence(f"{report.url}: {faults} in {checked}; {depth}.")

@@ -12,7 +12,7 @@ from lakebed.cli.grammar import argument, option
 
 SomeStore = Annotated[
     str | None,
-    argument("STORE", help="Only this store: flights, database:serving, repository:analytics."),
+    argument("STORE", help="Only this store: flights, database:serving, repository:analytics, tenant:orders."),
 ]
 
 

@@ -150,7 +150,7 @@ class Tenant:
         return TimelineView(self._router, by_id(found.timeline), lsn=found.lsn)
 
     def pin(self, name: str, *, version: str | None = None, lifetime_ms: int | None = None) -> Pin:
-        """Keep a version of ``main`` readable under a name; None: the newest, with what ``self.main`` wrote.
+        """Keep a version of ``main`` readable under a name; None: everything that was written.
 
         Raises:
             AlreadyExists: ``timeline_exists``: pins, branches and timelines share their names.

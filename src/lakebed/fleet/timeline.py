@@ -269,7 +269,7 @@ class Timeline:
 
         Args:
             name: of the branch.
-            lsn: from the cutoff to the committed LSN; None: everything that this handle wrote, or the newest committed.
+            lsn: from the cutoff to the last one; None: the last one, of any client. What is not committed is.
 
         Raises:
             AlreadyExists: ``timeline_exists``.
@@ -329,14 +329,13 @@ class Timeline:
 
         Args:
             kind: as `TimelineChange.kind`.
-            lsn: at which this timeline is branched; None: the newest committed LSN, after what was written here was
-                committed.
+            lsn: at which this timeline is branched; None: at the end, after a commit of every row that was written.
         """
         makes = kind in ("branch", "pin", "restore")
         if makes and lsn is None:
-            id = self._reads.id()
-            if self._reads.seen > self.status().committed_lsn:
-                self._commit(id, self._reads.seen)
+            last = self.catch_up()
+            if last > self.status().committed_lsn:
+                self._commit(self._reads.id(), last)
         change = TimelineChange(
             kind=kind,
             name=check_timeline(name),

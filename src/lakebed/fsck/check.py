@@ -1,8 +1,8 @@
 """`check_url`: the check of a lake, of one table's folder, or of one database's.
 
-Owns: which stores are checked, and the remains of dropped tables. When a table, a database or a repository is sound is
-defined in `table.py`, `database.py` and `repository.py`. Invariants: nothing is written or deleted; a broken store does
-not keep the other stores from being checked.
+Owns: which stores are checked, and the remains of dropped tables. When a store is sound is defined in `table.py`,
+`database.py`, `repository.py` and `tenant.py`. Invariants: nothing is written or deleted; a broken store does not keep
+the other stores from being checked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from lakebed.fsck.database import check_database
 from lakebed.fsck.model import CheckReport, Findings, Progress
 from lakebed.fsck.repository import check_repository
 from lakebed.fsck.table import check_table
+from lakebed.fsck.tenant import check_tenant
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import MANIFEST_FOLDER, WAL_FOLDER
 from lakebed.lake.lake import Lake
@@ -80,6 +81,10 @@ def check_lake(
                 check_database(lake.database(found.name).location, findings)
         elif found.kind == "repository":
             _check_repository(lake, found.name, findings)
+        elif found.kind == "tenant":
+            report.tenant_count += 1
+            with findings.whole_store():
+                check_tenant(lake, found.name, findings)
         else:
             folder = lake.store.sub(lake.folder_of(found.name))
             _check_table(folder, findings, environment=lake.environment)

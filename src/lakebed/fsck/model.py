@@ -52,8 +52,10 @@ class CheckReport:
     table_count: int = 0
     database_count: int = 0
     repository_count: int = 0
+    tenant_count: int = 0
     version_count: int = 0
-    """Distinct snapshots and tags, of all branches; manifests that are the newest or pinned; commits."""
+    """Distinct snapshots and tags, of all branches; manifests that are the newest or pinned; commits;
+    readable versions of tenants."""
     file_count: int = 0
     """Distinct data files that versions need."""
     size_bytes: int = 0
@@ -86,6 +88,7 @@ class CheckReport:
             "tables": self.table_count,
             "databases": self.database_count,
             "repositories": self.repository_count,
+            "tenants": self.tenant_count,
             "versions": self.version_count,
             "files": self.file_count,
             "bytes": self.size_bytes,

@@ -1,4 +1,4 @@
-"""A lake: one URL, its marker, its tables, databases and repositories.
+"""A lake: one URL, its marker, its tables, databases, repositories and tenants.
 
 Owns: opening and creating a lake, creating and dropping its tables. Finding stores by name is in `stores.py`,
 operations on a whole lake (`ls`, `pins`, `why`, `clean`) are in `operations.py`. A lake is a warehouse folder of
@@ -17,16 +17,19 @@ Does not know: how a store keeps its versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
 from lakebed.lake.adapters.port import Cleaning, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
+from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -37,6 +40,9 @@ from lakebed.repo.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.model import DataField
 from lakebed.table.table import Table
+
+if TYPE_CHECKING:  # loaded when a lake has tenants
+    from lakebed.fleet.scrub import ScrubReport
 
 __all__ = ["Lake", "StoreSummary", "open_lake"]
 
@@ -95,7 +101,7 @@ class Lake(Stores):
         objects = [meta.path for meta in top.objects if not is_probe(meta.path)]
         if MARKER_PATH in objects and lake._is_marked():  # another process has created the lake since
             return lake
-        if METADATA_FOLDER in top.folders or any(
+        if not {METADATA_FOLDER, FLEET_FOLDER}.isdisjoint(top.folders) or any(
             folder.endswith((WAREHOUSE_SUFFIX, DATABASE_SUFFIX)) for folder in top.folders
         ):
             return lake
@@ -264,6 +270,23 @@ class Lake(Stores):
             One report a deleting step.
         """
         return operations.clean(self, Cleaning(dry_run, orphans_older_than_ms, progress))
+
+    def scrub_tenants(
+        self, *, ledger: str | None = None, dry_run: bool = True, grace: timedelta = timedelta(hours=1)
+    ) -> ScrubReport:
+        """Compare every object of the tenants with everything that refers to objects; delete what nothing refers to.
+
+        Args:
+            ledger: ``postgresql://...``; None: the database in the lake.
+            dry_run: only say what would be deleted.
+            grace: younger objects are reported, and not deleted.
+
+        Raises:
+            NotFound: ``fleet_not_found``.
+        Cost: as `lakebed.fleet.scrub.Scrubber.scrub`. Needs no running fleet.
+        """
+        found: ScrubReport = module_of("tenant").scrub(self.root, ledger=ledger, dry_run=dry_run, grace=grace)
+        return found
 
     # ---- inside
 

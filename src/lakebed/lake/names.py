@@ -2,7 +2,8 @@
 
 Tables: ``flights`` is ``default.db/flights``, ``db.flights`` is ``db.db/flights``. Databases: ``serving`` is
 ``serving.kv``. Repositories: ``analytics`` is ``analytics.repo``, and the records of all of them are a database in
-``_repositories``. Where a name may have several kinds, ``database:serving`` or ``table:serving`` selects one.
+``_repositories``. Tenants: ``orders`` is ``orders.tenant``, and the records of all of them are in ``_fleet``. Where a
+name may have several kinds, ``database:serving`` or ``table:serving`` selects one.
 
 Invariants: a name never leaves its lake (no separators, no ``..``) and never reads as a system table (no ``$``).
 """
@@ -21,8 +22,8 @@ WAREHOUSE_SUFFIX: Final = ".db"
 """Ends the folder of tables, as in a warehouse of Paimon's."""
 DATABASE_SUFFIX: Final = ".kv"
 """Ends the folder of a database (key-value); other clients of a warehouse look at ``.db`` folders only."""
-StoreKind = Literal["table", "database", "repository"]
-KINDS: Final[tuple[StoreKind, ...]] = ("table", "database", "repository")
+StoreKind = Literal["table", "database", "repository", "tenant"]
+KINDS: Final[tuple[StoreKind, ...]] = ("table", "database", "repository", "tenant")
 """In the order in which a name without a kind is searched."""
 _FORBIDDEN: Final = frozenset('$#?%*:"<>|@')
 _PART_BYTES_MAX: Final = 200

@@ -14,6 +14,7 @@ from lakebed.lake.adapters.databases import DatabaseAdapter
 from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
 from lakebed.lake.adapters.repositories import RepositoryAdapter
 from lakebed.lake.adapters.tables import TableAdapter
+from lakebed.lake.adapters.tenants import TenantAdapter
 from lakebed.lake.marker import MARKER_PATH
 from lakebed.lake.missing import no_such_object
 from lakebed.lake.names import WAREHOUSE_SUFFIX, StoreName
@@ -28,6 +29,7 @@ _ADAPTERS: Final[dict[str, StoreAdapter]] = {
     "table": TableAdapter(),
     "database": DatabaseAdapter(),
     "repository": RepositoryAdapter(),
+    "tenant": TenantAdapter(),
 }
 """By kind, in the order of `Stores.stores`."""
 

@@ -1,4 +1,4 @@
-"""The stores of a lake: finding tables, databases and repositories by name.
+"""The stores of a lake: finding tables, databases, repositories and tenants by name.
 
 Invariants: nothing is written. Does not know: how a store keeps its versions, or how a lake is created.
 """
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake.drop import is_dropped
 from lakebed.lake.names import (
     DATABASE_SUFFIX,
@@ -31,7 +32,10 @@ from lakebed.runtime import Environment
 from lakebed.table.table import Table
 
 if TYPE_CHECKING:  # loaded when a lake has such stores
+    from lakebed.fleet.client import Tenant
+    from lakebed.fleet.connect import Fleet
     from lakebed.kv.admin import DatabaseAdmin
+    from lakebed.lake.tenants import Records
     from lakebed.repo.options import RepositoryOptions
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
@@ -207,17 +211,75 @@ class Stores:
         repository: Repository = module_of("repository").sole_repository(opened, name, create=create)
         return repository
 
+    # ---- tenants
+
+    def fleet(self, *, control: str | None = None) -> Fleet:
+        """Find the running fleet that serves the lake's tenants. Close it, or use it in a ``with``.
+
+        Args:
+            control: URL of its control plane; None: ``LAKEBED_FLEET_CONTROL``, or what the last one wrote down.
+
+        Raises:
+            NotFound: ``fleet_not_found``: the lake never had a fleet.
+            Unavailable: ``fleet_not_running``.
+        Cost: 1 GET, and 1 request to the control plane.
+        """
+        found: Fleet = module_of("tenant").connect_fleet(self.root, control)
+        return found
+
+    def tenant(self, name: str, *, create: bool = False) -> Tenant:
+        """Return a tenant of the lake's running fleet.
+
+        Args:
+            create: create a missing one.
+
+        Raises:
+            NotFound: ``tenant_not_found``, with the nearest names; ``fleet_not_found``.
+            Unavailable: ``fleet_not_running``.
+        Cost: as `fleet`, and 1 request.
+        """
+        tenant = self.fleet().tenant(name)
+        if create:
+            tenant.create(if_not_exists=True)
+            return tenant
+        try:
+            tenant.record()
+        except NotFound as missing:
+            raise self._absent(name, "tenant") from missing
+        return tenant
+
+    def has_fleet(self) -> bool:
+        """Return whether the lake has, or had, a fleet. Cost: 1 LIST."""
+        return FLEET_FOLDER in self.store.list_with_delimiter("").folders
+
+    @contextmanager
+    def reading_tenants(self) -> Iterator[Records]:
+        """Read the records of the lake's tenants, without owning them.
+
+        Raises `Unavailable` (``fleet_not_running``) where only a running fleet knows them.
+        Cost: 2 LIST + 1 GET, 1 GET a log object; or that of `fleet`.
+        """
+        with module_of("tenant").read_records(self.root) as records:
+            yield records
+
+    def tenants(self) -> list[str]:
+        """Return the names of all tenants, sorted. Cost: 1 LIST; with a fleet also as `reading_tenants`."""
+        if not self.has_fleet():
+            return []
+        with self.reading_tenants() as records:
+            return sorted(record.tenant for record in records.tenants())
+
     # ---- stores of every kind
 
     def stores(self) -> list[StoreName]:
-        """Return every store: tables, databases, repositories, each sorted by name.
+        """Return every store: tables, databases, repositories, tenants, each sorted by name.
 
-        Cost: that of the three together.
+        Cost: that of the four together.
         """
         return [StoreName(kind, name) for kind in KINDS for name in self._names(kind)]
 
     def find(self, name: str) -> StoreName:
-        """Find a store by name: ``flights`` (a table, else a database, else a repository), ``database:serving``.
+        """Find a store by name: ``flights`` (the first kind that has one), ``database:serving``.
 
         Raises:
             InvalidRequest: not a store's name.
@@ -235,9 +297,13 @@ class Stores:
         raise self._absent(plain, kind)
 
     def _names(self, kind: StoreKind) -> list[str]:
-        if kind == "table":
-            return self.tables()
-        return self.databases() if kind == "database" else self.repositories()
+        names: dict[StoreKind, Callable[[], list[str]]] = {
+            "table": self.tables,
+            "database": self.databases,
+            "repository": self.repositories,
+            "tenant": self.tenants,
+        }
+        return names[kind]()
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         """Call a function for each item, concurrently; results in order."""

@@ -21,7 +21,7 @@ class StoreSummary:
     """One store of a lake, as `Lake.ls` lists it."""
 
     kind: str
-    """``table``, ``database`` or ``repository``."""
+    """``table``, ``database``, ``repository`` or ``tenant``."""
     name: str
     version: str | None
     """Id of the newest version, or ``destroyed``; None when nothing was ever written."""
@@ -32,7 +32,7 @@ class StoreSummary:
     size_bytes: int
     """Of the files that the newest version needs, including files in other stores."""
     pin_count: int
-    """Explicit pins: tags; branches of a repository; checkpoints of users and of clones."""
+    """Explicit pins: tags; branches of a repository, pins and branches of a tenant; checkpoints of users and clones."""
     problem: str | None = None
     """Why the store could not be read, in one sentence; the numbers are then zero."""
     row_count_is_exact: bool = True

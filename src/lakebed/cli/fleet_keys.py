@@ -1,0 +1,154 @@
+"""Commands of ``lakebed fleet`` on the rows of a tenant: put, get, delete, scan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated
+
+from lakebed.cli import output
+from lakebed.cli.arguments import Limit
+from lakebed.cli.byte_texts import Coding, Encoding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
+from lakebed.cli.command import Deletion
+from lakebed.cli.fleet_context import TenantCommand, TimelineOption
+from lakebed.cli.grammar import argument, option
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.fleet.model import MAIN
+from lakebed.lsm.model import check_key, check_value
+
+if TYPE_CHECKING:
+    from lakebed.fleet.timeline import Timeline, TimelineView
+
+Expected = Annotated[
+    int | None, option("--expected", min=0, help="Only if this is the timeline's last LSN; else exit with 4.")
+]
+
+
+class Put(TenantCommand, name="put"):
+    """Write one key. Prints the LSN of the row."""
+
+    key: Key
+    value: Annotated[str, argument("VALUE", help="The value; - reads it from standard input.")]
+    timeline: TimelineOption = MAIN
+    expected: Expected = None
+    encoding: Coding = Encoding.utf8
+
+    def run(self) -> None:
+        body = sys.stdin.buffer.read() if self.value == "-" else bytes_of(self.value, self.encoding)
+        key = check_key(bytes_of(self.key, self.encoding))
+        check_value(body)
+        if self.json:
+            check_json(key, self.encoding)
+        with self.open_tenant() as tenant:
+            lsn = tenant.timeline(self.timeline).put(key, body, expected=self.expected)
+        text = f"Wrote {quoted(self.key)} ({output.size(len(body))}) at LSN {lsn}."
+        self.result({"key": self.key, "bytes": len(body), "lsn": lsn}, text)
+
+
+class Delete(Deletion, TenantCommand, name="delete"):
+    """Delete one key. Deleting a missing key is a row too."""
+
+    key: Key
+    timeline: TimelineOption = MAIN
+    expected: Expected = None
+    encoding: Coding = Encoding.utf8
+
+    def run(self) -> None:
+        key = check_key(bytes_of(self.key, self.encoding))
+        if self.json:
+            check_json(key, self.encoding)
+        with self.open_tenant() as tenant:
+            timeline = tenant.timeline(self.timeline)
+            if self.dry_run:
+                there = timeline.get(key) is not None
+                text = f"Would delete {quoted(self.key)}." if there else f"There is no key {quoted(self.key)}."
+                self.result({"key": self.key, "dry_run": True, "there": there}, text)
+                return
+            self.ask(f"Delete the key {quoted(self.key)} of the tenant {self.tenant}?")
+            lsn = timeline.delete(key, expected=self.expected)
+        self.result({"key": self.key, "dry_run": False, "lsn": lsn}, f"Deleted {quoted(self.key)} at LSN {lsn}.")
+
+
+class Reading(TenantCommand):
+    """A command that reads a state of a tenant."""
+
+    timeline: TimelineOption = MAIN
+    lsn: Annotated[int | None, option("--lsn", min=0, help="As of this LSN. Default: the newest state.")] = None
+    version: Annotated[
+        str | None, option("--version", help="As of this version: its number, TIMELINE@LSN, or the name of a pin.")
+    ] = None
+
+    @contextmanager
+    def state(self) -> Iterator[Timeline | TimelineView]:
+        """What is read."""
+        if self.version is not None and (self.lsn is not None or self.timeline != MAIN):
+            raise InvalidRequest("Give --version, or --timeline and --lsn, not both.", kind="two_versions")
+        with self.open_tenant() as tenant:
+            if self.version is not None:
+                yield tenant.at(self.version)
+                return
+            timeline = tenant.timeline(self.timeline)
+            if self.lsn is None:
+                timeline.catch_up()
+                yield timeline
+            else:
+                yield timeline.at(self.lsn)
+
+
+class Get(Reading, name="get"):
+    """Print the value of a key."""
+
+    key: Key
+    encoding: Coding = Encoding.utf8
+    raw: Annotated[bool, option("--raw", help="Write only the bytes of the value, as they are.")] = False
+
+    def run(self) -> None:
+        if self.raw and self.json:
+            raise InvalidRequest("Give --raw or --json, not both.", kind="two_formats")
+        key = check_key(bytes_of(self.key, self.encoding))
+        if self.json:
+            check_json(key, self.encoding)
+        with self.state() as state:
+            value = state.get(key)
+        if value is None:
+            raise NotFound(f"There is no key {quoted(self.key)}.", kind="key_not_found", key=self.key)
+        if self.raw:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(value)
+            return
+        if self.json:
+            check_json(value, self.encoding)
+            output.document({"key": self.key, "value": text_of(value, self.encoding)})
+        else:
+            output.lines([text_of(value, self.encoding)])
+
+
+class Scan(Reading, name="scan"):
+    """List keys and values in the order of keys."""
+
+    prefix: Annotated[str | None, option("--prefix", help="Only keys with this prefix.")] = None
+    start: Annotated[str | None, option("--from", help="Only keys from this one on.")] = None
+    end: Annotated[str | None, option("--to", help="Only keys below this one.")] = None
+    limit: Limit = None
+    count: Annotated[bool, option("--count", help="Only count them.")] = False
+    format: Annotated[Format, option("--format", help="text: a table; tsv; jsonl: one JSON object a line.")] = (
+        Format.text
+    )
+    encoding: Coding = Encoding.utf8
+
+    def run(self) -> None:
+        if self.prefix is not None and (self.start is not None or self.end is not None):
+            raise InvalidRequest("Give --prefix, or --from and --to, not both.", kind="two_ranges")
+        start, end, prefix = (
+            None if text is None else bytes_of(text, self.encoding) for text in (self.start, self.end, self.prefix)
+        )
+        with self.state() as state:
+            if self.count:
+                number = sum(batch.num_rows for batch in state.scan_arrow(start, end, prefix=prefix))
+                number = number if self.limit is None else min(number, self.limit)
+                self.result({"count": number}, f"{number:,}")
+                return
+            rows = islice(state.scan(start, end, prefix=prefix), self.limit)
+            print_rows(rows, format=self.format, encoding=self.encoding, json=self.json)

@@ -1,0 +1,329 @@
+"""Commands of ``lakebed fleet`` for operators: status, transactions, relocation, drain, decommission, events, scrub."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from lakebed.cli import exits, output
+from lakebed.cli.arguments import duration
+from lakebed.cli.command import Confirmed, Deletion
+from lakebed.cli.context import LakeCommand
+from lakebed.cli.fleet_context import FleetCommand, Node, TenantCommand, TenantName
+from lakebed.cli.grammar import argument, option
+from lakebed.fleet.model import Transaction
+from lakebed.fleet.ports import Event, NodeStatus
+from lakebed.fleet.scrub import ScrubReport
+
+_FOLLOW_S = 0.5
+
+
+class Status(FleetCommand, name="status"):
+    """Show the fleet: where its parts are, its nodes and how long each has been silent."""
+
+    def run(self) -> None:
+        with self.fleet() as fleet:
+            address, nodes, tenants = fleet.operator.address(), fleet.operator.nodes(), fleet.tenants()
+            control = fleet.url
+        waiting = sum(record.preferred is None and not record.is_deleted for record in tenants)
+        moving = sum(record.relocation is not None for record in tenants)
+        if self.json:
+            output.document(
+                {
+                    "control": control,
+                    "storage": address.storage,
+                    "log": address.log,
+                    "ledger": address.ledger,
+                    "tenants": len(tenants),
+                    "waiting": waiting,
+                    "moving": moving,
+                    "nodes": [of_node(one) for one in nodes],
+                }
+            )
+            return
+        output.facts(
+            [
+                ("control plane", control),
+                ("storage", address.storage),
+                ("log", address.log),
+                ("ledger", address.ledger),
+                ("tenants", f"{len(tenants):,}, {waiting:,} waiting for a node, {moving:,} moving"),
+            ]
+        )
+        output.lines([""])
+        output.grid(
+            ("node", "state", "tenants", "silent for", "not flushed", "url"),
+            [
+                (
+                    one.node,
+                    one.state,
+                    f"{one.tenant_count:,}",
+                    output.span(one.silent_ms),
+                    output.size(one.unflushed_bytes),
+                    one.url,
+                )
+                for one in nodes
+            ],
+            right=("tenants", "silent for", "not flushed"),
+            less=("not flushed", "url", "silent for"),
+            empty="No node. Start one: lakebed fleet node --control URL --local FOLDER",
+        )
+
+
+class Txns(TenantCommand, name="txns"):
+    """List the transactions of a tenant: those that are not finished, then the finished ones, newest first."""
+
+    def run(self) -> None:
+        with self.fleet() as fleet:
+            found = fleet.operator.transactions(self.tenant)
+        due = set(found.to_collect)
+        if self.json:
+            output.document(
+                {
+                    "unfinished": [_of_transaction(one, due) for one in found.unfinished],
+                    "finished": [_of_transaction(one, due) for one in found.finished],
+                }
+            )
+            return
+        output.grid(
+            ("transaction", "base", "state", "node", "generation", "begun", "ended", "collection"),
+            [
+                (
+                    str(one.id),
+                    str(one.base),
+                    str(one.state).replace("_", " "),
+                    one.node,
+                    str(one.generation),
+                    output.ago(one.begun_ms),
+                    output.ago(one.ended_ms),
+                    "due" if one.id in due else "-",
+                )
+                for one in (*found.unfinished, *found.finished)
+            ],
+            right=("transaction", "base", "generation"),
+            less=("generation", "collection", "ended", "begun"),
+            empty="No transaction.",
+        )
+
+
+class Migrate(TenantCommand, name="migrate"):
+    """Move a tenant to another node without downtime; `tenants` and `events` show how far it is."""
+
+    node: Node
+
+    def run(self) -> None:
+        with self.fleet() as fleet:
+            fleet.operator.migrate(self.tenant, self.node)
+        self.result(
+            {"tenant": self.tenant, "target": self.node},
+            f"The tenant {self.tenant} moves to {self.node}: both serve it until {self.node} has committed.",
+        )
+
+
+class AttachReader(TenantCommand, name="attach-reader"):
+    """Attach a tenant to a further node, read-only."""
+
+    node: Node
+
+    def run(self) -> None:
+        with self.fleet() as fleet:
+            fleet.operator.attach_reader(self.tenant, self.node)
+        self.result(
+            {"tenant": self.tenant, "node": self.node}, f"{self.node} follows the tenant {self.tenant}, read-only."
+        )
+
+
+class Drain(FleetCommand, name="drain"):
+    """Move all tenants off a node, one by one; it gets no new ones. --undo moves them back."""
+
+    node: Node
+    undo: Annotated[bool, option("--undo", help="Let the node have tenants again, and move them back.")] = False
+
+    def run(self) -> None:
+        with self.fleet() as fleet:
+            fleet.operator.drain(self.node, undo=self.undo)
+        text = f"{self.node} has tenants again." if self.undo else f"The tenants of {self.node} move to other nodes."
+        self.result({"node": self.node, "draining": not self.undo}, text)
+
+
+class Decommission(Confirmed, FleetCommand, name="decommission"):
+    """Give up a node for good: its transactions are acknowledged for it, so that what it wrote is collected.
+
+    Revoke its credentials for the storage first, and wait until that has taken effect. A node that can still write
+    would leave objects behind that nothing collects.
+    """
+
+    node: Node
+
+    def run(self) -> None:
+        self.ask(f"Is {self.node} unable to write to the storage, for good?")
+        with self.fleet() as fleet:
+            fleet.operator.decommission(self.node)
+        self.result({"node": self.node}, f"{self.node} is decommissioned: its transactions are acknowledged.")
+
+
+class Ack(Confirmed, FleetCommand, name="ack"):
+    """Acknowledge one rejected transaction for its node, which must not be able to write any more."""
+
+    tenant: TenantName
+    txn: Annotated[int, argument("TRANSACTION", help="Its number, as `txns` lists it.")]
+
+    def run(self) -> None:
+        self.ask(f"Is the node of transaction {self.txn} unable to write to the storage, for good?")
+        with self.fleet() as fleet:
+            reply = fleet.operator.force_ack(self.tenant, self.txn)
+        self.result(
+            {"tenant": self.tenant, "transaction": self.txn, "state": reply.state},
+            f"Transaction {self.txn} of the tenant {self.tenant} is {reply.state.replace('_', ' ')} now.",
+        )
+
+
+class Events(FleetCommand, name="events"):
+    """List what happened: failovers, relocations, rejections, decommissions; oldest first."""
+
+    follow: Annotated[bool, option("--follow", help="Go on as they happen, until interrupted.")] = False
+    only: Annotated[str | None, option("--tenant", help="Only of this tenant.")] = None
+    limit: Annotated[int, option("--limit", min=1, max=10_000, help="At most this many.")] = 1_000
+
+    def run(self) -> None:
+        with self.fleet() as fleet:
+            found = fleet.operator.events(limit=self.limit)
+            shown = [event for _, event in found if self._is_shown(event)]
+            if not self.follow:
+                self._print(shown)
+                return
+            last = found[-1][0] if found else ""
+            clock = fleet.environment.clock
+            while True:
+                for event in shown:
+                    text = msgspec.json.encode(_of_event(event)).decode() if self.json else _line(event)
+                    sys.stdout.write(text + "\n")
+                output.flush()
+                clock.sleep(_FOLLOW_S)
+                found = fleet.operator.events(after=last, limit=self.limit)
+                last = found[-1][0] if found else last
+                shown = [event for _, event in found if self._is_shown(event)]
+
+    def _is_shown(self, event: Event) -> bool:
+        return self.only is None or event.tenant == self.only
+
+    def _print(self, events: list[Event]) -> None:
+        if self.json:
+            output.document([_of_event(event) for event in events])
+            return
+        output.grid(
+            ("when", "what", "tenant", "node", "took", "message"),
+            [
+                (
+                    output.ago(event.at_ms),
+                    event.kind,
+                    event.tenant or "-",
+                    event.node or "-",
+                    f"{event.took_ms:,} ms" if event.took_ms else "-",
+                    event.message,
+                )
+                for event in events
+            ],
+            right=("took",),
+            less=("took", "node", "tenant"),
+            sentences=("message",),
+            empty="Nothing happened yet.",
+        )
+
+
+class Scrub(Deletion, LakeCommand, name="scrub"):
+    """Compare every object of the tenants with everything that refers to objects; delete what nothing refers to.
+
+    After the collector has worked it finds nothing. What it finds is left by a defect, or by a node that wrote after
+    it was decommissioned. It needs no running fleet.
+    """
+
+    ledger: Annotated[
+        str | None, option("--ledger", metavar="URL", help="postgresql://...; default: the database in the lake.")
+    ] = None
+    grace: Annotated[str, option("--grace", metavar="AGE", help="Keep what is younger, and only report it.")] = "1h"
+
+    def run(self) -> None:
+        grace = duration(self.grace)
+        if not self.dry_run:
+            self.ask("Delete every object of the tenants that nothing refers to? (--dry-run shows them.)")
+        report = self.open_lake().scrub_tenants(ledger=self.ledger, dry_run=self.dry_run, grace=grace)
+        if self.json:
+            output.document(_of_scrub(report))
+        else:
+            _print_scrub(report)
+        if report.missing or report.problems:
+            raise exits.Exit(exits.FAULTY)
+
+
+def _of_scrub(report: ScrubReport) -> dict[str, Any]:
+    return {
+        "dry_run": report.dry_run,
+        "found": {
+            str(reason): {"objects": one.object_count, "bytes": one.size_bytes, "examples": list(one.examples)}
+            for reason, one in report.found.items()
+        },
+        "needless": report.needless_count,
+        "missing": list(report.missing),
+        "problems": list(report.problems),
+        "deleted": report.deleted_count,
+        "deleted_bytes": report.deleted_bytes,
+    }
+
+
+def _print_scrub(report: ScrubReport) -> None:
+    output.grid(
+        ("objects are", "count", "size"),
+        [
+            (str(reason).replace("_", " "), f"{one.object_count:,}", output.size(one.size_bytes))
+            for reason, one in report.found.items()
+        ],
+        right=("count", "size"),
+        empty="The tenants have no object.",
+    )
+    for path in report.missing:
+        output.sentence(f"error: {path} is missing, and a committed manifest names it.")
+    for problem in report.problems:
+        output.sentence(f"error: {problem}")
+    if report.dry_run or not report.needless_count:
+        output.sentence(f"\nNothing refers to {output.count(report.needless_count, 'object')}.")
+    else:
+        output.sentence(
+            f"\nDeleted {report.deleted_count:,} of {output.count(report.needless_count, 'object')} that nothing "
+            f"refers to ({output.size(report.deleted_bytes)})."
+        )
+
+
+def of_node(one: NodeStatus) -> dict[str, Any]:
+    """A node's facts."""
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+def _of_transaction(one: Transaction, due: set[int]) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "base": one.base,
+        "state": str(one.state),
+        "node": one.node,
+        "generation": one.generation,
+        "begun_ms": one.begun_ms,
+        "ended_ms": one.ended_ms,
+        "manifest": None if one.manifest is None else one.manifest.path,
+        "has_deadlist": one.has_deadlist,
+        "lsn": one.main_lsn,
+        "collection_is_due": one.id in due,
+    }
+
+
+def _of_event(event: Event) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in event.__struct_fields__}
+
+
+def _line(event: Event) -> str:
+    """An event in a line: time of day, kind, message, how long it took."""
+    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    took = f" ({event.took_ms:,} ms)" if event.took_ms else ""
+    return output.printable(f"{at}  {event.kind:<12}  {event.message}{took}")

@@ -1,0 +1,218 @@
+"""Commands of ``lakebed fleet`` that run one part of a fleet each: control, node, log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit, urlunsplit
+
+import lakebed
+from lakebed.cli import exits, output
+from lakebed.cli.command import Command
+from lakebed.cli.fleet_context import StorageCommand
+from lakebed.cli.grammar import option
+from lakebed.errors import InvalidRequest
+from lakebed.fleet.address import write_address
+from lakebed.fleet.connect import LOG_VARIABLE, TOKEN_VARIABLE
+from lakebed.fleet.control.options import ControlOptions
+from lakebed.fleet.control.serve import ControlSettings, run_control
+from lakebed.fleet.http_ports import HttpNode
+from lakebed.fleet.log.open import open_log
+from lakebed.fleet.log.serve import LogSettings, run_log
+from lakebed.fleet.model import NodeRecord
+from lakebed.fleet.node.options import NodeOptions
+from lakebed.fleet.node.serve import NodeSettings, run_node
+from lakebed.fleet.ports import FleetAddress, NodePort
+from lakebed.objects.path import parse_url
+from lakebed.runtime import Environment
+
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+class ProcessCommand(Command):
+    """A command that serves one part of a fleet until it is interrupted."""
+
+    port: Annotated[int, option("--port", min=0, max=65535, help="0: any free port.")] = 0
+    host: Annotated[str, option("--host", help="Where to listen.")] = "127.0.0.1"
+    allow_remote: Annotated[
+        bool, option("--allow-remote", help="Listen to other machines too: put a proxy that ends TLS in front.")
+    ] = False
+    access_log: Annotated[
+        str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
+    ] = ""
+
+    @property
+    def token(self) -> str | None:
+        """What the parts of the fleet send each other."""
+        return os.environ.get(TOKEN_VARIABLE) or None
+
+    def started(self, what: str, url: str) -> None:
+        """Say where the process answers."""
+        if self.json:
+            output.document({"url": url, "process": os.getpid()})
+        else:
+            output.lines([f"The {what} answers at {url}"])
+        output.flush()
+
+
+class Control(StorageCommand, ProcessCommand, name="control"):
+    """Run a control plane until interrupted: it grants transactions, and moves tenants away from silent nodes.
+
+    With a ledger in the storage one process decides, and others wait for its end. With PostgreSQL all of them decide.
+    The token of the fleet comes from the environment variable LAKEBED_FLEET_TOKEN.
+    """
+
+    ledger: Annotated[
+        str | None, option("--ledger", metavar="URL", help="postgresql://...; default: a database in the storage.")
+    ] = None
+    log: Annotated[
+        str | None,
+        option("--log", metavar="URL", help="Of the log: http://..., nats://a,b,c or postgresql://... Required."),
+    ] = None
+    settle: Annotated[
+        int, option("--settle-ms", min=0, help="How long a put that was sent may still land, in milliseconds.")
+    ] = ControlOptions().settle_ms
+    take_over: Annotated[
+        bool, option("--take-over", help="Also from an owner of the ledger with a live lease, which is fenced.")
+    ] = False
+
+    def run(self) -> None:
+        log_url = self.log or os.environ.get(LOG_VARIABLE)
+        if not log_url:
+            raise InvalidRequest(
+                f"A control plane needs the log's URL: give --log, or set {LOG_VARIABLE}. Start an embedded log with "
+                f"lakebed fleet log {self.url}.",
+                kind="no_log",
+            )
+        if self.ledger is not None and not self.ledger.startswith(_POSTGRES):
+            raise InvalidRequest(
+                f"No ledger has the URL {self.ledger.partition('://')[0]}...: use postgresql://..., or leave --ledger "
+                "out for a database in the storage.",
+                kind="unknown_ledger",
+            )
+        lake = lakebed.open(self.url, storage_options=self.storage_options)
+        root = str(parse_url(self.url))
+        ledger = "kv" if self.ledger is None else "postgresql"
+        shown_log = without_credentials(log_url)
+        environment, answers_at = Environment(), [""]
+
+        def nodes(record: NodeRecord) -> NodePort:
+            return HttpNode(record.url, token=self.token, environment=environment)
+
+        def started(url: str) -> None:
+            answers_at[0] = url
+            tell()
+            self.started("control plane", url)
+
+        def tell() -> None:
+            if answers_at[0]:
+                now_ms = environment.clock.now_ms()
+                write_address(lake.store, url=answers_at[0], log=shown_log, ledger=ledger, now_ms=now_ms)
+
+        code = run_control(
+            ControlSettings(
+                storage_url=root,
+                nodes=nodes,
+                ledger=self.ledger,
+                token=self.token,
+                open_log=lambda: open_log(log_url, token=self.token, environment=environment),
+                address=FleetAddress(storage=root, log=shown_log, ledger=ledger),
+                storage_options=self.storage_options,
+                take_over=self.take_over,
+                access_log=self.access_log or None,
+                allow_remote=self.allow_remote,
+                options=ControlOptions(settle_ms=self.settle),
+            ),
+            host=self.host,
+            port=self.port,
+            started=started,
+            owned=tell,
+        )
+        raise exits.Exit(code)
+
+
+class NodeProcess(ProcessCommand, name="node"):
+    """Run a node until interrupted: it serves the tenants that the control plane attaches to it.
+
+    When it is interrupted it commits what it has. Started again with the same folder, it goes on with the transactions
+    that it had open.
+    """
+
+    control: Annotated[
+        str, option("--control", metavar="URL", help="The control plane; several with commas between them.")
+    ]
+    local: Annotated[Path, option("--local", metavar="FOLDER", help="Of its local state; of this node alone.")]
+    name: Annotated[str | None, option("--name", help="Unique in the fleet. Default: the name of the folder.")] = None
+    log: Annotated[
+        str | None, option("--log", metavar="URL", help="Of the log, with credentials. Default: as the control plane.")
+    ] = None
+    advertised: Annotated[
+        str | None, option("--advertised", metavar="URL", help="Where others reach it. Default: where it listens.")
+    ] = None
+    memtable_mib: Annotated[
+        int, option("--memtable-mib", min=1, help="Memory of rows that are in no file yet, of all tenants, in MiB.")
+    ] = NodeOptions().memtable_bytes_max >> 20
+    cache_mib: Annotated[int, option("--cache-mib", min=1, help="Memory of cached blocks, of all tenants, in MiB.")] = (
+        NodeOptions().cache_bytes >> 20
+    )
+
+    def run(self) -> None:
+        code = run_node(
+            NodeSettings(
+                control=self.control,
+                local=os.fspath(self.local),
+                name=self.name,
+                token=self.token,
+                log=self.log or os.environ.get(LOG_VARIABLE) or None,
+                storage_options=self.storage_options,
+                advertised=self.advertised,
+                access_log=self.access_log or None,
+                allow_remote=self.allow_remote,
+                options=NodeOptions(memtable_bytes_max=self.memtable_mib << 20, cache_bytes=self.cache_mib << 20),
+            ),
+            host=self.host,
+            port=self.port,
+            started=lambda url: self.started("node", url),
+        )
+        raise exits.Exit(code)
+
+
+class LogProcess(StorageCommand, ProcessCommand, name="log"):
+    """Run the embedded log until interrupted: it keeps rows until they are committed, in databases in the storage.
+
+    One process owns the log; others wait for its end.
+    """
+
+    shards: Annotated[
+        int | None, option("--shards", min=1, max=256, help="Databases, when the log is created. Default: 1.")
+    ] = None
+    take_over: Annotated[bool, option("--take-over", help="Also from an owner with a live lease, which is fenced.")] = (
+        False
+    )
+
+    def run(self) -> None:
+        lakebed.open(self.url, storage_options=self.storage_options)
+        code = run_log(
+            LogSettings(
+                storage_url=str(parse_url(self.url)),
+                shards=self.shards,
+                token=self.token,
+                storage_options=self.storage_options,
+                take_over=self.take_over,
+                access_log=self.access_log or None,
+                allow_remote=self.allow_remote,
+            ),
+            host=self.host,
+            port=self.port,
+            started=lambda url: self.started("log", url),
+        )
+        raise exits.Exit(code)
+
+
+def without_credentials(url: str) -> str:
+    """A log's URL without user and password, as it may be written down."""
+    if "@" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,0 +1,92 @@
+"""The adapter of tenants: the newest committed transaction, branches and pins.
+
+Invariants: reading needs no running fleet where the ledger is in the lake. Cleaning deletes nothing of a tenant: the
+control plane's collector does, by deadlists, and `lakebed fleet scrub` what it left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lakebed.errors import LakebedError, NotFound
+from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, tenant_folder
+from lakebed.lake.adapters.port import Cleaning, StoreSummary
+from lakebed.lake.names import split_top
+from lakebed.lake.on_demand import module_of
+from lakebed.lake.stores import Stores
+from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
+
+
+class TenantAdapter:
+    """As `StoreAdapter`."""
+
+    def summary(self, lake: Stores, name: str) -> StoreSummary | None:
+        """Cost: 3 reads of the ledger and 1 GET."""
+        with lake.reading_tenants() as records:
+            state = records.state(name)
+        versions = state.versions()
+        files = {file.id: file.size_bytes for one in state.manifest.timelines for file in one.files.files()}
+        return StoreSummary(
+            "tenant",
+            name,
+            versions[-1].id if versions else None,
+            versions[-1].created_ms if versions else None,
+            None,
+            sum(files.values()),
+            sum(pin.kind in ("pin", "branch") for pin in state.pins()),
+        )
+
+    def disk_bytes(self, lake: Stores, name: str) -> int:
+        """As `StoreAdapter`."""
+        return sum(meta.size_bytes for meta in lake.store.list(tenant_folder(name)))
+
+    def versions(self, lake: Stores, name: str) -> list[Version]:
+        """Cost: as `summary`."""
+        with lake.reading_tenants() as records:
+            return list(records.state(name).versions())
+
+    def pins(self, lake: Stores, name: str) -> list[Pin]:
+        """Cost: as `summary`."""
+        with lake.reading_tenants() as records:
+            return list(records.state(name).pins())
+
+    def why(self, lake: Stores, path: str) -> Explanation | None:
+        """Cost: as `summary`."""
+        if path.startswith(f"{FLEET_FOLDER}/"):
+            return Explanation(
+                path, (), "It is part of the fleet's ledger or log: their databases keep what they need."
+            )
+        found = split_top(path, TENANT_SUFFIX)
+        if found is None:
+            return None
+        with lake.reading_tenants() as records:
+            try:
+                explained = records.state(found[0]).explain(found[1])
+            except NotFound:
+                return Explanation(
+                    path, (), f"The ledger has no tenant {found[0]}: it was dropped, or lakebed fleet scrub deletes it."
+                )
+        return replace(explained, path=path)
+
+    def clean(self, lake: Stores, cleaning: Cleaning) -> list[ReclaimReport]:
+        """Say what the control plane's collector deletes next. Delete nothing."""
+        if not lake.has_fleet():
+            return []
+        reports = []
+        with lake.reading_tenants() as records:
+            for record in records.tenants():
+                try:
+                    plan = module_of("tenant").plan_of(lake.root, records.state(record.tenant))
+                except LakebedError as error:
+                    reports.append(
+                        ReclaimReport.not_collected(f"tenant {record.tenant}", error, dry_run=cleaning.dry_run)
+                    )
+                else:
+                    reports.append(_report(plan, dry_run=cleaning.dry_run))
+        return reports
+
+
+def _report(plan: ReclaimPlan, *, dry_run: bool) -> ReclaimReport:
+    """Of a tenant: everything is left to the control plane."""
+    kept = {"the control plane's collector deletes them": len(plan.doomed)} if plan.doomed else {}
+    return ReclaimReport(plan.store, 0, 0, 0, kept, plan.warnings, dry_run, notes=plan.notes)

@@ -1,0 +1,192 @@
+"""Commands of ``lakebed fleet`` against a fleet that serves HTTP, and commands on a whole lake with tenants."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lakebed
+from lakebed.cli import exits
+from lakebed.errors import NotFound, Unavailable
+from lakebed.fleet.address import read_address
+from worlds.fleet_served import served_fleet
+from worlds.waiting import wait_until
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A lake with a fleet of two nodes."""
+    folder = tmp_path_factory.mktemp("fleet")
+    with served_fleet(folder / "lake", folder / "local"):
+        yield str(folder / "lake")
+
+
+@pytest.fixture
+def orders(lake: str, cli: Cli, request: pytest.FixtureRequest) -> str:
+    """A tenant of this test, with two rows."""
+    name = request.node.name.split("[")[0].removeprefix("test_").replace("_", "-")[:40].strip("-")
+    assert cli("fleet", "create", lake, name, "--policy", "retain_rows=100").code == 0
+    assert cli("fleet", "put", lake, name, "a", "1").out == "Wrote 'a' (1 B) at LSN 1.\n"
+    assert cli("fleet", "put", lake, name, "b", "2", "--json").json == {"key": "b", "bytes": 1, "lsn": 2}
+    return name
+
+
+def test_rows_are_written_and_read(cli: Cli, lake: str, orders: str) -> None:
+    """Each command is a client of its own, and sees what those before it wrote; LSNs and versions read the past."""
+    assert cli("fleet", "get", lake, orders, "a").out == "1\n"
+    assert cli("fleet", "delete", lake, orders, "a", "--dry-run").out == "Would delete 'a'.\n"
+    assert cli("fleet", "delete", lake, orders, "a", "--yes").out == "Deleted 'a' at LSN 3.\n"
+    assert cli("fleet", "get", lake, orders, "a").code == exits.NOT_FOUND
+    assert cli("fleet", "get", lake, orders, "a", "--lsn", "2").out == "1\n"
+    assert cli("fleet", "get", lake, orders, "a", "--version", "main@1", "--json").json == {"key": "a", "value": "1"}
+    assert cli("fleet", "scan", lake, orders, "--json").json == [{"key": "b", "value": "2"}]
+    assert cli("fleet", "scan", lake, orders, "--lsn", "2", "--count").out == "2\n"
+    assert cli("fleet", "scan", lake, orders, "--from", "b", "--format", "tsv").out == "b\t2\n"
+    refused = cli("fleet", "put", lake, orders, "c", "3", "--expected", "1", "--json")
+    assert (refused.code, refused.error["kind"], refused.error["facts"]["last"]) == (4, "unexpected_lsn", 3)
+
+
+def test_branches_and_pins(cli: Cli, lake: str, orders: str) -> None:
+    """A pin keeps what was written before it; a branch goes its own way; a restore keeps what was there."""
+    assert "keeps main at LSN 2 and ends in 1 day" in cli("fleet", "pin", lake, orders, "p", "--lifetime", "1d").out
+    assert cli("fleet", "put", lake, orders, "a", "9").code == 0
+    assert cli("fleet", "get", lake, orders, "a", "--version", "p").out == "1\n"
+    assert cli("fleet", "branch", lake, orders, "dev", "--lsn", "1").out == "Branched main at LSN 1 as dev.\n"
+    assert cli("fleet", "put", lake, orders, "x", "y", "--timeline", "dev").code == 0
+    assert cli("fleet", "scan", lake, orders, "--timeline", "dev", "--count").out == "2\n"
+    listed = {one["name"]: one for one in cli("fleet", "timelines", lake, orders, "--json").json}
+    assert {name: (one["branch_lsn"], one["is_read_only"]) for name, one in listed.items()} == {
+        "main": (0, False),
+        "p": (2, True),
+        "dev": (1, False),
+    }
+    pins = {pin["name"]: (pin["kind"], pin["store"]) for pin in cli("pins", lake, orders, "--json").json}
+    assert pins == {"p": ("pin", orders), "dev": ("branch", orders)}
+    read_only = cli("fleet", "put", lake, orders, "x", "y", "--timeline", "p", "--json")
+    assert (read_only.code, read_only.error["kind"]) == (exits.USAGE, "read_only")
+    assert cli("fleet", "drop-timeline", lake, orders, "dev", "--dry-run").out == "Would drop the timeline dev.\n"
+    assert cli("fleet", "drop-timeline", lake, orders, "dev", "--yes").code == 0
+    assert cli("fleet", "restore", lake, orders, "p", "--yes").code == 0
+    assert cli("fleet", "get", lake, orders, "a").out == "1\n"
+    assert len(cli("fleet", "timelines", lake, orders, "--json").json) == 3
+
+
+def test_a_lake_knows_its_tenants(cli: Cli, lake: str, orders: str) -> None:
+    """`ls`, `history`, `why`, `fsck` and `collect` answer for tenants; no command deletes an object of one."""
+    cli("fleet", "commit", lake, orders)
+    cli("fleet", "put", lake, orders, "a", "3")
+    cli("fleet", "commit", lake, orders)
+    (line,) = (one for one in cli("ls", lake, "--json").json if one["name"] == orders)
+    assert (line["kind"], line["problem"], line["rows"]) == ("tenant", None, None)
+    assert line["bytes"] > 0
+    versions = cli("history", lake, f"tenant:{orders}", "--json").json
+    assert [one["facts"]["lsn"] for one in versions][-2:] == [2, 3]
+    assert line["version"] == versions[-1]["version"]
+    layers = sorted(str(one.relative_to(lake)) for one in Path(lake, f"{orders}.tenant").rglob("*.sst"))
+    why = cli("why", lake, layers[0], "--json").json
+    assert [pin["name"] for pin in why["pins"]] == ["main"]
+    assert "databases keep what they need" in cli("why", lake, "_fleet/control.json").out
+    checked = cli("fsck", lake, "--deep", "--json")
+    assert (checked.code, checked.json["errors"]) == (0, 0)
+    assert checked.json["tenants"] >= 1
+    before = {path for path in Path(lake, f"{orders}.tenant").rglob("*") if path.is_file() and path.suffix == ".sst"}
+    assert cli("collect", lake, "--yes").code == 0
+    assert before == {path for path in Path(lake, f"{orders}.tenant").rglob("*") if path.suffix == ".sst"}
+    Path(lake, layers[0]).rename(Path(lake, layers[0] + ".away"))
+    broken = cli("fsck", lake, orders, "--json")
+    assert (broken.code, [one["kind"] for one in broken.json["findings"] if one["severity"] == "error"]) == (
+        exits.FAULTY,
+        ["missing"],
+    )
+    Path(lake, layers[0] + ".away").rename(Path(lake, layers[0]))
+
+
+def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) -> None:
+    """A relocation is begun, shown and reported; status, transactions and events are for people and for programs."""
+
+    def node() -> Any:
+        return next(one for one in cli("fleet", "tenants", lake, "--json").json if one["tenant"] == orders)["node"]
+
+    source = node()
+    target = {"node-1": "node-2", "node-2": "node-1"}[source]
+    assert cli("fleet", "migrate", lake, orders, target).code == 0
+    wait_until(lambda: node() == target)
+    assert cli("fleet", "get", lake, orders, "b").out == "2\n"
+    wait_until(
+        lambda: "relocated" in {one["kind"] for one in cli("fleet", "events", lake, "--tenant", orders, "--json").json}
+    )
+    assert "has taken over" in cli("fleet", "events", lake).out
+    status = cli("fleet", "status", lake, "--json").json
+    assert {one["node"]: one["state"] for one in status["nodes"]} == {"node-1": "alive", "node-2": "alive"}
+    assert "alive" in cli("fleet", "status", lake).out
+    txns = cli("fleet", "txns", lake, orders, "--json").json
+    assert txns["unfinished"][-1]["node"] == target
+    assert "open" in cli("fleet", "txns", lake, orders).out
+    assert cli("fleet", "policy", lake, orders, "retain_rows=7", "--json").json["retain_rows"] == 7
+    assert cli("fleet", "scrub", lake, "--dry-run", "--json").json["missing"] == []
+    assert cli("fleet", "drop", lake, orders, "--dry-run").code == 0
+    assert cli("fleet", "drop", lake, orders, "--yes").code == 0
+    gone = cli("fleet", "get", lake, orders, "b", "--json")
+    assert (gone.code, gone.error["kind"]) == (exits.NOT_FOUND, "tenant_not_found")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        ("get LAKE nope k", exits.NOT_FOUND, "tenant_not_found"),
+        ("create LAKE a/b", exits.USAGE, "invalid_tenant_name"),
+        ("create LAKE other --policy colour=1", exits.USAGE, "unknown_setting"),
+        ("create LAKE other --policy retain_rows=many", exits.USAGE, "invalid_setting"),
+        ("migrate LAKE nope node-1", exits.NOT_FOUND, "tenant_not_found"),
+        ("drain LAKE nope", exits.NOT_FOUND, "node_not_found"),
+        ("decommission LAKE nope --yes", exits.NOT_FOUND, "node_not_found"),
+        ("txns LAKE nope", exits.NOT_FOUND, "tenant_not_found"),
+        ("get LAKE nope k --version 1 --lsn 2", exits.USAGE, "two_versions"),
+        ("status LAKE --control http://127.0.0.1:9", exits.UNAVAILABLE, "fleet_not_running"),
+        ("control LAKE", exits.USAGE, "no_log"),
+        ("control LAKE --log http://127.0.0.1:9 --ledger mysql://x", exits.USAGE, "unknown_ledger"),
+    ],
+)
+def test_bad_input_is_one_sentence(cli: Cli, lake: str, words: str, code: int, kind: str) -> None:
+    """Each mistake exits with its code and says what to do in one line."""
+    arguments = [lake if word == "LAKE" else word for word in words.split(" ")]
+    answer = cli("fleet", *arguments, "--json")
+    assert (answer.code, answer.error["kind"]) == (code, kind)
+    assert len(cli("fleet", *arguments).err.splitlines()) == 1
+
+
+def test_a_lake_whose_fleet_does_not_run(tmp_path: Path, cli: Cli) -> None:
+    """One sentence says how to start it; the tenants are listed from the ledger all the same."""
+    lake = tmp_path / "lake"
+    with pytest.raises(NotFound, match="start one with lakebed fleet up"):
+        lakebed.open(lake).tenant("orders")
+    with served_fleet(lake, tmp_path / "local", nodes=1):
+        with lakebed.open(lake).fleet() as fleet:
+            fleet.create_tenant("orders").main.put(b"k", b"v")
+        assert read_address(lakebed.open(lake).store) is not None
+    with pytest.raises(Unavailable, match=r"does not run.*Start it with lakebed fleet up"):
+        lakebed.open(lake).tenant("orders")
+    opened = lakebed.open(lake)
+    assert opened.tenants() == ["orders"]
+    assert [one.name for one in opened.ls()] == ["orders"]
+    assert opened.history("orders")[-1].facts["lsn"] == 1
+    assert cli("fleet", "scan", lake, "orders").code == exits.UNAVAILABLE
+
+
+def test_a_lake_without_tenants_loads_nothing(tmp_path: Path) -> None:
+    """The fleet's modules are imported for lakes with a fleet only."""
+    script = (
+        "import sys, lakebed\n"
+        f"lake = lakebed.open({str(tmp_path / 'lake')!r})\n"
+        "lake.ls(); lake.pins(); lake.clean()\n"
+        "assert not {'lakebed.fleet.client', 'lakebed.lake.tenants', 'urllib3'} & sys.modules.keys()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
