@@ -166,14 +166,14 @@ def test_a_lake_whose_fleet_does_not_run(tmp_path: Path, cli: Cli) -> None:
     """One sentence says how to start it; the tenants are listed from the ledger all the same."""
     lake = tmp_path / "lake"
     with pytest.raises(NotFound, match="start one with lakebed fleet up"):
-        lakebed.open(lake).tenant("orders")
+        lakebed.open(str(lake)).tenant("orders")
     with served_fleet(lake, tmp_path / "local", nodes=1):
-        with lakebed.open(lake).fleet() as fleet:
+        with lakebed.open(str(lake)).fleet() as fleet:
             fleet.create_tenant("orders").main.put(b"k", b"v")
-        assert read_address(lakebed.open(lake).store) is not None
+        assert read_address(lakebed.open(str(lake)).store) is not None
     with pytest.raises(Unavailable, match=r"does not run.*Start it with lakebed fleet up"):
-        lakebed.open(lake).tenant("orders")
-    opened = lakebed.open(lake)
+        lakebed.open(str(lake)).tenant("orders")
+    opened = lakebed.open(str(lake))
     assert opened.tenants() == ["orders"]
     assert [one.name for one in opened.ls()] == ["orders"]
     assert opened.history("orders")[-1].facts["lsn"] == 1

@@ -20,7 +20,7 @@ from lakebed.fleet.ports import FleetAddress
 @contextmanager
 def served_fleet(lake: Path, local: Path, *, nodes: int = 2, settle_ms: int = 200) -> Iterator[str]:
     """Serve the tenants of a lake; the URL of the control plane, which is written down in the lake."""
-    root = lakebed.open(lake).url
+    root = lakebed.open(str(lake)).url
     with ExitStack() as running:
         log = running.enter_context(start_log(LogSettings(storage_url=root))).site.serving.authority
         address = FleetAddress(storage=root, log=f"http://{log}", ledger="kv")
@@ -32,7 +32,7 @@ def served_fleet(lake: Path, local: Path, *, nodes: int = 2, settle_ms: int = 20
             options=ControlOptions(settle_ms=settle_ms),
         )
         control = f"http://{running.enter_context(start_control(settings)).site.serving.authority}"
-        write_address(lakebed.open(lake).store, url=control, log=address.log, ledger="kv", now_ms=0)
+        write_address(lakebed.open(str(lake)).store, url=control, log=address.log, ledger="kv", now_ms=0)
         for number in range(1, nodes + 1):
             settings_of_node = NodeSettings(control=control, local=str(local / f"node-{number}"))
             running.enter_context(start_node(settings_of_node))

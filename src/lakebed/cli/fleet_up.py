@@ -18,7 +18,7 @@ class Up(StorageCommand, name="up"):
     """Run a fleet on this machine until interrupted: log, control plane and nodes, each a process of its own.
 
     A process that dies is started again; the tenants of a node are served by another one before. What the processes
-    print is in files of the folder --local.
+    print is in files NAME.log of the folder --local, and their process ids are in NAME.pid.
     """
 
     nodes: Annotated[int, option("--nodes", min=1, max=64, help="How many nodes.")] = 3

@@ -1,9 +1,9 @@
 """A whole fleet as processes of this machine: log, control plane, nodes. `lakebed fleet up` runs it.
 
 Owns: `LocalFleet`, which starts the processes, restarts one that died, and ends them all. Each is a ``lakebed fleet``
-command of its own; what it prints goes to a file. Invariants: a process is ended by its id and never by its name; a
-restarted part has the port it had before, so that the others find it; nodes end first, and the log last, because nodes
-commit when they end.
+command of its own; what it prints goes to a file, and its process id to another. Invariants: a process is ended by its
+id and never by its name; a restarted part has the port it had before, so that the others find it; nodes end first, and
+the log last, because nodes commit when they end.
 
 Does not know: what the parts do.
 """
@@ -160,6 +160,7 @@ class LocalFleet:
                 stderr=output,
                 start_new_session=True,
             )
+        part.log_file.with_suffix(".pid").write_text(f"{part.pid}\n")
         part.start_count += 1
         part.due_s = None
 

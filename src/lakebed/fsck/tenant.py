@@ -2,8 +2,8 @@
 
 Owns: when a tenant is sound. The manifest of the last committed transaction exists, and is the one that was committed;
 every layer that a timeline names exists, of the stated size; with ``deep`` each is read: checksums and counts. An
-object is an orphan if it is not in the manifest, not of a transaction that is open or rejected, and not named by a deadlist
-that waits for the collector. Invariants: reads only; needs no running fleet where the ledger is in the lake.
+object is an orphan if it is not in the manifest, not of a transaction that is open or rejected, and not named by a
+deadlist that waits for the collector. Invariants: reads only; needs no running fleet where the ledger is in the lake.
 """
 
 from __future__ import annotations
