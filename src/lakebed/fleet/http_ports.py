@@ -345,6 +345,9 @@ CHANGE_S: Final = 60.0
 COMPACT_S: Final = 600.0
 """How long a compaction of a node may take."""
 
+_PIECE_BYTES: Final = 1 << 20
+"""What is read of a scan at once."""
+
 _VALUES: Final = msgspec.msgpack.Decoder(list[bytes | None])
 
 
@@ -450,10 +453,11 @@ class HttpNode(NodePort):
 
 
 class _Body(io.RawIOBase):
-    """A reply's body as a file that knows its last bytes."""
+    """A reply's body as a file that knows its last bytes. It reads large pieces, because Arrow asks for small ones."""
 
     def __init__(self, reply: urllib3.BaseHTTPResponse) -> None:
         self._reply = reply
+        self._held = memoryview(b"")
         self.last = b""
 
     @override
@@ -462,9 +466,15 @@ class _Body(io.RawIOBase):
 
     @override
     def read(self, size: int = -1) -> bytes:
-        found = self._reply.read(None if size < 0 else size)
-        self.last = (self.last + found[-8:])[-8:]
-        return found
+        held = self._held
+        if size < 0 or size > len(held):
+            missing = None if size < 0 else max(size - len(held), _PIECE_BYTES)
+            found = self._reply.read(missing)
+            self.last = (self.last + found[-8:])[-8:]
+            held = memoryview(b"".join((held, found)) if len(held) else found)
+        size = len(held) if size < 0 else min(size, len(held))
+        self._held = held[size:]
+        return bytes(held[:size])
 
 
 def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBatch]:

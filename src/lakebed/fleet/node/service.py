@@ -46,6 +46,8 @@ from lakebed.metrics import render
 
 _LSN_MAX: Final = (1 << 53) - 1
 
+_PIECE_BYTES: Final = 1 << 20
+
 _STATUSES: Final = {
     "not_attached": 421,
     "file_gone": 421,
@@ -221,14 +223,20 @@ async def scan(call: NodeCall) -> Response:
 
 
 def _stream(batches: Iterator[pa.RecordBatch]) -> Iterator[Buffer]:
-    """The messages of an Arrow IPC stream, without copies."""
-    is_first = True
+    """The messages of an Arrow IPC stream, in pieces of about `_PIECE_BYTES`: each piece is a step of a thread."""
+    held: list[Buffer] = []
+    size = 0
     for batch in batches:
-        if is_first:
-            yield batch.schema.serialize()
-            is_first = False
-        yield batch.serialize()
-    yield END_OF_STREAM
+        if not size:
+            size += 1
+            held.append(batch.schema.serialize())
+        message = batch.serialize()
+        held.append(message)
+        size += message.size
+        if size >= _PIECE_BYTES:
+            yield b"".join(held)
+            held, size = [], 1
+    yield b"".join((*held, END_OF_STREAM))
 
 
 @NODE.add("PUT", _TENANT + "/location", "putLocation", needs="admin", takes=Location, gives={204: None})
