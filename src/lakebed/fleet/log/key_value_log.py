@@ -70,9 +70,10 @@ RECENT_BYTES_MAX: Final = 64 << 20
 """Bytes of the newest records that are kept in memory, over all timelines of an owned store."""
 TIMELINE_COUNT_MAX: Final = 16_384
 """Timelines that are kept in memory."""
-_TRIES_MAX: Final = 8
+PATIENCE_S: Final = 15.0
+"""For so long a shared store may be away, and a write without a clear answer is looked for."""
 _PAUSE_S: Final = 0.02
-"""Before the second try; doubled for each after it."""
+_PAUSE_S_MAX: Final = 0.5
 _POLL_S: Final = 0.02
 _POLL_S_MAX: Final = 0.25
 _CLOSE_S: Final = 30.0
@@ -99,6 +100,7 @@ class KeyValueLog(Log):
         is_shared: whether other processes append to the same stores.
         write_ids_kept: appends to a timeline for which a write id is remembered.
         recent_bytes_max: of the newest records that are kept in memory.
+        patience_s: how long a shared store is asked again, and a write without a clear answer is looked for.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class KeyValueLog(Log):
         is_shared: bool = False,
         write_ids_kept: int = WRITE_IDS_KEPT,
         recent_bytes_max: int = RECENT_BYTES_MAX,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._stores = tuple(stores)
         self._environment = environment
@@ -117,6 +120,7 @@ class KeyValueLog(Log):
         self.is_shared = is_shared
         self.write_ids_kept = write_ids_kept
         self._recent_bytes_max = recent_bytes_max
+        self._patience_s = patience_s
         self._lock = environment.runtime.lock()
         self._idle = environment.runtime.condition(self._lock)
         self._lanes: dict[str | int, _Lane] = {}
@@ -153,7 +157,7 @@ class KeyValueLog(Log):
             if known is not None and known.recent_after <= after <= known.mark.lsn:
                 return known.recent_behind(after, bytes_max=bytes_max)
         keys = Keys.of(timeline, prefix=self._prefix)
-        with self._store(timeline).snapshot() as now:
+        with self._snapshot(self._store(timeline)) as now:
             bounds = self._bounds_in(now, keys, timeline)
             if after < bounds.first - 1:
                 raise log_pruned(timeline, after=after, first=bounds.first)
@@ -203,7 +207,7 @@ class KeyValueLog(Log):
             known = self._remembered(timeline)
             if known is not None:
                 return known.bounds
-        with self._store(timeline).snapshot() as now:
+        with self._snapshot(self._store(timeline)) as now:
             return self._bounds_in(now, Keys.of(timeline, prefix=self._prefix), timeline)
 
     def maintain(self) -> None:
@@ -339,31 +343,34 @@ class KeyValueLog(Log):
 
     def _write(self, lane: _Lane, taken: Sequence[Change]) -> None:
         """Make the changes, or set their errors; those that have more to do stay undone."""
-        unclear: LakebedError | None = None
-        clock = self._environment.clock
-        for turn in range(_TRIES_MAX):
-            if turn:
-                clock.sleep(_PAUSE_S * 2 ** (turn - 1) * self._environment.rng.uniform(0.5, 1.0))
+        trouble: LakebedError | None = None
+        clock, rng = self._environment.clock, self._environment.rng
+        ends_s = clock.monotonic_s() + self._patience_s
+        pause_s = _PAUSE_S
+        while True:
             try:
                 self._write_once(lane.store, [change for change in taken if not change.is_done])
                 return
             except Conflict as error:
                 if error.kind != "unexpected_value":
                     raise
-                unclear = unclear or Unavailable(
+                trouble = trouble or Unavailable(
                     "Other writers of the timeline were faster each time: append again.", kind="log_contended"
                 )
             except OutcomeUnknown as error:
-                unclear = error
+                trouble = error
             except Unavailable as error:
-                if not isinstance(unclear, OutcomeUnknown):
+                if isinstance(trouble, OutcomeUnknown):
+                    trouble = OutcomeUnknown(error.message, kind=error.kind)
+                elif self.is_shared:
+                    trouble = error
+                else:
                     raise
-                unclear = OutcomeUnknown(error.message, kind=error.kind)
-            finally:
-                if unclear is not None:
-                    self._forget(change.timeline for change in taken)
-        assert unclear is not None
-        raise unclear
+            self._forget(change.timeline for change in taken)
+            if clock.monotonic_s() >= ends_s:
+                raise trouble
+            clock.sleep(pause_s * rng.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     def _write_once(self, store: KeyValue, changes: Sequence[Change]) -> None:
         group = Group()
@@ -480,7 +487,7 @@ class KeyValueLog(Log):
             names = [timeline for timeline in after if self._store(timeline) is store]
             if not names:
                 continue
-            with store.snapshot() as now:
+            with self._snapshot(store) as now:
                 tails = now.get_many([Keys.of(timeline, prefix=self._prefix).tail for timeline in names])
             for timeline, value in zip(names, tails, strict=True):
                 if value is not None:
@@ -495,6 +502,18 @@ class KeyValueLog(Log):
             raise timeline_not_found(timeline)
         mark, _ = decode_tail(tail, timeline=timeline)
         return LogBounds(decode_horizon(horizon, timeline=timeline) + 1, mark.lsn)
+
+    def _snapshot(self, store: KeyValue) -> KeyValueSnapshot:
+        """As `KeyValue.snapshot`; of a shared store as soon as it is there."""
+        clock = self._environment.clock
+        ends_s = clock.monotonic_s() + self._patience_s
+        while True:
+            try:
+                return store.snapshot()
+            except Unavailable:
+                if not self.is_shared or self._is_closed or clock.monotonic_s() >= ends_s:
+                    raise
+            clock.sleep(_POLL_S_MAX)
 
     def _check_open(self) -> None:
         if self._is_closed:

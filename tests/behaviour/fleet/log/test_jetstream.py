@@ -144,7 +144,10 @@ def test_the_leader_is_killed(tmp_path: Path, tell: Callable[[str], None]) -> No
 def test_leaders_are_harmed(tmp_path: Path, harm: str, tell: Callable[[str], None]) -> None:
     """Leaders are killed, stand still, lose their disks, again and again: the same holds."""
     work = harmed(tmp_path, harm, rounds=3)
-    tell(f"JetStream, leader {harm} 3 times: {work.count} acknowledged, longest pause {work.longest_pause_s:.2f} s")
+    tell(
+        f"JetStream, leader {harm} 3 times: {work.count} acknowledged, longest pause {work.longest_pause_s:.2f} s, "
+        f"of a timeline with 6 writers {work.longest_shared_s:.2f} s"
+    )
     assert work.longest_pause_s < 30
 
 
@@ -278,19 +281,24 @@ def test_an_oversized_append_is_refused(tmp_path: Path) -> None:
         assert log.bounds(TIMELINE).last == 1
 
 
-def test_too_few_replicas_are_refused(tmp_path: Path) -> None:
-    """A server without a cluster cannot keep three replicas; a log that was made with fewer is refused too."""
+def test_too_few_servers_are_refused(tmp_path: Path) -> None:
+    """A server without a cluster cannot keep three replicas."""
     with NatsCluster(tmp_path, count=1) as cluster:
         with pytest.raises(InvalidRequest) as error:
             open_log(f"{cluster.url}/three")
         assert error.value.kind == "too_few_replicas"
-        opened(f"{cluster.url}/one", replicas=1).close()
-        with pytest.raises(InvalidRequest) as error:
-            open_log(f"{cluster.url}/one", shards=2)
-        assert error.value.kind == "too_few_replicas"
-        with pytest.raises(InvalidRequest) as error:
-            opened(f"{cluster.url}/one", replicas=1, streams=5)
-        assert (error.value.kind, error.value.facts["streams"]) == ("stream_count", 2)
+
+
+def test_another_log_than_was_made_is_refused(nats_cluster: NatsCluster) -> None:
+    """A log that was made with fewer replicas, or with another number of streams, is refused."""
+    url = own(nats_cluster)
+    opened(url, replicas=1).close()
+    with pytest.raises(InvalidRequest) as error:
+        open_log(url, shards=2)
+    assert error.value.kind == "too_few_replicas"
+    with pytest.raises(InvalidRequest) as error:
+        opened(url, replicas=1, streams=5)
+    assert (error.value.kind, error.value.facts["streams"]) == ("stream_count", 2)
 
 
 class OldServer:
