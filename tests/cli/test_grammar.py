@@ -157,7 +157,7 @@ def test_what_may_come_next_is_offered(cli: Any, world: str) -> None:
 def test_bash_completes(tmp_path: Path, world: str) -> None:
     """A real bash that evaluated the script fills in what is asked for, behind a colon too."""
     script = tmp_path / "completion.bash"
-    script.write_text(shells.script_of(shells.Shell.bash))
+    script.write_text(shells.SCRIPTS["bash"])
     test = f"""
 lakebed() {{ {sys.executable} -m lakebed.cli "$@"; }}
 source {script}
@@ -170,9 +170,9 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
     assert done.stdout == "serving\n"
 
 
-@pytest.mark.parametrize("shell", shells.Shell)
+@pytest.mark.parametrize("shell", shells.SCRIPTS)
 def test_each_shell_has_a_script(cli: Any, shell: shells.Shell) -> None:
     """What is printed is the script alone, and it asks the hidden option."""
-    answer = cli("completion", shell.value)
-    assert answer.out == shells.script_of(shell)
+    answer = cli("completion", shell)
+    assert answer.out == shells.SCRIPTS[shell]
     assert f"lakebed {shells.COMPLETE} " in answer.out

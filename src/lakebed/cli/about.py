@@ -8,7 +8,7 @@ import lakebed
 from lakebed.cli import output
 from lakebed.cli.command import Command
 from lakebed.cli.grammar import argument
-from lakebed.cli.shells import Shell, script_of
+from lakebed.cli.shells import SCRIPTS, Shell
 
 
 class Version(Command, name="version"):
@@ -24,8 +24,8 @@ class Completion(Command, name="completion"):
     shell: Annotated[Shell, argument("SHELL", help="bash, zsh or fish.")]
 
     def run(self) -> None:
-        script = script_of(self.shell)
+        script = SCRIPTS[self.shell]
         if self.json:
-            output.document({"shell": self.shell.value, "script": script})
+            output.document({"shell": self.shell, "script": script})
         else:
             output.lines([script.rstrip("\n")])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 from lakebed.cli import output
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.repo_context import RepositoriesCommand
+from lakebed.http.declaration import Role
 from lakebed.repo.opening import is_server
 from lakebed.repo.repositories import Repositories
 from lakebed.server.keys import AccessKeys, NewAccessKey, check_revocable
@@ -16,18 +16,10 @@ from lakebed.server.keys import AccessKeys, NewAccessKey, check_revocable
 KeyId = Annotated[str, argument("KEY", help="The access key's id.")]
 
 
-class Role(StrEnum):
-    """What an access key may do."""
-
-    read = "read"
-    write = "write"
-    admin = "admin"
-
-
 class CreateKey(RepositoriesCommand, name="create"):
     """Create an access key; its secret is shown only once."""
 
-    role: Annotated[Role, option("--role", help="What it may do: read, write or admin.")] = Role.write
+    role: Annotated[Role, option("--role", help="What it may do: read, write or admin.")] = "write"
     repository: Annotated[
         list[str] | None, option("--repository", help="Only this repository; again for more. Default: all.")
     ] = None
@@ -38,7 +30,7 @@ class CreateKey(RepositoriesCommand, name="create"):
             for name in self.repository or ():
                 repositories.repository(name)  # a key for a mistyped name would be useless
             made = _access_keys(repositories).create(
-                role=self.role.value,
+                role=self.role,
                 repositories=tuple(self.repository) if self.repository else None,
                 description=self.description,
             )

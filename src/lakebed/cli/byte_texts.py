@@ -10,8 +10,7 @@ import base64
 import binascii
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -23,21 +22,11 @@ _SHOWN_BYTES_MAX: Final = 40
 """Bytes of a key or value that an error shows."""
 
 
-class Encoding(StrEnum):
-    """How bytes are written on the command line."""
+Encoding = Literal["utf8", "hex", "base64"]
+"""How bytes are written on the command line."""
 
-    utf8 = "utf8"
-    hex = "hex"
-    base64 = "base64"
-
-
-class Format(StrEnum):
-    """How a scan prints rows."""
-
-    text = "text"
-    tsv = "tsv"
-    jsonl = "jsonl"
-
+Format = Literal["text", "tsv", "jsonl"]
+"""How a scan prints rows."""
 
 Key = Annotated[str, argument("KEY", help="The key.")]
 Coding = Annotated[Encoding, option("--encoding", help="How keys and values are written here: utf8, hex or base64.")]
@@ -48,10 +37,10 @@ def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding:
     facts = ({"key": _json_text(key, encoding), "value": _json_text(value, encoding)} for key, value in rows)
     if json:
         output.document(list(facts))
-    elif format is Format.jsonl:
+    elif format == "jsonl":
         for row in facts:
             sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
-    elif format is Format.tsv:
+    elif format == "tsv":
         for key, value in rows:
             sys.stdout.write(f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n")
     else:
@@ -62,13 +51,13 @@ def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding:
 def bytes_of(text: str, encoding: Encoding) -> bytes:
     """The bytes that a text spells. Raises `InvalidRequest`."""
     try:
-        if encoding is Encoding.hex:
+        if encoding == "hex":
             return bytes.fromhex(text)
-        if encoding is Encoding.base64:
+        if encoding == "base64":
             return base64.b64decode(text, validate=True)
     except (ValueError, binascii.Error) as error:
         raise InvalidRequest(
-            f"{quoted(text)} is not written as {encoding.value}: write it so, or choose another --encoding.",
+            f"{quoted(text)} is not written as {encoding}: write it so, or choose another --encoding.",
             kind="invalid_encoding",
         ) from error
     return text.encode("utf-8", "surrogateescape")
@@ -76,16 +65,16 @@ def bytes_of(text: str, encoding: Encoding) -> bytes:
 
 def text_of(body: bytes, encoding: Encoding) -> str:
     """How bytes are spelled."""
-    if encoding is Encoding.hex:
+    if encoding == "hex":
         return body.hex()
-    if encoding is Encoding.base64:
+    if encoding == "base64":
         return base64.b64encode(body).decode()
     return body.decode("utf-8", "backslashreplace")
 
 
 def check_json(body: bytes, encoding: Encoding) -> None:
     """Raise for bytes that JSON cannot hold: an escape would read as the text that spells it."""
-    if encoding is not Encoding.utf8:
+    if encoding != "utf8":
         return
     try:
         body.decode()
@@ -124,6 +113,6 @@ _FIELD: dict[int, str] = {**_CELL, ord("\\"): "\\\\"}
 
 
 def _escaped(body: bytes, encoding: Encoding, escapes: dict[int, str]) -> str:
-    if encoding is not Encoding.utf8:
+    if encoding != "utf8":
         return text_of(body, encoding)
     return body.decode("utf-8", "surrogateescape").translate(escapes)

@@ -14,7 +14,6 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from types import NoneType
 from typing import Any, Final
 
@@ -77,7 +76,8 @@ class Parameter:
 
     name: str
     spec: Argument | Option
-    kind: type
+    kind: Any
+    """A type, or a `Literal` of the allowed values."""
     is_list: bool
     is_required: bool
     default: Any
@@ -111,14 +111,14 @@ class Parameter:
     @property
     def choices(self) -> tuple[str, ...]:
         """The allowed values; empty: any value."""
-        return tuple(one.value for one in self.kind) if issubclass(self.kind, Enum) else ()
+        return typing.get_args(self.kind)
 
     def convert(self, text: str) -> Any:
         """Convert a text to the parameter's type. Raises `ValueError` with the rest of a sentence about the text."""
         if self.choices:
             if text not in self.choices:
                 raise ValueError(f"choose {either(self.choices)}")
-            return self.kind(text)
+            return text
         if self.kind is not int:
             return self.kind(text)
         number = whole_number(text, minimum=-LONG_MAX)

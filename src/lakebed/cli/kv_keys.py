@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 from lakebed.cli import arguments, output
 from lakebed.cli.arguments import AfterDestroy, Limit, TakeOver
-from lakebed.cli.byte_texts import Coding, Encoding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
+from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.kv_context import SHORT_LIVED, DatabaseCommand
@@ -43,7 +43,7 @@ class Get(DatabaseCommand, name="get"):
 
     key: Key
     checkpoint: Checkpoint = None
-    encoding: Coding = Encoding.utf8
+    encoding: Coding = "utf8"
     raw: Annotated[bool, option("--raw", help="Write only the bytes of the value, as they are.")] = False
 
     def run(self) -> None:
@@ -74,7 +74,7 @@ class Put(DatabaseCommand, name="put"):
     key: Key
     value: Annotated[str, argument("VALUE", help="The value; - reads it from standard input.")]
     ttl: Annotated[str | None, option("--ttl", help="The key expires after this time: '1h', '7days'.")] = None
-    encoding: Coding = Encoding.utf8
+    encoding: Coding = "utf8"
     take_over: TakeOver = False
     after_destroy: AfterDestroy = False
 
@@ -100,7 +100,7 @@ class Delete(Deletion, DatabaseCommand, name="delete"):
     """Delete one key. Deleting a missing key is a no-op."""
 
     key: Key
-    encoding: Coding = Encoding.utf8
+    encoding: Coding = "utf8"
     take_over: TakeOver = False
 
     def run(self) -> None:
@@ -132,11 +132,9 @@ class Scan(DatabaseCommand, name="scan"):
     reverse: Annotated[bool, option("--reverse", help="From the last key to the first.")] = False
     limit: Limit = None
     count: Annotated[bool, option("--count", help="Only count them.")] = False
-    format: Annotated[Format, option("--format", help="text: a table; tsv; jsonl: one JSON object a line.")] = (
-        Format.text
-    )
+    format: Annotated[Format, option("--format", help="text: a table; tsv; jsonl: one JSON object a line.")] = "text"
     checkpoint: Checkpoint = None
-    encoding: Coding = Encoding.utf8
+    encoding: Coding = "utf8"
 
     def run(self) -> None:
         if self.prefix is not None and (self.start is not None or self.end is not None):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from lakebed.cli import output
 from lakebed.cli.command import Deletion
@@ -20,6 +18,7 @@ from lakebed.cli.repo_context import (
     print_differences,
 )
 from lakebed.errors import InvalidRequest
+from lakebed.texts import utc
 
 if TYPE_CHECKING:
     from lakebed.repo.verbs.pick import PickOptions
@@ -34,15 +33,8 @@ Parent = Annotated[
 ]
 
 
-class Strategy(StrEnum):
-    """Which side wins where both changed a path."""
-
-    source_wins = "source-wins"
-    dest_wins = "dest-wins"
-
-
 OnConflict = Annotated[
-    Strategy | None,
+    Literal["source-wins", "dest-wins"] | None,
     option("--strategy", help="Where both changed a path: source-wins or dest-wins. Default: a conflict."),
 ]
 
@@ -124,7 +116,7 @@ class Show(RepositoryCommand, name="show"):
             ("parents", ", ".join(one[:12] for one in found["parents"]) or "-"),
             ("message", found["message"]),
             ("by", found["committer"] or "-"),
-            ("created", f"{_utc(found['created_ms'])} UTC ({output.ago(found['created_ms'])})"),
+            ("created", f"{utc(found['created_ms'])} ({output.ago(found['created_ms'])})"),
             ("objects", f"{found['objects']:,} ({output.size(found['bytes'])})"),
             ("metadata", output.options_text(found["metadata"])),
         ]
@@ -186,7 +178,7 @@ class Merge(RepositoryCommand, name="merge"):
             made = repository.branch(self.branch).merge(
                 self.source,
                 message=self.message or None,
-                strategy=_name_of(self.strategy),
+                strategy=self.strategy,
                 squash=self.squash,
                 prefix=self.prefix,
                 metadata=pairs(self.meta, like="ticket=42"),
@@ -205,7 +197,7 @@ class Pick(RepositoryCommand):
 
     def options(self) -> PickOptions:
         """The options as the library takes them."""
-        return {"parent_number": self.parent, "strategy": _name_of(self.strategy)}
+        return {"parent_number": self.parent, "strategy": self.strategy}
 
 
 class Revert(Pick, name="revert"):
@@ -274,7 +266,7 @@ class Rebase(RepositoryCommand, name="rebase"):
 
     def run(self) -> None:
         with self.writing() as repository:
-            made = repository.branch(self.branch).rebase(self.onto, strategy=_name_of(self.strategy))
+            made = repository.branch(self.branch).rebase(self.onto, strategy=self.strategy)
         self.result(of_commit(made), f"Rebased {self.branch} onto {self.onto}: it is at {made.id[:12]} now.")
 
 
@@ -307,16 +299,6 @@ def _split(texts: list[str] | None) -> tuple[list[str], list[str]]:
     """``--path`` as paths and prefixes: a text that ends with a slash is a prefix."""
     every = texts or []
     return [one for one in every if not one.endswith("/")], [one for one in every if one.endswith("/")]
-
-
-def _utc(time_ms: int) -> str:
-    """``2026-01-31 12:00:00`` in UTC."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _name_of(strategy: Strategy | None) -> Any:
-    """The strategy as the library has it."""
-    return None if strategy is None else strategy.value
 
 
 def _meant(path: str | None, found: str) -> bool:

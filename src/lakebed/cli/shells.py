@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 COMPLETE: Final = "--complete"
 """The hidden option by which a shell asks for completions: ``lakebed --complete LINE``."""
 
 
-class Shell(StrEnum):
-    """Shells that can complete commands."""
+Shell = Literal["bash", "zsh", "fish"]
 
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
-
-
-_SCRIPTS: Final = {
-    Shell.bash: f"""\
+SCRIPTS: Final[dict[Shell, str]] = {
+    "bash": f"""\
 _lakebed() {{
     local IFS=$'\\n' line="${{COMP_LINE:0:COMP_POINT}}" word
     COMPREPLY=($(lakebed {COMPLETE} "$line" 2>/dev/null | cut -f1))
@@ -28,7 +21,7 @@ _lakebed() {{
 }}
 complete -o default -F _lakebed lakebed
 """,
-    Shell.zsh: f"""\
+    "zsh": f"""\
 #compdef lakebed
 _lakebed() {{
     local one
@@ -45,7 +38,7 @@ _lakebed() {{
 }}
 compdef _lakebed lakebed
 """,
-    Shell.fish: f"""\
+    "fish": f"""\
 function __lakebed_complete
     set -l found (lakebed {COMPLETE} (commandline -cp) 2>/dev/null)
     if test (count $found) -eq 0
@@ -57,8 +50,4 @@ end
 complete -c lakebed -f -a '(__lakebed_complete)'
 """,
 }
-
-
-def script_of(shell: Shell) -> str:
-    """What a shell evaluates to complete lakebed's commands."""
-    return _SCRIPTS[shell]
+"""What a shell evaluates to complete lakebed's commands."""

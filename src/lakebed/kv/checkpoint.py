@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -31,7 +31,7 @@ from lakebed.kv.manifests import ManifestLog
 from lakebed.kv.model import Checkpoint, CheckpointCreateResult, Manifest, Owner
 from lakebed.kv.options import CheckpointOptions
 from lakebed.kv.wal import WalLog
-from lakebed.texts import did_you_mean
+from lakebed.texts import did_you_mean, utc
 
 CHECKPOINT_COUNT_MAX: Final = 10_000
 """Live checkpoints of one database: every manifest names them all, about 200 bytes each."""
@@ -49,7 +49,7 @@ def check_open(manifest: Manifest, url: str) -> Manifest:
     """
     if manifest.destroyed_at_ms is not None:
         raise InvalidRequest(
-            f"The database {url} was destroyed on {_utc(manifest.destroyed_at_ms)}: create a new one there with "
+            f"The database {url} was destroyed on {utc(manifest.destroyed_at_ms)}: create a new one there with "
             "`lakebed kv put --after-destroy` (in Python after_destroy=True), or elsewhere.",
             kind="invalid_db_state",
             url=url,
@@ -63,10 +63,6 @@ def check_open(manifest: Manifest, url: str) -> Manifest:
             url=url,
         )
     return manifest
-
-
-def _utc(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def check_checkpoint_name(name: object) -> str:
@@ -240,26 +236,15 @@ def with_checkpoint(manifest: Manifest, checkpoint: Checkpoint) -> Manifest:
     return msgspec.structs.replace(manifest, checkpoints=(*manifest.checkpoints, checkpoint))
 
 
-def with_latest(
-    manifest: Manifest,
-    *,
-    id: str,
-    last_wal_id: int,
-    now_ms: int,
-    owner: Owner = _USER,
-    lifetime_ms: int | None = None,
-    name: str | None = None,
-) -> Manifest:
+def with_latest(manifest: Manifest, checkpoint: Checkpoint, *, last_wal_id: int) -> Manifest:
     """The manifest with a checkpoint on itself, that is on the number it will be appended with.
 
     Args:
         last_wal_id: the last log object listed since `manifest` was read (`last_durable_wal_id`).
     """
-    own = new_checkpoint(
-        manifest.manifest_id + 1, id=id, now_ms=now_ms, owner=owner, lifetime_ms=lifetime_ms, name=name
-    )
+    assert checkpoint.manifest_id == manifest.manifest_id + 1, "the checkpoint is on another manifest"
     seen = max(manifest.wal_id_last_seen, last_wal_id)
-    return msgspec.structs.replace(with_checkpoint(manifest, own), wal_id_last_seen=seen)
+    return msgspec.structs.replace(with_checkpoint(manifest, checkpoint), wal_id_last_seen=seen)
 
 
 def with_refreshed(manifest: Manifest, id: str, *, expires_at_ms: int | None) -> Manifest:
@@ -351,18 +336,16 @@ def make_checkpoint(
         check_open(manifest, location.url)
         now_ms = location.environment.clock.now_ms()
         pinned = _pinned_manifest(manifest, log, options.source, version, now_ms=now_ms, url=location.url)
+        own = new_checkpoint(
+            manifest.manifest_id + 1 if pinned is None else pinned,
+            id=own_id,
+            now_ms=now_ms,
+            owner=owner,
+            lifetime_ms=lifetime_ms,
+            name=options.name,
+        )
         if pinned is None:
-            last_wal_id = last_durable_wal_id(location, manifest)
-            return with_latest(
-                manifest,
-                id=own_id,
-                last_wal_id=last_wal_id,
-                now_ms=now_ms,
-                owner=owner,
-                lifetime_ms=lifetime_ms,
-                name=options.name,
-            )
-        own = new_checkpoint(pinned, id=own_id, now_ms=now_ms, owner=owner, lifetime_ms=lifetime_ms, name=options.name)
+            return with_latest(manifest, own, last_wal_id=last_durable_wal_id(location, manifest))
         return with_checkpoint(manifest, own)
 
     manifest = log.update(change, fresh=True)

@@ -29,6 +29,7 @@ from lakebed.kv.checkpoint import (
     last_durable_wal_id,
     lifetime_in_ms,
     live_checkpoints,
+    new_checkpoint,
     with_latest,
     with_refreshed,
     without_checkpoint,
@@ -210,14 +211,15 @@ class OwnCheckpointSource(ReadVersionSource):
             now_ms = self._location.environment.clock.now_ms()
             if any(one.id == own_id for one in live_checkpoints(manifest, now_ms)):
                 return None
-            return with_latest(
-                self._kept_up(without_checkpoint(manifest, own_id), free, now_ms),
+            own = new_checkpoint(
+                manifest.manifest_id + 1,
                 id=own_id,
-                last_wal_id=last_durable_wal_id(self._location, manifest),
                 now_ms=now_ms,
                 owner=self._owner,
                 lifetime_ms=self._lifetime_ms,
             )
+            kept = self._kept_up(without_checkpoint(manifest, own_id), free, now_ms)
+            return with_latest(kept, own, last_wal_id=last_durable_wal_id(self._location, manifest))
 
         begun_s = self._location.environment.clock.monotonic_s()
         newest = self._log.update(change)

@@ -185,7 +185,7 @@ class ReaderCore(ViewSource):
     def _moves_too_fast(self) -> Conflict:
         return Conflict(
             f"The database {self.url} changed {_TRIES_MAX} times while it was looked at: try again.",
-            kind="moves_moves_too_fast",
+            kind="moves_too_fast",
             url=self.url,
         )
 

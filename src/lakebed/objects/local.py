@@ -29,6 +29,7 @@ from typing import Final
 from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.objects.driver import Driver
 from lakebed.objects.memory import absent, check_range, occupied
 from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
@@ -100,7 +101,7 @@ class _LocalUpload:
             os.close(descriptor)
 
 
-class LocalDriver:
+class LocalDriver(Driver):
     """`Driver` of one folder. The first put creates the folder."""
 
     is_remote = False
@@ -125,7 +126,6 @@ class LocalDriver:
 
     @property
     def metrics_label(self) -> str:
-        """One label for all local folders."""
         return "file"
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
@@ -155,7 +155,6 @@ class LocalDriver:
             os.close(descriptor)
 
     def head(self, path: str) -> ObjectMeta:
-        """One ``lstat``."""
         self._check(path)
         try:
             status = os.lstat(f"{self._root}/{path}")
@@ -419,7 +418,6 @@ class LocalDriver:
         return f"file://{self._shown_root}/{path}"
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
-        """Always raises: a folder has no server."""
         raise InvalidRequest(f"{self.root_url} is a local folder: it has no signed URLs", kind="unsupported", path=path)
 
     def _place(self, folder: str) -> str:

@@ -16,6 +16,7 @@ from typing_extensions import Buffer
 
 from lakebed.clock import Clock
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.objects.driver import Driver
 from lakebed.objects.port import ByteRange, Listing, ObjectMeta
 
 _Entry = tuple[bytes, int, str]
@@ -84,7 +85,7 @@ class _MemoryUpload:
         self._parts.clear()
 
 
-class MemoryDriver:
+class MemoryDriver(Driver):
     """`Driver` of one memory name."""
 
     is_remote = False
@@ -104,7 +105,6 @@ class MemoryDriver:
 
     @property
     def metrics_label(self) -> str:
-        """One label for all memory stores."""
         return "memory"
 
     def _entry(self, path: str) -> _Entry:
@@ -122,17 +122,17 @@ class MemoryDriver:
         return memoryview(body)[start:end]
 
     def get_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        """Views of parts of one object."""
         return [self.get(path, byte_range) for byte_range in ranges]
 
     def head(self, path: str) -> ObjectMeta:
-        """Size and time of one object."""
         body, modified_ms, etag = self._entry(path)
         return ObjectMeta(path, len(body), modified_ms, etag)
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
-        """Store a copy of the body."""
-        entry = (bytes(body), self._clock.now_ms(), f"{zlib.crc32(body):08x}")
+        self._set(path, bytes(body), f"{zlib.crc32(body):08x}", create_only=create_only)
+
+    def _set(self, path: str, body: bytes, etag: str, *, create_only: bool) -> None:
+        entry = (body, self._clock.now_ms(), etag)
         if not create_only:
             self._objects[self._prefix + path] = entry
         elif self._objects.setdefault(self._prefix + path, entry) is not entry:
@@ -171,32 +171,23 @@ class MemoryDriver:
             start_after = page[-1].path
 
     def list_level(self, prefix: str) -> Listing:
-        """One level below a folder."""
         return level_of(list(self._metas(prefix, None)), prefix)
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
-        """Delete objects."""
         for path in paths:
             self._objects.pop(self._prefix + path, None)
 
     def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
         """Let two paths share one body."""
         body, _, etag = self._entry(source)
-        entry = (body, self._clock.now_ms(), etag)
-        if not create_only:
-            self._objects[self._prefix + target] = entry
-        elif self._objects.setdefault(self._prefix + target, entry) is not entry:
-            raise occupied(target, self.root_url)
+        self._set(target, body, etag, create_only=create_only)
 
     def sync(self, paths: Sequence[str]) -> None:
-        """Only check that the objects are there."""
         for path in paths:
             self._entry(path)
 
     def url(self, path: str) -> str:
-        """A URL that only this process understands."""
         return f"{self.root_url}/{path}"
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
-        """Always raises: memory has no server."""
         raise InvalidRequest("memory:// has no signed URLs: other processes cannot reach it", kind="unsupported")

@@ -30,6 +30,7 @@ from lakebed.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from lakebed.objects.driver import Driver
 from lakebed.objects.limits import StoreLimits
 from lakebed.objects.memory import absent, occupied
 from lakebed.objects.path import StoreUrl
@@ -143,7 +144,7 @@ class _VendorUpload:
         self._ask(lambda: self._writer.__exit__(Unavailable, Unavailable("abandoned"), None))
 
 
-class VendorDriver:
+class VendorDriver(Driver):
     """`Driver` of one bucket or container, below a prefix."""
 
     is_remote = True
@@ -157,11 +158,14 @@ class VendorDriver:
             value for name, value in os.environ.items() if name.startswith(_VENDOR) and _SECRET_NAME.search(name)
         ]
         self._secrets = sorted({secret for secret in given + ambient if secret}, key=len, reverse=True)
-        self.delete_batch_count_max = _DELETE_BATCH_COUNT_MAX[url.scheme]
         self._store = _client(url, dict(options), limits, _retries(limits, 0))
         # Failed parts are gone here, so only this client retries by itself.
         self._uploads = _client(url, dict(options), limits, _retries(limits, limits.retry_count_max))
         self._shape = _Shape(limits.upload_part_bytes, _PART_COUNT_MAX[url.scheme], _FRAME_REQUEST_COUNT[url.scheme])
+
+    @property
+    def delete_batch_count_max(self) -> int:
+        return _DELETE_BATCH_COUNT_MAX[self._url.scheme]
 
     @property
     def root_url(self) -> str:
@@ -170,7 +174,6 @@ class VendorDriver:
 
     @property
     def metrics_label(self) -> str:
-        """Scheme and bucket."""
         return f"{self._url.scheme}://{self._url.place}"
 
     def get(self, path: str, byte_range: ByteRange | None) -> Buffer:
@@ -190,7 +193,6 @@ class VendorDriver:
         )
 
     def head(self, path: str) -> ObjectMeta:
-        """One HEAD."""
         return self._meta(self._ask(path, lambda: obstore.head(self._store, self._prefix + path)))
 
     def put(self, path: str, body: memoryview, *, create_only: bool, durable: bool) -> None:
@@ -229,7 +231,6 @@ class VendorDriver:
             raise occupied(path, self.root_url)
 
     def list_pages(self, prefix: str, start_after: str | None, page_count: int) -> Iterator[Sequence[ObjectMeta]]:
-        """Return the client's pages."""
         folder = (self._prefix + prefix).removesuffix("/") or None
         offset = None if start_after is None else self._prefix + start_after
         stream = obstore.list(self._store, folder, offset=offset, chunk_size=page_count)
@@ -240,7 +241,6 @@ class VendorDriver:
                 return
 
     def list_level(self, prefix: str) -> Listing:
-        """One level below a folder."""
         folder = (self._prefix + prefix).removesuffix("/") or None
         found = self._ask(prefix, lambda: obstore.list_with_delimiter(self._store, folder))
         skip = len(self._prefix)
@@ -267,7 +267,6 @@ class VendorDriver:
                 raise
 
     def copy(self, source: str, target: str, *, create_only: bool, durable: bool) -> None:
-        """One COPY inside the bucket."""
         if create_only:
             raise InternalError("a bucket has no create-only copy: its bytes are put")
         self._ask(source, lambda: obstore.copy(self._store, self._prefix + source, self._prefix + target))
@@ -280,7 +279,6 @@ class VendorDriver:
         return f"{self.root_url}/{path}"
 
     def signed_url(self, path: str, *, expires_in_s: int, method: str) -> str:
-        """A URL signed with this store's credentials."""
         verb: Any = method
         lifetime = timedelta(seconds=expires_in_s)
         return str(self._ask(path, lambda: obstore.sign(self._store, verb, self._prefix + path, lifetime)))

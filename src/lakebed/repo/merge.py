@@ -6,28 +6,15 @@ Invariants: a merge is decided path by path (a table inside a branch is one unit
 
 from __future__ import annotations
 
-from typing import Final, cast, get_args
+from typing import Final
 
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict
 from lakebed.repo.committed.merge import Strategy, merge_metaranges
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import MetarangeRef
 
 CONFLICT_COUNT_SHOWN: Final = 5
 """Paths that the sentence of a conflict lists; its fact ``paths`` has more."""
-
-
-def as_strategy(text: str | None) -> Strategy | None:
-    """A strategy by its name; None: a path that both sides changed is a conflict.
-
-    Raises `InvalidRequest` (``unknown_strategy``).
-    """
-    if text is not None and text not in get_args(Strategy):
-        raise InvalidRequest(
-            f"There is no merge strategy {text!r}: give one of {', '.join(get_args(Strategy))}, or none.",
-            kind="unknown_strategy",
-        )
-    return cast(Strategy | None, text)
 
 
 def merged(

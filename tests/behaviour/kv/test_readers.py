@@ -51,6 +51,18 @@ def test_every_way_to_read(manual: ManualDatabase) -> None:
             reader.get_many(b"key")
 
 
+def test_a_reader_gives_up_on_a_database_that_changes_all_the_time(
+    manual: ManualDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After so many versions that went while they were read, the error says to try again."""
+    manual.fill()
+    with manual.reader() as reader:
+        monkeypatch.setattr("lakebed.kv.reader_core._TRIES_MAX", 0)
+        with pytest.raises(Conflict) as caught:
+            reader.get(key_of(1))
+    assert caught.value.kind == "moves_too_fast"
+
+
 def test_the_log_is_read_into_bounded_tables(manual: ManualDatabase) -> None:
     """Rows that are in no file yet are all seen, with tombstones, in tables of at most the given size and a record."""
     with manual.open() as database:

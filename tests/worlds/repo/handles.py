@@ -20,12 +20,11 @@ from lakebed.errors import Corruption, LakebedError, NotFound, OutcomeUnknown, U
 from lakebed.repo import data
 from lakebed.repo.branches import create_branch, delete_branch, undelete_branch
 from lakebed.repo.collect import collect_garbage
-from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.committed.merge import Strategy, as_strategy
 from lakebed.repo.compact import compact_once, run_compactor_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
 from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, run_import, unfinished_imports
-from lakebed.repo.merge import as_strategy
 from lakebed.repo.model import Entry
 from lakebed.repo.options import DAY_MS, CollectionOptions
 from lakebed.repo.refs import resolve

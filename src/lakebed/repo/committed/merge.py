@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +75,20 @@ class MergeOutcome:
     conflict_count: int = 0
 
 
+def as_strategy(text: str | None) -> Strategy | None:
+    """A strategy by its name; None: a path that both sides changed is a conflict.
+
+    Raises `InvalidRequest` (``unknown_strategy``).
+    """
+    if text is not None and text not in get_args(Strategy):
+        raise InvalidRequest(
+            f"There is no merge strategy {text!r}: give {' or '.join(get_args(Strategy))}; without one, conflicts are "
+            "reported.",
+            kind="unknown_strategy",
+        )
+    return cast(Strategy | None, text)
+
+
 def merge_metaranges(
     committed: Committed,
     *,
@@ -100,12 +114,7 @@ def merge_metaranges(
     Cost: reads the ranges of segments in which all three differ, about 1 us a row; writes the ranges that come out
         different. Without a strategy what was written before the first conflict is left to the collector.
     """
-    if strategy is not None and strategy not in get_args(Strategy):
-        raise InvalidRequest(
-            f"A merge was asked for with the strategy {strategy!r}: there are {' and '.join(get_args(Strategy))}; "
-            "without one, conflicts are reported.",
-            kind="unknown_strategy",
-        )
+    strategy = as_strategy(strategy)
     if prefix and units:
         check_prefix([committed.open(ref) for ref in (base, source, destination)], prefix)
     if source.id in (base.id, destination.id):

@@ -12,9 +12,10 @@ from typing import Final
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.repo.commit import check_commit_text, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit, merge_base
+from lakebed.repo.committed.merge import as_strategy
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import as_strategy, merged
+from lakebed.repo.merge import merged
 from lakebed.repo.names import check_prefix
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.refs import resolve_commit

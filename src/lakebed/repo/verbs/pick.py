@@ -13,10 +13,10 @@ from typing import Final, TypedDict
 from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import check_commit_text, move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import load_commit
-from lakebed.repo.committed.merge import Strategy
+from lakebed.repo.committed.merge import Strategy, as_strategy
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import as_strategy, merged
+from lakebed.repo.merge import merged
 from lakebed.repo.model import Commit as CommitRecord
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_committable

@@ -13,9 +13,10 @@ from typing import Final
 from lakebed.errors import InvalidRequest
 from lakebed.repo.commit import move_by_commits, new_commit, no_changes
 from lakebed.repo.commits import difference, load_commit, merge_base
+from lakebed.repo.committed.merge import as_strategy
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import as_strategy, merged
+from lakebed.repo.merge import merged
 from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
 from lakebed.repo.verbs.message import Verb, verb

@@ -162,7 +162,7 @@ def test_what_is_counted(committed: Committed) -> None:
 
 def test_an_unknown_strategy_is_refused(committed: Committed) -> None:
     """The message names the strategies there are."""
-    with pytest.raises(InvalidRequest, match=r"'theirs'.*source-wins and dest-wins") as caught:
+    with pytest.raises(InvalidRequest, match=r"'theirs'.*source-wins or dest-wins") as caught:
         merge(committed, {}, {}, {}, strategy="theirs")
     assert caught.value.kind == "unknown_strategy"
 
