@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from lakebed.cli import output
 from lakebed.cli.arguments import Limit
-from lakebed.cli.byte_texts import Coding, Encoding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
+from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
 from lakebed.cli.command import Deletion
 from lakebed.cli.fleet_context import TenantCommand, TimelineOption
 from lakebed.cli.grammar import argument, option
@@ -33,7 +33,7 @@ class Put(TenantCommand, name="put"):
     value: Annotated[str, argument("VALUE", help="The value; - reads it from standard input.")]
     timeline: TimelineOption = MAIN
     expected: Expected = None
-    encoding: Coding = Encoding.utf8
+    encoding: Coding = "utf8"
 
     def run(self) -> None:
         body = sys.stdin.buffer.read() if self.value == "-" else bytes_of(self.value, self.encoding)
@@ -53,7 +53,7 @@ class Delete(Deletion, TenantCommand, name="delete"):
     key: Key
     timeline: TimelineOption = MAIN
     expected: Expected = None
-    encoding: Coding = Encoding.utf8
+    encoding: Coding = "utf8"
 
     def run(self) -> None:
         key = check_key(bytes_of(self.key, self.encoding))
@@ -101,7 +101,7 @@ class Get(Reading, name="get"):
     """Print the value of a key."""
 
     key: Key
-    encoding: Coding = Encoding.utf8
+    encoding: Coding = "utf8"
     raw: Annotated[bool, option("--raw", help="Write only the bytes of the value, as they are.")] = False
 
     def run(self) -> None:
@@ -133,10 +133,8 @@ class Scan(Reading, name="scan"):
     end: Annotated[str | None, option("--to", help="Only keys below this one.")] = None
     limit: Limit = None
     count: Annotated[bool, option("--count", help="Only count them.")] = False
-    format: Annotated[Format, option("--format", help="text: a table; tsv; jsonl: one JSON object a line.")] = (
-        Format.text
-    )
-    encoding: Coding = Encoding.utf8
+    format: Annotated[Format, option("--format", help="text: a table; tsv; jsonl: one JSON object a line.")] = "text"
+    encoding: Coding = "utf8"
 
     def run(self) -> None:
         if self.prefix is not None and (self.start is not None or self.end is not None):
