@@ -1,0 +1,198 @@
+"""The scrubber: it finds what nothing references, deletes what is safe, and tells what is missing or strange."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from lakebed.errors import Unavailable
+from lakebed.fleet.layout import layer_path, tenant_folder, txn_folder
+from lakebed.fleet.model import Policy
+from lakebed.fleet.scrub import Reason, Scrubber, ScrubReport
+from lakebed.objects.port import ObjectMeta
+from worlds.fleet_in_process import FleetInProcess
+
+ORDERS = "orders"
+
+
+@pytest.fixture
+def fleet() -> FleetInProcess:
+    """A tenant with four commits, at rest: everything collected."""
+    fleet = FleetInProcess(nodes=1)
+    tenant = fleet.tenant(ORDERS)
+    tenant.create(policy=Policy(retain_rows=100))
+    for number in range(4):
+        tenant.main.put(b"k%d" % number, b"v")
+        tenant.main.checkpoint()
+    fleet.wait(5.0)
+    return fleet
+
+
+def scrub(fleet: FleetInProcess, *, dry_run: bool = True, grace: timedelta = timedelta(0)) -> ScrubReport:
+    """Scrub with an environment whose clock is the store's."""
+    fleet.clock.advance(1.0)
+    return Scrubber(fleet.ledger, fleet.storage, grace=grace, environment=fleet.environment).scrub(dry_run=dry_run)
+
+
+def counts(report: ScrubReport) -> dict[Reason, int]:
+    """Objects by reason."""
+    return {reason: found.object_count for reason, found in report.found.items()}
+
+
+def committed(fleet: FleetInProcess) -> int:
+    """The last committed transaction."""
+    return fleet.ledger.tenant(ORDERS, fresh=True).committed
+
+
+def test_after_collection_there_is_nothing_to_find(fleet: FleetInProcess) -> None:
+    """Everything is referenced; a dry run and a real one change nothing."""
+    before = [meta.path for meta in fleet.storage.list()]
+    for dry_run in (True, False):
+        report = scrub(fleet, dry_run=dry_run)
+        assert set(counts(report)) <= {Reason.REFERENCED, Reason.UNFINISHED}
+        assert report.is_clean
+    assert [meta.path for meta in fleet.storage.list()] == before
+
+
+def test_it_finds_what_nothing_references(fleet: FleetInProcess) -> None:
+    """An object of a committed transaction that no manifest names is deleted, after its grace, and nothing else."""
+    kept = {meta.path for meta in fleet.storage.list()}
+    stray = layer_path(ORDERS, committed(fleet), "main", "0" * 26)
+    fleet.storage.put(stray, b"12345")
+    young = scrub(fleet, dry_run=False, grace=timedelta(hours=1))
+    assert (counts(young)[Reason.YOUNG], young.deleted_count, young.needless_count) == (1, 0, 1)
+    dry = scrub(fleet)
+    assert dry.found[Reason.UNREFERENCED].examples == (stray,)
+    assert (dry.found[Reason.UNREFERENCED].size_bytes, dry.deleted_count) == (5, 0)
+    real = scrub(fleet, dry_run=False)
+    assert (real.deleted_count, real.deleted_bytes, real.problems) == (1, 5, ())
+    assert {meta.path for meta in fleet.storage.list()} == kept
+    assert scrub(fleet).is_clean
+
+
+def test_open_and_pending_transactions_are_not_touched(fleet: FleetInProcess) -> None:
+    """Whatever lies in their prefixes, and in those of transactions that begin later."""
+    record = fleet.ledger.tenant(ORDERS, fresh=True)
+    before = counts(scrub(fleet)).get(Reason.UNFINISHED, 0)
+    for txn in (record.transactions[-1].id, record.next_txn, record.next_txn + 5):
+        fleet.storage.put(layer_path(ORDERS, txn, "main", "0" * 26), b"x")
+    report = scrub(fleet, dry_run=False)
+    assert counts(report)[Reason.UNFINISHED] == before + 3
+    assert report.deleted_count == 0
+
+
+def test_what_waits_for_the_collector_is_its_work(fleet: FleetInProcess) -> None:
+    """Right after a commit the old manifest is to be collected, not needless."""
+    main = fleet.tenant(ORDERS).main
+    main.put(b"k", b"w")
+    main.checkpoint()
+    report = scrub(fleet, dry_run=False)
+    assert counts(report)[Reason.TO_COLLECT] >= 1
+    assert (report.deleted_count, report.is_clean) == (0, True)
+
+
+def test_a_late_put_into_a_collected_transaction_is_found(fleet: FleetInProcess) -> None:
+    """A rejected transaction was collected; what appears there afterwards is deleted."""
+    fleet.start("n2")
+    node = fleet.node_of(ORDERS)
+    opened = fleet.ledger.tenant(ORDERS, fresh=True).transactions[-1].id
+    fleet.stopped.add(node)
+    fleet.wait(20.0)
+    fleet.stopped.discard(node)
+    fleet.wait(30.0)
+    assert opened not in [one.id for one in fleet.ledger.tenant(ORDERS, fresh=True).transactions]
+    stray = f"{txn_folder(ORDERS, opened)}/manifest.1"
+    fleet.storage.put(stray, b"x")
+    assert scrub(fleet).found[Reason.LEFT].examples == (stray,)
+    assert scrub(fleet, dry_run=False).deleted_count == 1
+
+
+def test_a_missing_object_is_told(fleet: FleetInProcess) -> None:
+    """A layer that the committed manifest names is gone: nothing hides that."""
+    layer = next(meta.path for meta in fleet.storage.list(tenant_folder(ORDERS)) if meta.path.endswith(".sst"))
+    fleet.storage.delete([layer])
+    report = scrub(fleet, dry_run=False)
+    assert report.missing == (layer,)
+    assert not report.is_clean
+    assert report.deleted_count == 0
+
+
+def test_a_tenant_whose_manifest_is_damaged_is_left_alone(fleet: FleetInProcess) -> None:
+    """What it references is not known, so nothing of it is deleted."""
+    record = fleet.ledger.tenant(ORDERS, fresh=True)
+    assert record.manifest is not None
+    fleet.storage.put(record.manifest.path, b"{}")
+    fleet.storage.put(layer_path(ORDERS, record.committed, "main", "0" * 26), b"x")
+    report = scrub(fleet, dry_run=False)
+    assert len(report.problems) == 1
+    assert report.deleted_count == 0
+    assert not report.is_clean
+
+
+def test_what_the_ledger_does_not_know_is_never_deleted(fleet: FleetInProcess) -> None:
+    """Objects of unknown tenants, and paths of no layout, are told: the ledger may be another bucket's."""
+    unknown = layer_path("other", 3, "main", "0" * 26)
+    foreign = [f"{tenant_folder(ORDERS)}/notes.txt", "readme.md", f"{txn_folder(ORDERS, 1)}/else"]
+    for path in (unknown, *foreign):
+        fleet.storage.put(path, b"x")
+    report = scrub(fleet, dry_run=False)
+    assert report.found[Reason.UNKNOWN_TENANT].examples == (unknown,)
+    assert set(report.found[Reason.FOREIGN].examples) == set(foreign)
+    assert report.deleted_count == 0
+
+
+def test_objects_of_a_deleted_tenant_are_left_over(fleet: FleetInProcess) -> None:
+    """The ledger remembers that there was one, up to which transaction."""
+    fleet.tenant(ORDERS).drop()
+    fleet.wait(10.0)
+    floor = fleet.ledger.floor(ORDERS)
+    assert floor is not None
+    fleet.storage.put(layer_path(ORDERS, 1, "main", "0" * 26), b"x")
+    fleet.storage.put(layer_path(ORDERS, floor.next_txn, "main", "0" * 26), b"x")
+    report = scrub(fleet, dry_run=False)
+    assert counts(report) == {Reason.LEFT: 1, Reason.UNKNOWN_TENANT: 1}
+    assert report.deleted_count == 1
+
+
+def test_a_commit_during_the_inventory_changes_nothing(fleet: FleetInProcess) -> None:
+    """The ledger is read first: what a commit made unneeded meanwhile is judged by the older state."""
+    storage = fleet.storage
+    main = fleet.tenant(ORDERS).main
+    listing = storage.list
+
+    class Slow:
+        def __getattr__(self, name: str) -> object:
+            return getattr(storage, name)
+
+        def list(self, prefix: str = "") -> list[ObjectMeta]:
+            for number in range(3):
+                main.put(b"k%d" % number, b"x")
+                main.checkpoint()
+            fleet.nodes[fleet.node_of(ORDERS)].compact(ORDERS, "main")
+            main.put(b"k", b"x")
+            main.checkpoint()
+            fleet.wait(5.0)
+            return list(listing(prefix))
+
+    scrubber = Scrubber(fleet.ledger, Slow(), grace=timedelta(0), environment=fleet.environment)  # type: ignore[arg-type]
+    report = scrubber.scrub(dry_run=False)
+    assert (report.missing, report.deleted_count) == ((), 0)
+    assert list(main.scan())
+    assert scrub(fleet).is_clean
+
+
+def test_a_store_that_does_not_answer_is_an_error(fleet: FleetInProcess) -> None:
+    """Half an inventory says nothing."""
+
+    class Down:
+        root_url = "memory://down"
+
+        def list(self, prefix: str = "") -> list[ObjectMeta]:
+            raise Unavailable("no answer")
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(fleet.storage, name)
+
+    with pytest.raises(Unavailable):
+        Scrubber(fleet.ledger, Down(), environment=fleet.environment).scrub()  # type: ignore[arg-type]
