@@ -1,26 +1,46 @@
-"""The end of the interpreter: it waits until Arrow's threads have released what Python owns.
+"""The end of the interpreter: it waits for threads that would ask for the interpreter's lock while it finalizes.
 
-A read that decodes columns in parallel returns when the last one is there. The thread of Arrow's that decoded it
-releases the bytes of the file a moment later, and takes the interpreter's lock to do so. Python before 3.14 ends a
-thread that asks for the lock while the interpreter finalizes, and C++ answers by ending the process: ``terminate called
-without an active exception``, and a signal as the exit status of a program that did everything it had to.
+Python before 3.14 ends a thread that asks for the lock then, and libraries in C++ answer by ending the process:
+``terminate called without an active exception``, and a signal as the exit status of a program that did everything it
+had to. Two kinds of threads do so:
+- A read that decodes columns in parallel returns when the last one is there. The thread of Arrow's that decoded it
+  releases the bytes of the file a moment later, and takes the lock for that.
+- The background threads of a database that is not closed run in Arrow or in the client of a store when the main thread
+  ends.
 
-Invariants: the wait ends when everything was released, after `WAIT_MAX_S` at the latest. Nothing is kept alive.
+Invariants: the end waits `WAIT_MAX_S` at most. Nothing is kept alive.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Final
 
 WAIT_MAX_S: Final = 2.0
 _PAUSE_S: Final = 0.001
 
+_stops: Final[dict[threading.Thread, Callable[[], None]]] = {}
+"""Threads that run, or have ended since the last one was added."""
+
 _held: Final[dict[int, weakref.ref[object]]] = {}
 """By identity: what may still be held. An entry goes when its object is freed, in the thread that frees it."""
+
+
+def joined_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> None:
+    """Let the end of the interpreter stop a daemon thread and wait for it.
+
+    Args:
+        thread: started.
+        stop: makes it end soon, without waiting for it; may be called after its end.
+    """
+    for ended in [one for one in list(_stops) if not one.is_alive()]:
+        _stops.pop(ended, None)
+    _stops[thread] = stop
 
 
 def freed_before_exit(held: object) -> None:
@@ -37,10 +57,16 @@ def freed_before_exit(held: object) -> None:
 
 def _wait() -> None:
     end_s = time.monotonic() + WAIT_MAX_S
+    running = {thread: stop for thread, stop in _stops.items() if thread.is_alive()}
+    for stop in running.values():
+        stop()
+    for thread in running:
+        thread.join(max(0.0, end_s - time.monotonic()))
     while _held and time.monotonic() < end_s:
         time.sleep(_PAUSE_S)  # the threads take the interpreter's lock meanwhile
 
 
 atexit.register(_wait)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_held.clear)  # a child has none of the threads
+if hasattr(os, "register_at_fork"):  # a child has none of the threads
+    os.register_at_fork(after_in_child=_stops.clear)
+    os.register_at_fork(after_in_child=_held.clear)

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
 from lakebed.clock import Clock, SystemClock
+from lakebed.exiting import joined_before_exit
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,8 +71,17 @@ class Runtime(Protocol):
         """A pool of at most `worker_count_max` workers."""
         ...
 
-    def spawn(self, function: Callable[[], None], *, name: str) -> Callable[[], None]:
-        """Run `function` in the background; the returned call waits for its end."""
+    def spawn(
+        self, function: Callable[[], None], *, name: str, stop: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
+        """Run `function` in the background; the returned call waits for its end.
+
+        Args:
+            function: what to run.
+            name: of the thread.
+            stop: makes `function` return soon, without waiting for it. The end of the interpreter calls it and waits
+                for the thread, for at most `exiting.WAIT_MAX_S`; afterwards, and without it, the thread is abandoned.
+        """
         ...
 
 
@@ -103,10 +113,14 @@ class ThreadRuntime:
         """A pool of at most `worker_count_max` threads."""
         return _ThreadPool(worker_count_max)
 
-    def spawn(self, function: Callable[[], None], *, name: str) -> Callable[[], None]:
+    def spawn(
+        self, function: Callable[[], None], *, name: str, stop: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Run `function` in a daemon thread; the returned call joins it."""
         thread = threading.Thread(target=function, name=name, daemon=True)
         thread.start()
+        if stop is not None:
+            joined_before_exit(thread, stop)
         return thread.join
 
 

@@ -21,9 +21,9 @@ def hold(one, seconds):
 
 one = Held()
 exiting.freed_before_exit(one)
+start_s = time.monotonic()
 threading.Thread(target=hold, args=(one, float(sys.argv[1])), daemon=True).start()
 del one
-start_s = time.monotonic()
 """
 
 

@@ -40,6 +40,7 @@ class Background:
     Args:
         wanted: a condition on it, notified when something may have become due.
         report: called under the lock with an error that a retry does not fix.
+        at_exit: called when the interpreter ends while threads run, instead of `end`, which it calls.
     """
 
     def __init__(
@@ -49,11 +50,13 @@ class Background:
         wanted: Condition,
         report: Callable[[LakebedError], None],
         environment: Environment,
+        at_exit: Callable[[], None] | None = None,
     ) -> None:
         self._lock = lock
         self._wanted = wanted
         self._report = report
         self._environment = environment
+        self._at_exit = at_exit or self.end
         self._joins: list[Callable[[], None]] = []
         self.is_stopping: bool = False
         """Long steps look at it and raise `Stopped`."""
@@ -61,13 +64,18 @@ class Background:
     def start(self, name: str, *steps: tuple[Due, Callable[[], object]]) -> None:
         """Begin a thread for some steps; of those that are due, the first one runs first."""
         duty = _Duty(name, steps)
-        self._joins.append(self._environment.runtime.spawn(lambda: self._run(duty), name=name))
+        join = self._environment.runtime.spawn(lambda: self._run(duty), name=name, stop=self._at_exit)
+        self._joins.append(join)
 
-    def stop(self) -> None:
-        """Let every thread end after the step it is in, and wait for that."""
+    def end(self) -> None:
+        """Let every thread end after the step it is in."""
         with self._lock:
             self.is_stopping = True
             self._wanted.notify_all()
+
+    def stop(self) -> None:
+        """As `end`, and wait for the threads."""
+        self.end()
         joins, self._joins = self._joins, []
         for join in joins:
             join()

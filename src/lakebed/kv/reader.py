@@ -66,6 +66,7 @@ class DatabaseReader(ReadVerbs, Closing):
         super().__init__(self._core)
         self._woken = location.environment.runtime.condition()
         self._is_closed = False
+        self._polls_end = False
         self._join: Callable[[], None] | None = None
         self._poll_error: LakebedError | None = None
 
@@ -120,7 +121,9 @@ class DatabaseReader(ReadVerbs, Closing):
                 reader.close()
             raise
         if source.moves and options.background:
-            reader._join = location.environment.runtime.spawn(reader._run, name=f"lakebed reader of {location.url}")
+            reader._join = location.environment.runtime.spawn(
+                reader._run, name=f"lakebed reader of {location.url}", stop=reader._end_polls
+            )
         return reader
 
     @property
@@ -187,9 +190,9 @@ class DatabaseReader(ReadVerbs, Closing):
         interval_s = self._options.manifest_poll_interval / timedelta(seconds=1)
         while True:
             with self._woken:
-                if not self._is_closed:
+                if not self._polls_end:
                     self._woken.wait(interval_s)
-                if self._is_closed:
+                if self._polls_end:
                     return
             try:
                 self.poll_once()
@@ -200,6 +203,11 @@ class DatabaseReader(ReadVerbs, Closing):
             else:
                 self._poll_error = None
 
+    def _end_polls(self) -> None:
+        with self._woken:
+            self._polls_end = True
+            self._woken.notify_all()
+
     def close(self) -> None:
         """Remove our checkpoint, also under scans that were not read to their end. Closing twice is a no-op.
 
@@ -209,9 +217,9 @@ class DatabaseReader(ReadVerbs, Closing):
         """
         with self._woken:
             was_closed, self._is_closed = self._is_closed, True
-            self._woken.notify_all()
         if was_closed:
             return
+        self._end_polls()
         if self._join is not None:
             self._join()
         try:

@@ -18,7 +18,11 @@ class WriterThreads:
         self._polled_s = writer.environment.clock.monotonic_s()
         self._compacted_generation = -1
         self._background = Background(
-            lock=writer.lock, wanted=writer.wanted, report=writer.report_trouble, environment=writer.environment
+            lock=writer.lock,
+            wanted=writer.wanted,
+            report=writer.report_trouble,
+            environment=writer.environment,
+            at_exit=self._end,
         )
 
     def start(self) -> None:
@@ -41,6 +45,11 @@ class WriterThreads:
     def stop(self) -> None:
         """Let every thread end after its step, and wait for that."""
         self._background.stop()
+
+    def _end(self) -> None:
+        """Let every thread end. A write that still comes runs the steps that it would wait for."""
+        self._writer.has_background = False
+        self._background.end()
 
     def _write_log(self) -> None:
         """Make durable what no writer waits for. If nothing is pending then, the next write calls `make_room`."""

@@ -42,13 +42,18 @@ class ImportRunner:
             if self._running == _RUNNING_MAX:
                 return
             self._running += 1
-        self._environment.runtime.spawn(self._run, name="lakebed-import")
+        self._environment.runtime.spawn(self._run, name="lakebed-import", stop=self._forget_waiting)
 
     def resume(self, contexts: Iterable[RepositoryContext]) -> None:
         """Run the imports that were interrupted by the end of their process."""
         for context in contexts:
             for record in unfinished_imports(context):
                 self.start(context, record.id)
+
+    def _forget_waiting(self) -> None:
+        """Let each thread end after the import that it runs; the next process resumes the others."""
+        with self._lock:
+            self._waiting.clear()
 
     def _run(self) -> None:
         while True:

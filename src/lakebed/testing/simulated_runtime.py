@@ -141,7 +141,9 @@ class SimulatedRuntime(Runtime):
     def pool(self, worker_count_max: int) -> _InlinePool:
         return _InlinePool(self._loop)
 
-    def spawn(self, function: Callable[[], None], *, name: str) -> Callable[[], None]:
+    def spawn(
+        self, function: Callable[[], None], *, name: str, stop: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         actor: Actor = self._loop.spawn(self._next(name), function)
 
         def join() -> None:
