@@ -27,6 +27,7 @@ from lakebed.table.splits import plan_splits
 from lakebed.table.stats import EMPTY_STATS
 from lakebed.table.table import Table
 from worlds.table.foreign import foreign_commit
+from worlds.table.made_up import TableModel, data_file
 
 Identity = tuple[int, int, str]
 """Bucket, level and name of a file."""
@@ -53,8 +54,7 @@ def entries_of(events: list[Event]) -> pa.Table:
     """Events as manifest entries, in their order."""
     tables = []
     for kind, (bucket, level, name) in events:
-        keys = (EMPTY_ROW, EMPTY_ROW, EMPTY_STATS, EMPTY_STATS)
-        file = DataFile(name, 1, 1, *keys, 0, 0, 0, level)
+        file = data_file(name, level=level)
         change = {"added": (file,)} if kind == ADD else {"deleted": (file,)}
         tables.append(entries_of_changes([BucketChange(EMPTY_ROW, bucket, 4, **change)]))
     return pa.concat_tables(tables).combine_chunks()
@@ -67,10 +67,10 @@ class Histories:
         self.rng = random.Random(seed)
         self.store: ObjectStore = open_store(f"memory://planning-{uuid.uuid4()}")
         self.metas: list[ManifestMeta] = []
-        self.live: Live = {}
+        self.model = TableModel[Live](empty={})
         self.versions: list[tuple[Snapshot, Live]] = []
+        """Every version that was made, those of lines that were rolled back too."""
         self.met: Counter[str] = Counter()
-        self.snapshot_id = 0
         self.made = 0
 
     def name(self, kind: str) -> str:
@@ -84,7 +84,7 @@ class Histories:
         name = self.name("manifest")
         self.store.put(f"manifest/{name}", body)
         added = sum(kind == ADD for kind, _ in events)
-        return ManifestMeta(name, len(body), added, len(events) - added, EMPTY_STATS, 0, self.snapshot_id)
+        return ManifestMeta(name, len(body), added, len(events) - added, EMPTY_STATS, 0, self.model.last_id + 1)
 
     def put_list(self, metas: list[ManifestMeta]) -> tuple[str, int]:
         """One manifest list on the store."""
@@ -95,7 +95,7 @@ class Histories:
     def events(self) -> list[Event]:
         """A few adds, deletes, upgrades, restores, doubled adds and deletes of what is not there."""
         found: list[Event] = []
-        there = list(self.live)
+        there = list(self.model.head)
         for _ in range(self.rng.randint(1, 6)):
             what = self.rng.choice(["add", "add", "delete", "upgrade", "again", "stray", "both"])
             new = (self.rng.randint(0, 2), 0, self.rng.choice(["f", "файл"]) + str(self.rng.randint(0, 30)))
@@ -116,26 +116,26 @@ class Histories:
         if self.versions and self.rng.random() < 0.1:
             self.met["rollback"] += 1
             keep = self.rng.randrange(len(self.versions))
-            snapshot, self.live = self.versions[keep]
+            snapshot, live = self.versions[keep]
             # Another client's rollback: the ids above are used again.
-            self.snapshot_id = snapshot.id
+            self.model = TableModel(empty={}, snapshots={snapshot.id: live}, last_id=snapshot.id)
             reader = ManifestReader(self.store, Layout(), environment=Environment(), cache=ManifestCache(0))
             self.metas = reader.all_metas(snapshot)
-        self.snapshot_id += 1
-        if self.live and self.rng.random() < 0.15:
+        live, snapshot_id = self.model.head, self.model.last_id + 1
+        if live and self.rng.random() < 0.15:
             self.met["merge"] += 1
-            self.metas = [self.put_manifest([(ADD, identity) for identity in self.live])]
-            self.live = dict.fromkeys(self.live, self.snapshot_id)
+            self.metas = [self.put_manifest([(ADD, identity) for identity in live])]
+            live = dict.fromkeys(live, snapshot_id)
         events = self.events()
         delta = [self.put_manifest(events)]
         base_list, delta_list = self.put_list(self.metas), self.put_list(delta)
-        self.live = applied(self.live, events, self.snapshot_id)
+        self.model.publish(applied(live, events, snapshot_id))
         self.metas = self.metas + delta
         snapshot = Snapshot(
-            self.snapshot_id, 0, base_list[0], delta_list[0], "me", 1, "APPEND", 0, 0, 0,
+            snapshot_id, 0, base_list[0], delta_list[0], "me", 1, "APPEND", 0, 0, 0,
             base_manifest_list_size=base_list[1], delta_manifest_list_size=delta_list[1],
         )  # fmt: skip
-        self.versions.append((snapshot, self.live))
+        self.versions.append((snapshot, self.model.head))
 
     def check(self, reader: ManifestReader, which: int) -> None:
         """One version as the reader gives it, in order, with the snapshots that committed the files."""
@@ -200,11 +200,18 @@ def some_files(rng: random.Random, key_count: int) -> list[Member]:
         if rng.random() < 0.5:
             keys[1] = keys[0]
         low, high = (encode_row(list(key), ["BIGINT"] * key_count) for key in keys)
-        file = DataFile(
-            f"f{number}", rng.choice([0, 1, 10, 100]), rng.randint(0, 9), low, high, EMPTY_STATS, EMPTY_STATS,
-            rng.randint(0, 3), rng.randint(3, 5), 0, rng.choice([0, 0, 1, 5]),
-            delete_row_count=rng.choice([None, 0, 0, 0, 1]), commit_snapshot=rng.choice([-1, 1, 2]),
-        )  # fmt: skip
+        file = data_file(
+            f"f{number}",
+            file_size=rng.choice([0, 1, 10, 100]),
+            row_count=rng.randint(0, 9),
+            min_key=low,
+            max_key=high,
+            min_sequence_number=rng.randint(0, 3),
+            max_sequence_number=rng.randint(3, 5),
+            level=rng.choice([0, 0, 1, 5]),
+            delete_row_count=rng.choice([None, 0, 0, 0, 1]),
+            commit_snapshot=rng.choice([-1, 1, 2]),
+        )
         partition = encode_row([rng.choice([None, "a", "b"])], ["STRING"])
         members.append((partition, rng.randint(0, 2), file, keys[0], keys[1]))
     return members

@@ -22,6 +22,7 @@ from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
+from worlds.table.made_up import TableModel
 from worlds.table.world import InlineRuntime
 
 Model = dict[int, tuple[Any, int, str | None]]
@@ -50,8 +51,7 @@ class World:
     """A table and the dictionaries of its versions."""
 
     seed: int
-    models: dict[int, Model] = field(default_factory=dict)
-    tags: dict[str, Model] = field(default_factory=dict)
+    model: TableModel[Model] = field(default_factory=lambda: TableModel(empty={}))
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -73,11 +73,6 @@ class World:
             environment=Environment(clock=self.clock, rng=random.Random(self.seed), runtime=InlineRuntime()),
         )
 
-    @property
-    def now(self) -> Model:
-        newest = self.table.latest()
-        return {} if newest is None else self.models[newest.id]
-
     def made(self) -> list[dict[str, Any]]:
         choose = self.rng.choice
         count = self.rng.choice([1, 1, 2, 5, 30])
@@ -98,16 +93,16 @@ class World:
 
     def committed(self, snapshot: Any, model: Model) -> None:
         if snapshot is not None:
-            self.models[snapshot.id] = model
+            assert self.model.publish(model) == snapshot.id
 
     def upsert(self) -> None:
-        model, made = dict(self.now), self.made()
+        model, made = dict(self.model.head), self.made()
         for row in made:
             self.arrive(model, row, row["v"])
         self.committed(self.table.upsert(pa.Table.from_pylist(made, SCHEMA)), model)
 
     def mixed(self) -> None:
-        model, made = dict(self.now), self.made()
+        model, made = dict(self.model.head), self.made()
         gone = [self.rng.random() < 0.4 for _ in made]
         for row, is_gone in zip(made, gone, strict=True):
             self.arrive(model, row, None if is_gone else row["v"])
@@ -115,55 +110,55 @@ class World:
         self.committed(self.table.write(rows, deletes="gone"), model)
 
     def delete_keys(self) -> None:
-        model, made = dict(self.now), self.made()
+        model, made = dict(self.model.head), self.made()
         for row in made:
             self.arrive(model, row, None)
         keys = pa.Table.from_pylist(made, SCHEMA).select(["id", "a", "b"])
         self.committed(self.table.delete(keys=keys), model)
 
     def delete_where(self) -> None:
-        model, bound = dict(self.now), self.rng.randrange(KEY_COUNT)
-        for key, (place, _, value) in self.now.items():
+        model, bound = dict(self.model.head), self.rng.randrange(KEY_COUNT)
+        for key, (place, _, value) in self.model.head.items():
             if key < bound and value is not None:
                 model[key] = (place, next(self.arrivals), None)
         self.committed(self.table.delete(f"id < {bound}"), model)
 
     def compact(self) -> None:
-        model = dict(self.now)
+        model = dict(self.model.head)
         self.committed(self.table.compact(full=self.rng.random() < 0.6).snapshot, model)
 
     def tag(self) -> None:
-        if self.table.latest() is not None:
-            name = f"t{len(self.tags)}-{self.rng.randrange(10**6)}"
+        if self.model.last_id:
+            name = f"t{len(self.model.tags)}-{self.rng.randrange(10**6)}"
             self.table.create_tag(name)
-            self.tags[name] = self.now
+            self.model.tag(name, self.model.last_id)
 
     def expire(self) -> None:
         self.clock.advance(7200.0)
         self.table.expire(retain_max=self.rng.randrange(1, 4), retain_min=1)
-        self.forget()
+        left = {snapshot.id for snapshot in self.table.snapshots()}
+        assert self.model.last_id in left or not self.model.last_id
+        self.model.keep(left, {tag.name for tag in self.table.tags()})
 
     def rollback(self) -> None:
-        if len(self.models) > 1:
-            chosen = self.rng.choice(sorted(self.models))
+        versions = self.model.snapshots
+        if len(versions) > 1:
+            chosen = self.rng.choice(sorted(versions))
             made = self.table.rollback_to(chosen)
-            kept = {number: model for number, model in self.models.items() if number <= chosen}
-            self.models = {**kept, made.id: self.models[chosen]}
-            self.forget()
-
-    def forget(self) -> None:
-        left = {snapshot.id for snapshot in self.table.snapshots()}
-        self.models = {number: model for number, model in self.models.items() if number in left}
-        names = {tag.name for tag in self.table.tags()}
-        self.tags = {name: model for name, model in self.tags.items() if name in names}
+            if chosen != self.model.last_id:
+                self.model.forget_after(chosen)
+                assert self.model.publish(versions[chosen]) == made.id
+            assert set(self.model.snapshots) == {snapshot.id for snapshot in self.table.snapshots()}
+            assert set(self.model.tags) == {tag.name for tag in self.table.tags()}
 
     def check(self, *, sample: int | None = None) -> None:
         """Compare the newest version and a sample of the others; None: all of them."""
-        versions: list[tuple[int | str, Model]] = [*self.models.items(), *self.tags.items()]
+        versions: list[tuple[int | str, Model]] = list(self.model.snapshots.items())
+        versions += [(name, held) for name, (_, held, _) in self.model.tags.items()]
         if sample is not None:
             newest = self.table.latest()
             others = self.rng.sample(versions, min(sample, len(versions)))
-            versions = others if newest is None else [(newest.id, self.now), *others]
+            versions = others if newest is None else [(newest.id, self.model.head), *others]
         for version, model in versions:
             expected = {key: value for key, (_, _, value) in model.items() if value is not None}
             columns = self.rng.choice([["id", "v"], ["v", "id", "b"]])

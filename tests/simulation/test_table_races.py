@@ -30,13 +30,14 @@ from lakebed.table.layout import Layout, parse_snapshot
 from lakebed.table.live_versions import LiveVersions, TableBranch, read_live_versions
 from lakebed.table.manifest import files_of
 from lakebed.table.manifest_cache import ManifestCache
-from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
+from lakebed.table.model import BucketChange, Snapshot
 from lakebed.table.reachability import Judgement
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 from lakebed.table.unfinished import Deletion
 from lakebed.testing import FaultRates, ManualClock, Scheduler, seed_count
+from worlds.table.made_up import data_file
 from worlds.table.world import InlineRuntime
 
 FAULTS = FaultRates(
@@ -113,7 +114,7 @@ class Race:
         gone = (rng.choice(live),) if live and rng.random() < 0.6 else ()
         self.promises.taken |= {file.file_name for file in gone}
         table.store.put(f"bucket-0/{name}", b"x")
-        change = BucketChange(EMPTY_ROW, 0, 1, added=(data_file(name),), deleted=gone)
+        change = BucketChange(EMPTY_ROW, 0, 1, added=(data_file(name, file_source=0),), deleted=gone)
         table.commit([change], kind="OVERWRITE" if gone else "APPEND")
         self.promises.added.add(name)
         self.promises.counts["commits"] += 1
@@ -273,27 +274,6 @@ class Race:
             lost = self.promises.added - self.promises.taken - files
             assert not lost, f"acknowledged commits lost {sorted(lost)}"
         self.promises.counts["crashed"] += sum(actor.is_crashed for actor in self.scheduler.actors)
-
-
-_NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
-
-
-def data_file(name: str) -> DataFile:
-    """A file of one byte."""
-    return DataFile(
-        file_name=name,
-        file_size=1,
-        row_count=1,
-        min_key=EMPTY_ROW,
-        max_key=EMPTY_ROW,
-        key_stats=_NO_STATS,
-        value_stats=_NO_STATS,
-        min_sequence_number=0,
-        max_sequence_number=0,
-        schema_id=0,
-        level=0,
-        file_source=0,
-    )
 
 
 def run_seeds(seeds: range) -> Counter[str]:

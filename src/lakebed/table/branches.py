@@ -136,7 +136,7 @@ def with_fork_point(branch: TableBranch) -> TableBranch:
     """A branch with its fork snapshot, which every deletion in it must know; main as it is.
 
     Raises `NotFound`: the branch is gone; `InvalidRequest`: another client made the branch and left no pin in main, so
-    which files are shared is unknown. Cost: 1 GET; on main no request.
+    which files are shared is unknown. Cost: 1 GET and that of `TableBranch.main`; on main no request.
     """
     if branch.branch is None:
         return branch
@@ -150,7 +150,7 @@ def with_fork_point(branch: TableBranch) -> TableBranch:
             kind="foreign_branch",
             branch=branch.branch,
         )
-    return replace(branch, fork_point=pin.snapshot)
+    return replace(branch, fork_point=pin.snapshot, made_by=branch.main)
 
 
 def list_branches(main: TableBranch) -> list[Branch]:

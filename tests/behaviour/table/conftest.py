@@ -14,29 +14,16 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
+from lakebed.table.model import BucketChange, DataFile, Snapshot
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
-
-NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
+from worlds.table import made_up
 
 
 def named_file(name: str, *, level: int = 0, commit_snapshot: int | None = None) -> DataFile:
     """A data file of ten rows that exists in manifests only."""
-    return DataFile(
-        file_name=name,
-        file_size=100,
-        row_count=10,
-        min_key=EMPTY_ROW,
-        max_key=EMPTY_ROW,
-        key_stats=NO_STATS,
-        value_stats=NO_STATS,
-        min_sequence_number=0,
-        max_sequence_number=0,
-        schema_id=0,
-        level=level,
-        commit_snapshot=commit_snapshot,
-        value_stats_cols=(),
+    return made_up.data_file(
+        name, file_size=100, row_count=10, level=level, commit_snapshot=commit_snapshot, value_stats_cols=()
     )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakebed.errors import NotFound
+from lakebed.fsck.model import CheckReport, Findings
+from lakebed.fsck.table import check_table
 from lakebed.table.branches import fork_pin
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
@@ -100,3 +104,37 @@ def test_main_keeps_what_a_branch_of_another_client_needs(bench: Any) -> None:
     bench.table.delete_branch("foreign")
     bench.table.remove_orphan_files(older_than_ms=2**60)
     assert "bucket-0/a" not in {meta.path for meta in bench.store.list("")}
+
+
+DIRECTORY = "data-file.path-directory"
+
+
+@pytest.mark.parametrize(("of_main", "of_branch"), [({}, {DIRECTORY: "files"}), ({DIRECTORY: "files"}, {})])
+def test_a_branch_with_a_placement_of_its_own_keeps_its_files(
+    new_bench: Any, of_main: dict[str, str], of_branch: dict[str, str]
+) -> None:
+    """Main finds and keeps the files of a branch whose options, set by another client, differ from main's."""
+    bench = new_bench(of_main)
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    bench.table.append(rows)
+    bench.table.create_branch("b")
+    schema = json.loads(bench.store.get("branch/branch-b/schema/schema-0"))
+    bench.store.put("branch/branch-b/schema/schema-1", json.dumps({**schema, "id": 1, "options": of_branch}).encode())
+    main_files = {meta.path for meta in bench.store.list("")}
+    bench.reopen(branch="b").append(rows)
+    (path,) = (meta.path for meta in bench.store.list("") if "/data-" in meta.path and meta.path not in main_files)
+    strays = {"files/bucket-0/data-stray.parquet", "bucket-0/data-stray.parquet"}
+    for stray in strays:
+        bench.store.put(stray, b"x")
+    before = {meta.path for meta in bench.store.list("")}
+    for table in (bench.reopen(), bench.reopen(branch="b")):
+        assert table.why(path).pins, f"{path} of the branch is in use"
+        table.remove_orphan_files(older_than_ms=2**60)
+    assert before - {meta.path for meta in bench.store.list("")} == strays
+    report = CheckReport("memory://t", False)
+    check_table(bench.reopen(), Findings(report, store="t"))
+    assert not report.findings, report.findings
+    bench.reopen().delete_branch("b")
+    bench.reopen().remove_orphan_files(older_than_ms=2**60)
+    assert path not in {meta.path for meta in bench.store.list("")}
+    assert bench.reopen().read()["id"].to_pylist() == [1]

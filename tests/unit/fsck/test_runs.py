@@ -8,28 +8,16 @@ from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.runs import check_runs
 from lakebed.table.binary_row import EMPTY_ROW, encode_row
 from lakebed.table.manifest import entries_of_changes
-from lakebed.table.model import BucketChange, DataField, DataFile, Stats, TableSchema
+from lakebed.table.model import BucketChange, DataField, DataFile, TableSchema
+from worlds.table.made_up import data_file
 
 SCHEMA = TableSchema(0, (DataField(0, "id", "BIGINT", nullable=False),), 0, primary_keys=("id",))
-NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
 
 
 def file(name: str, low: int, high: int, *, level: int) -> DataFile:
     """A file with a key range."""
-    return DataFile(
-        file_name=name,
-        file_size=1,
-        row_count=1,
-        min_key=encode_row((low,), ("BIGINT",)),
-        max_key=encode_row((high,), ("BIGINT",)),
-        key_stats=NO_STATS,
-        value_stats=NO_STATS,
-        min_sequence_number=0,
-        max_sequence_number=0,
-        schema_id=0,
-        level=level,
-        commit_snapshot=1,
-    )
+    ends = {"min_key": encode_row((low,), ("BIGINT",)), "max_key": encode_row((high,), ("BIGINT",))}
+    return data_file(name, level=level, commit_snapshot=1, **ends)
 
 
 def kinds(*files: DataFile, buckets: tuple[int, ...] = ()) -> list[tuple[str, str]]:

@@ -21,25 +21,21 @@ from lakebed.table.inherited import (
 )
 from lakebed.table.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes, fold
 from lakebed.table.manifest_merge import fold_run, plan_merge
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot, Stats
-
-NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
+from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
+from lakebed.table.stats import EMPTY_STATS
+from worlds.table import made_up
 
 
 def data_file(
     name: str, *, level: int = 0, least: int = 0, greatest: int = 0, commit_snapshot: int | None = None
 ) -> DataFile:
-    return DataFile(
-        file_name=name,
+    return made_up.data_file(
+        name,
         file_size=100,
         row_count=10,
         min_key=encode_row([least], ["BIGINT"]),
         max_key=encode_row([greatest], ["BIGINT"]),
-        key_stats=NO_STATS,
-        value_stats=NO_STATS,
-        min_sequence_number=0,
         max_sequence_number=9,
-        schema_id=0,
         level=level,
         commit_snapshot=commit_snapshot,
     )
@@ -65,7 +61,7 @@ def entries(*steps: tuple[int, DataFile], bucket: int = 0) -> pa.Table:
 
 
 def meta(name: str, size: int, *, deleted: int = 0) -> ManifestMeta:
-    return ManifestMeta(name, size, 1, deleted, NO_STATS, 0)
+    return ManifestMeta(name, size, 1, deleted, EMPTY_STATS, 0)
 
 
 def snapshot(

@@ -18,12 +18,12 @@ import pyarrow as pa
 from lakebed.table.avro import RecordSchema, decode_columns, encode_columns
 from lakebed.table.binary_row import EMPTY_ROW, decode_row, encode_row
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
+from lakebed.table.model import BucketChange, ManifestMeta, Snapshot, Stats
 from lakebed.table.snapshot_json import encode_snapshot
 from lakebed.table.table import Table
+from worlds.table.made_up import data_file
 
 _NO_PARTITION_STATS = Stats(encode_row(["a"], ["STRING"]), encode_row(["b"], ["STRING"]), (0,))
-_NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
 _INDEX_SCHEMA = RecordSchema.of(
     "IndexManifestEntry",
     {
@@ -119,20 +119,7 @@ class _Writer:
 
     def put_changelog(self, partition: bytes, name: str) -> tuple[str, int]:
         self.table.store.put(_changelog_path(self.table, partition, name), b"x")
-        file = DataFile(
-            file_name=name,
-            file_size=1,
-            row_count=1,
-            min_key=EMPTY_ROW,
-            max_key=EMPTY_ROW,
-            key_stats=_NO_STATS,
-            value_stats=_NO_STATS,
-            min_sequence_number=0,
-            max_sequence_number=0,
-            schema_id=0,
-            level=0,
-        )
-        entries = entries_of_changes([BucketChange(partition, 0, 1, added=(file,))])
+        entries = entries_of_changes([BucketChange(partition, 0, 1, added=(data_file(name),))])
         return self.put_list([self.put_manifest(entries, "c")], "c")
 
 

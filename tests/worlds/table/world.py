@@ -19,7 +19,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,16 +28,16 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, Pool, ThreadRuntime
-from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.binary_row import encode_row
 from lakebed.table.manifest import decode_manifest_list, files_of
-from lakebed.table.model import BucketChange, DataFile, Snapshot, Stats
+from lakebed.table.model import BucketChange, DataFile, Snapshot
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table.foreign import Extras, foreign_commit
+from worlds.table.made_up import TableModel, data_file
 
 _worlds = itertools.count()
-_NO_STATS = Stats(EMPTY_ROW, EMPTY_ROW, ())
 _PARTITIONS = ("a", "b")
 _PARTITION_OF = {encode_row([value], ["STRING"]): value for value in _PARTITIONS}
 _ROW_OF = {value: row for row, value in _PARTITION_OF.items()}
@@ -53,20 +53,12 @@ _OPTIONS = {
 # ---- the model
 
 
-@dataclass(slots=True)
-class LineModel:
+@dataclass
+class LineModel(TableModel[frozenset[str]]):
     """What one line of versions should hold: ids and sets of paths, nothing else."""
 
-    snapshots: dict[int, frozenset[str]] = field(default_factory=dict)
-    tags: dict[str, tuple[int, frozenset[str], int | None]] = field(default_factory=dict)
-    """name -> snapshot id, files, expiry in ms."""
-    last_id: int = 0
+    empty: frozenset[str] = frozenset()
     fork: tuple[int, frozenset[str]] | None = None
-
-    @property
-    def head(self) -> frozenset[str]:
-        """Files of the newest snapshot."""
-        return self.snapshots[max(self.snapshots)] if self.snapshots else frozenset()
 
     def needed(self) -> set[str]:
         """Files that some version of the line needs."""
@@ -76,14 +68,7 @@ class LineModel:
 
     def needed_without(self, tag: str) -> set[str]:
         """Files that some version other than one tag needs."""
-        others = {name: one for name, one in self.tags.items() if name != tag}
-        return LineModel(self.snapshots, others, self.last_id, self.fork).needed()
-
-    def publish(self, files: Iterable[str]) -> int:
-        """A new newest version."""
-        self.last_id += 1
-        self.snapshots[self.last_id] = frozenset(files)
-        return self.last_id
+        return replace(self, tags={name: one for name, one in self.tags.items() if name != tag}).needed()
 
 
 class _Inline:
@@ -274,21 +259,8 @@ class TableWorld:
     def _new_file(self) -> tuple[bytes, DataFile, str]:
         self._names += 1
         partition = _ROW_OF[self.rng.choice(_PARTITIONS)]
-        file = DataFile(
-            file_name=f"data-{self._names}.parquet",
-            file_size=1,
-            row_count=1,
-            min_key=EMPTY_ROW,
-            max_key=EMPTY_ROW,
-            key_stats=_NO_STATS,
-            value_stats=_NO_STATS,
-            min_sequence_number=0,
-            max_sequence_number=0,
-            schema_id=0,
-            level=0,
-            extra_files=(f"data-{self._names}.index",) if self._names % 7 == 0 else (),
-            file_source=0,
-        )
+        extras = (f"data-{self._names}.index",) if self._names % 7 == 0 else ()
+        file = data_file(f"data-{self._names}.parquet", extra_files=extras, file_source=0)
         path = _path_of(partition, file)
         self.store.put(path, b"x")
         for extra in file.extra_files:
@@ -443,15 +415,14 @@ class TableWorld:
                 self.counts["refused below a fork"] += 1
                 return
             raise AssertionError("a rollback below a branch's fork was not refused")
-        later = [snapshot_id for snapshot_id in self.main.snapshots if snapshot_id > target]
         snapshot = self.table.rollback_to(version)
         if target == self.main.last_id:
             return
-        for snapshot_id in later:
-            del self.main.snapshots[snapshot_id]
-        self.main.tags = {name: tag for name, tag in self.main.tags.items() if tag[0] <= target}
+        count = len(self.main.snapshots)
+        self.main.forget_after(target)
+        later = count - len(self.main.snapshots)
         self._published(self.main, snapshot.id, files)
-        self._collected("rolled back", len(later))
+        self._collected("rolled back", later)
         self._note("rollback", f"to {target}")
 
     def rollback_as_latest(self) -> None:
@@ -500,7 +471,7 @@ class TableWorld:
 
     def _published(self, model: LineModel, snapshot_id: int, files: Iterable[str]) -> None:
         before = model.head
-        assert model.publish(files) == snapshot_id, f"snapshot {snapshot_id}, should be {model.last_id}"
+        assert model.publish(frozenset(files)) == snapshot_id, f"snapshot {snapshot_id}, should be {model.last_id}"
         self._lives.update(model.head - before)
 
     def _collected(self, what: str, count: int) -> None:
