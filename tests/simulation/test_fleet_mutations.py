@@ -16,6 +16,7 @@ from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.members import Members
 from lakebed.fleet.control.pruning import Pruner
 from lakebed.fleet.layout import log_key
+from lakebed.fleet.node import timeline as node_timeline
 from lakebed.fleet.node import transaction as transaction_module
 from lakebed.fleet.node.attached import AttachedTenant
 from lakebed.fleet.node.local import LocalState
@@ -148,6 +149,17 @@ def rows_are_skipped(patch: Patch) -> None:
         return int(ingest(self))
 
     patch.setattr(Timeline, "ingest_once", skip)
+
+
+@undone_in("log_loss")
+def any_record_follows(patch: Patch) -> None:
+    """Repair 12: a node takes the record with the next LSN, without comparing its chain."""
+    check = node_timeline.check_follows
+
+    def by_number(timeline: str, mark: Any, record: Any) -> Any:
+        return check(timeline, replace(mark, checksum=record.previous), record)
+
+    patch.setattr(node_timeline, "check_follows", by_number)
 
 
 # ---- timelines

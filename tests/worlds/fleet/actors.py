@@ -359,6 +359,18 @@ def attach_reader(tenant: str) -> Deed:
     return step
 
 
+def lose_log(tenant: str) -> Deed:
+    """The log of a tenant forgets what it acknowledged in some seconds, as an engine that breaks its promise."""
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        timeline = log_key(tenant, MAIN)
+        kept = world.log_rows(timeline)
+        world.environment.clock.sleep(0.3 + 2 * rng.random())
+        world.lose_log(timeline, kept)
+
+    return step
+
+
 def kill(name: str) -> Deed:
     """A node's process is gone."""
 

@@ -29,6 +29,14 @@ class Oracle:
         self.rows: dict[str, dict[int, Appended]] = {}
         self.parents: dict[str, tuple[str, int]] = {}
         """Of branches: the parent and the LSN."""
+        self.lost: dict[str, list[dict[int, Appended]]] = {}
+        """Rows of timelines whose log has lost records, as they were before each loss."""
+
+    def lose(self, timeline: str, through: int) -> None:
+        """The log has lost what was behind an LSN: from here on there are two histories, and none may be mixed."""
+        known = self.rows.setdefault(timeline, {})
+        self.lost.setdefault(timeline, []).append(dict(known))
+        self.rows[timeline] = {lsn: row for lsn, row in known.items() if lsn <= through}
 
     def observe(self, timeline: str, first_lsn: int, rows: Sequence[Appended]) -> None:
         """A record is durable. Raises `PromiseBroken` when it changes a row that was there."""
@@ -42,7 +50,7 @@ class Oracle:
         first = last_lsn - len(rows) + 1
         known = self.rows.get(timeline, {})
         there = [known.get(lsn) for lsn in range(first, last_lsn + 1)]
-        if there != list(rows):
+        if there != list(rows) and timeline not in self.lost:
             raise PromiseBroken(f"{timeline} acknowledged {list(rows)} at {first}, and has {there}")
 
     def last(self, timeline: str) -> int:
@@ -78,13 +86,30 @@ class Oracle:
         return parts[::-1]
 
     def check(self, timeline: str, lsn: int, content: Mapping[bytes, bytes], *, what: str) -> None:
-        """Judge what was read of a timeline. Raises `PromiseBroken`."""
-        expected = self.content(timeline, lsn)
-        if dict(content) != expected:
+        """Judge what was read of a timeline: it is that of one history. Raises `PromiseBroken`."""
+        histories = self._histories(timeline, lsn)
+        expected = histories[0]
+        if dict(content) not in histories:
             raise PromiseBroken(f"I10: {what}: {timeline} at {lsn} is {dict(content)} instead of {expected}")
 
     def check_value(self, timeline: str, key: bytes, lsn: int, value: bytes | None, *, what: str) -> None:
         """Judge one value. Raises `PromiseBroken`."""
-        expected = self.content(timeline, lsn).get(key)
-        if value != expected:
+        values = [one.get(key) for one in self._histories(timeline, lsn)]
+        expected = values[0]
+        if value not in values:
             raise PromiseBroken(f"I10: {what}: {key!r} of {timeline} at {lsn} is {value!r} instead of {expected!r}")
+
+    def _histories(self, timeline: str, lsn: int) -> list[Content]:
+        """The content at an LSN by each history that reaches so far; one, unless the log has lost records."""
+        if timeline not in self.lost:
+            return [self.content(timeline, lsn)]
+        now = self.rows[timeline]
+        found = []
+        for rows in (now, *self.lost[timeline]):
+            self.rows[timeline] = rows
+            if not rows or max(rows) >= lsn:
+                found.append(self.content(timeline, lsn))
+        self.rows[timeline] = now
+        if not found:
+            raise PromiseBroken(f"{timeline} is read at {lsn}, and no history of it has had that LSN")
+        return found

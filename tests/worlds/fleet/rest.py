@@ -49,13 +49,12 @@ class Rest:
                 self._start(name)
         if not self.parts:
             self._start("spare")
-        for tenant in world.tenants:
-            if tenant in world.monitor.records:
-                self._append(tenant)
-        self._until(self._all_committed, "L1")
-        for tenant in world.tenants:
-            if tenant in world.monitor.records:
-                self._read(world.monitor.records[tenant])
+        sound = [one for one in world.tenants if one in world.monitor.records and not self._is_forked(one)]
+        for tenant in sound:
+            self._append(tenant)
+        self._until(lambda: self._all_committed(sound), "L1")
+        for tenant in sound:
+            self._read(world.monitor.records[tenant])
         self._force()
         self._until(self._all_collected, "L2")
         self._scrub()
@@ -95,9 +94,13 @@ class Rest:
         last = self.world.log().append(timeline, rows_of([b"rest"], [b"1"]), write_id=write_id)
         self.world.oracle.acknowledged(timeline, last, [Appended(b"rest", b"1")])
 
-    def _all_committed(self) -> str:
+    def _is_forked(self, tenant: str) -> bool:
+        """Whether its log has lost records: then its timeline may have stopped, for a person to decide."""
+        return log_key(tenant, MAIN) in self.world.oracle.lost
+
+    def _all_committed(self, tenants: list[str]) -> str:
         """Every row of every writable timeline is in a committed manifest."""
-        for tenant in self.world.tenants:
+        for tenant in tenants:
             record = self.world.monitor.records.get(tenant)
             for id, progress in {} if record is None else record.timelines.items():
                 last = self.world.oracle.last(log_key(tenant, id))

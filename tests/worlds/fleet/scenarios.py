@@ -19,6 +19,7 @@ from worlds.fleet.actors import (
     decommission,
     drain,
     kill,
+    lose_log,
     migrate,
     node,
     operator,
@@ -126,6 +127,17 @@ def decommissioning(world: FleetWorld) -> None:
     operator(world, "operator", decommission("n1"), pause_s=2.0)
 
 
+def log_loss(world: FleetWorld) -> None:
+    """A log engine breaks its promise: what follows is another history, and no state has rows of both."""
+    begin(world, "a")
+    control(world)
+    node(world, "n1")
+    node(world, "n2")
+    client(world, "a", "client 1", verbs={**WRITING, "linger": 8}, count=30)
+    client(world, "a", "client 2", count=20)
+    operator(world, "fate", lose_log("a"), world.rng.choice((kill("n1"), stop("n1"), migrate("a"))))
+
+
 def readers(world: FleetWorld) -> None:
     """A third node follows a tenant read-only, while its layers are compacted and collected."""
     begin(world, "a")
@@ -160,6 +172,7 @@ SCENARIOS: Final[dict[str, Callable[[FleetWorld], None]]] = {
         control_twice,
         restarts,
         decommissioning,
+        log_loss,
         readers,
         control_sleeps,
     )
