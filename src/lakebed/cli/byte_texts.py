@@ -16,7 +16,7 @@ import msgspec
 
 from lakebed.cli import output
 from lakebed.cli.grammar import argument, option
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 
 _SHOWN_BYTES_MAX: Final = 40
 """Bytes of a key or value that an error shows."""
@@ -30,6 +30,20 @@ Format = Literal["text", "tsv", "jsonl"]
 
 Key = Annotated[str, argument("KEY", help="The key.")]
 Coding = Annotated[Encoding, option("--encoding", help="How keys and values are written here: utf8, hex or base64.")]
+
+
+def print_value(key: str, value: bytes | None, *, encoding: Encoding, raw: bool, json: bool) -> None:
+    """Print the value of a key. Raises `NotFound` (``key_not_found``) for None."""
+    if value is None:
+        raise NotFound(f"There is no key {quoted(key)}.", kind="key_not_found", key=key)
+    if raw:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(value)
+    elif json:
+        check_json(value, encoding)
+        output.document({"key": key, "value": text_of(value, encoding)})
+    else:
+        output.lines([text_of(value, encoding)])  # as it is, and not wrapped as a sentence
 
 
 def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding: Encoding, json: bool) -> None:

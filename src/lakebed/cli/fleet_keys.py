@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from lakebed.cli import output
 from lakebed.cli.arguments import Limit
-from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
+from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quoted
 from lakebed.cli.command import Deletion
 from lakebed.cli.fleet_context import TenantCommand, TimelineOption
 from lakebed.cli.grammar import argument, option
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import InvalidRequest
 from lakebed.fleet.model import MAIN
 from lakebed.lsm.model import check_key, check_value
 
@@ -112,17 +112,7 @@ class Get(Reading, name="get"):
             check_json(key, self.encoding)
         with self.state() as state:
             value = state.get(key)
-        if value is None:
-            raise NotFound(f"There is no key {quoted(self.key)}.", kind="key_not_found", key=self.key)
-        if self.raw:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(value)
-            return
-        if self.json:
-            check_json(value, self.encoding)
-            output.document({"key": self.key, "value": text_of(value, self.encoding)})
-        else:
-            output.lines([text_of(value, self.encoding)])
+        print_value(self.key, value, encoding=self.encoding, raw=self.raw, json=self.json)
 
 
 class Scan(Reading, name="scan"):

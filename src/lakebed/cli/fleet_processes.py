@@ -135,7 +135,7 @@ class Control(StorageCommand, ProcessCommand, name="control"):
 class NodeProcess(ProcessCommand, name="node"):
     """Run a node until interrupted: it serves the tenants that the control plane attaches to it.
 
-    When it is interrupted it commits what it has. Started again with the same folder, it goes on with the transactions
+    When it is interrupted it commits what it has. Started again with the same folder, it continues the transactions
     that it had open.
     """
 

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Final
 
 from lakebed.cli import arguments, output
 from lakebed.cli.arguments import AfterDestroy, Limit, TakeOver
-from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, quoted, text_of
+from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quoted
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option
 from lakebed.cli.kv_context import SHORT_LIVED, DatabaseCommand
-from lakebed.errors import InvalidRequest, LakebedError, NotFound
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.batch import lifetime_ms
 from lakebed.kv.checkpoint import live_checkpoints
@@ -53,19 +53,7 @@ class Get(DatabaseCommand, name="get"):
             check_json(bytes_of(self.key, self.encoding), self.encoding)
         with _reader(self.database(), self.checkpoint) as reader:
             value = reader.get(bytes_of(self.key, self.encoding))
-        if value is None:
-            raise NotFound(f"There is no key {quoted(self.key)}.", kind="key_not_found", key=self.key)
-        if self.raw:
-            sys.stdout.flush()
-            sys.stdout.buffer.write(value)
-            return
-        if self.json:
-            check_json(value, self.encoding)
-        shown = text_of(value, self.encoding)
-        if self.json:
-            output.document({"key": self.key, "value": shown})
-        else:
-            output.lines([shown])  # as it is, and not wrapped as a sentence
+        print_value(self.key, value, encoding=self.encoding, raw=self.raw, json=self.json)
 
 
 class Put(DatabaseCommand, name="put"):

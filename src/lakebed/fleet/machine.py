@@ -162,7 +162,7 @@ def detach(record: TenantRecord, node: str, *, now_ms: int) -> Step[None]:
 
 
 def restart(record: TenantRecord, node: NodeRecord, resumed: Resumed | None, *, now_ms: int) -> Step[Location | None]:
-    """A node's process has started; `resumed` is what it goes on with in this tenant.
+    """A node's process has started; `resumed` is what it continues in this tenant.
 
     What it resumes and may still commit continues. Otherwise an attachment that may commit gets a new generation and
     transaction. What the same local state had before, and is not resumed, has no writer any more: it is acknowledged.

@@ -130,7 +130,7 @@ class CommitReply(Message, frozen=True):
 
 
 class Resumed(Message, frozen=True):
-    """An open transaction that a node found in its local state and goes on with."""
+    """An open transaction that a node found in its local state and continues."""
 
     tenant: str
     generation: int
@@ -179,7 +179,7 @@ class ControlPort(Protocol):
     def attached(self, report: NodeReport) -> list[Location]:
         """What a node has, asked after each start of its process.
 
-        A transaction that the node resumes and that may still be granted goes on: its location names it. Of the node's
+        A transaction that the node resumes and may still be granted continues: its location names it. Of the node's
         other open transactions, those of attachments that may commit are replaced by new ones. What was open before and
         is not resumed is rejected; it is acknowledged in the same write when `NodeReport.local_id` is the one that the
         node registered with before, because the exclusive lock on that local state shows that no older process of the
@@ -302,7 +302,7 @@ class NodePort(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """Keys and values of ``[start, end)`` at one LSN, keys ascending (`lakebed.key_value.port.PAIR_SCHEMA`).
 
-        At least one batch, which may be empty. The metadata of its schema has ``lsn``, as digits: a client goes on
+        At least one batch, which may be empty. The metadata of its schema has ``lsn``, as digits: a client continues
         there when the node is lost while it reads.
         """
         ...

@@ -1,4 +1,4 @@
-"""The local state of a node: what it needs to go on with its open transactions after a restart.
+"""The local state of a node: what it needs to continue its open transactions after a restart.
 
 Owns: the folder, or the memory in tests and simulations. A cache but for three things: the exclusive lock, the open
 transactions with the paths that were minted in them, and the marks of broken attachments.
@@ -8,7 +8,7 @@ Invariants:
   so the holder knows that no older process of this state writes any more.
 - A change is durable when its call returns; a crash leaves the old record or the new one.
 - A path is recorded before anything is put there (`LocalTenant.minted`).
-- A record that cannot be read is as if it were not there: then the node does not go on, and waits for an attach.
+- A record that cannot be read is as if it were not there: then the node does not continue, and waits for an attach.
 
 Layout of the folder::
 

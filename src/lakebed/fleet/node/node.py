@@ -136,7 +136,7 @@ class Node(NodePort):
     # ---- the life of the process
 
     def start(self) -> None:
-        """Lock the local state, go on with its transactions, and register.
+        """Lock the local state, continue its transactions, and register.
 
         The control plane may be away: then the heartbeats register later, and until then nothing is committed.
 

@@ -316,7 +316,7 @@ class Timeline:
             raise _below_cutoff(self.log_key, lsn, int(error.facts["oldest"])) from error
 
     def scan(self, view: View, start: bytes | None, end: bytes | None) -> Iterator[pa.RecordBatch]:
-        """Rows of ``[start, end)`` as of a view; goes on in the same state when files are replaced meanwhile.
+        """Rows of ``[start, end)`` as of a view; continues in the same state when files are replaced meanwhile.
 
         At least one batch; the metadata of its schema has the LSN.
         """
