@@ -321,6 +321,15 @@ def operator(world: FleetWorld, name: str, *steps: Deed, pause_s: float = 1.0) -
     worker(world, name, work)
 
 
+def stand_still(world: FleetWorld, process: str, seconds: float) -> None:
+    """Stop a process for a while; it goes on even if who stopped it crashes."""
+    world.freeze(process)
+    try:
+        world.environment.clock.sleep(seconds)
+    finally:
+        world.thaw(process)
+
+
 def stop(name: str, *, seconds: float = 4.0) -> Deed:
     """A node's process stands still for longer than detection takes, and goes on."""
 
@@ -328,9 +337,7 @@ def stop(name: str, *, seconds: float = 4.0) -> Deed:
         process = world.node_processes.get(name, "")
         if not world.is_alive(process):
             return
-        world.freeze(process)
-        world.environment.clock.sleep(seconds * (0.6 + rng.random()))
-        world.thaw(process)
+        stand_still(world, process, seconds * (0.6 + rng.random()))
 
     return step
 
@@ -341,10 +348,7 @@ def stop_control(*, seconds: float = 4.0) -> Deed:
     def step(world: FleetWorld, rng: random.Random) -> None:
         running = [process for process in world.controls if world.is_alive(process)]
         if running:
-            process = rng.choice(running)
-            world.freeze(process)
-            world.environment.clock.sleep(seconds)
-            world.thaw(process)
+            stand_still(world, rng.choice(running), seconds)
 
     return step
 
@@ -432,13 +436,14 @@ def second_process(name: str) -> Deed:
         old = world.node_processes.get(name, "")
         if not world.is_alive(old):
             return
-        world.freeze(old)
-        world.environment.clock.sleep(rng.random())
         process = f"{name}.second{next(world.numbers)}"
-        world.scheduler.spawn(
-            process, lambda: run_node(world, name, process, keeps_local=rng.random() < 0.7), process=process
-        )
-        world.environment.clock.sleep(3.0 * rng.random())
-        world.thaw(old)
+        keeps_local = rng.random() < 0.7
+
+        def start_second() -> None:
+            world.environment.clock.sleep(rng.random())
+            run_node(world, name, process, keeps_local=keeps_local)
+
+        world.scheduler.spawn(process, start_second, process=process)
+        stand_still(world, old, 4.0 * rng.random())
 
     return step

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
+from lakebed.errors import NotFound
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.log.port import rows_of
@@ -113,7 +115,8 @@ class Rest:
     def _force(self) -> None:
         """A person acknowledges for processes whose local state is lost: no process can ever do so."""
         for name in sorted(self.world.gone):
-            self.control.decommission(name)
+            with suppress(NotFound):  # it never came so far as to register
+                self.control.decommission(name)
         local_ids = {self.world.locals[name].id for name in self.parts}
         for record in list(self.world.monitor.records.values()):
             for one in record.transactions:

@@ -194,6 +194,8 @@ class FleetWorld(World):
         self.node_names: list[str] = []
         self.frozen: set[str] = set()
         """Processes that stand still."""
+        self._held: dict[str, list[tuple[Actor, Callable[[], bool] | None, float | None]]] = {}
+        """Actors of those, with what they waited for."""
         self.revoked: set[str] = set()
         """Nodes whose credentials are revoked."""
         self.decommissioned: set[str] = set()
@@ -299,6 +301,8 @@ class FleetWorld(World):
 
     def freeze(self, process: str) -> None:
         """Let a process stand still, as SIGSTOP does; the world's clock goes on."""
+        if process in self.frozen:
+            return
         self.frozen.add(process)
         for actor in self.scheduler.actors:
             if actor.process == process and not actor.is_done:
@@ -306,20 +310,16 @@ class FleetWorld(World):
         self.counts["processes stopped"] += 1
 
     def _hold(self, actor: Actor, process: str) -> None:
-        ready, wake_s = actor.ready, actor.wake_s
-
-        def is_ready() -> bool:
-            if process in self.frozen:
-                return False
-            waits = ready is not None or wake_s is not None
-            is_due = wake_s is not None and wake_s <= self.scheduler.now_s
-            return not waits or is_due or (ready is not None and ready())
-
-        actor.ready, actor.wake_s = is_ready, None
+        """Let an actor wait for the end of the stop, with what it waited for kept."""
+        self._held.setdefault(process, []).append((actor, actor.ready, actor.wake_s))
+        actor.ready, actor.wake_s = (lambda: False), None
 
     def thaw(self, process: str) -> None:
-        """Let it go on."""
+        """Let it go on: what it waited for by the clock may be long due."""
         self.frozen.discard(process)
+        for actor, ready, wake_s in self._held.pop(process, ()):
+            if not actor.is_done:
+                actor.ready, actor.wake_s = ready, wake_s
 
     def log_rows(self, timeline: str) -> dict[bytes, bytes]:
         """Everything that the log's store has of a timeline."""
