@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -122,6 +122,20 @@ class ThreadRuntime:
         if stop is not None:
             joined_before_exit(thread, stop)
         return thread.join
+
+
+def mapped(runtime: Runtime, function: Callable[[T], R], items: Sequence[T], *, worker_count_max: int) -> list[R]:
+    """Call a function for each item and return the results in the order of the items; several run on a pool.
+
+    Raises: the first error of a call.
+    """
+    if len(items) < 2:
+        return [function(item) for item in items]
+    pool = runtime.pool(min(worker_count_max, len(items)))
+    try:
+        return list(pool.map(function, items))
+    finally:
+        pool.close()
 
 
 @dataclass(frozen=True, slots=True)

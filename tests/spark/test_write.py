@@ -16,9 +16,9 @@ from pyspark.sql import functions as sql
 import lakebed.spark
 from lakebed.errors import InvalidRequest
 from lakebed.spark import writing
+from lakebed.spark.committing import commit_changes
 from lakebed.spark.tasks import collect_changes, ship
 from lakebed.spark.write_tasks import write_task
-from lakebed.spark.writing import commit_changes
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, DataField
 from lakebed.table.table import Table
 

@@ -71,8 +71,8 @@ def check_table(table: Table, findings: Findings) -> None:
     used = _Used()
     for branch in sorted({branch_of(path) for path in listed if parse_schema(path) is not None}):
         with findings.reading(f"branch/branch-{branch}", needed_by=f"branch {branch}"):
-            line = Table.open(table.store, name=table.name, branch=branch, environment=table.environment)
-            _LineCheck(line, [path for path in listed if branch_of(path) == branch], listed, used, findings).run()
+            opened = Table.open(table.store, name=table.name, branch=branch, environment=table.environment)
+            _BranchCheck(opened, [path for path in listed if branch_of(path) == branch], listed, used, findings).run()
     outside: dict[str, ObjectMeta] | None = None
     with findings.reading("", needed_by="the table"):
         outside = list_external(table, listed, used.external)
@@ -88,7 +88,7 @@ def check_table(table: Table, findings: Findings) -> None:
     report_unnamed(table, outside or {}, used.external, findings)
 
 
-class _LineCheck:
+class _BranchCheck:
     """The check of one branch. `ours` are the paths that belong to it, `listed` those of the whole table."""
 
     def __init__(self, table: Table, ours: list[str], listed: Container[str], used: _Used, findings: Findings) -> None:

@@ -1,8 +1,8 @@
 """Predicates as Spark's filters.
 
-Owns: the translation, and the one place where the two disagree: Spark holds NaN equal to itself and above every number,
-Arrow (and so lakebed, wherever it reads itself) holds every comparison with NaN but ``<>`` to be false. The filter that
-comes out means what lakebed means, so that a row is in or out whichever reader brought it.
+Owns: the translation, and the one difference between the two: in Spark, NaN equals itself and is above every number; in
+Arrow, and so in lakebed's own reader, every comparison with NaN except ``<>`` is false. The translated filter has
+lakebed's meaning, so both readers return the same rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakebed.table.predicate import balanced, bind
 from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
 
 _LITERALS_MAX = 1000
-"""Values of a filter that are handed to Spark one by one, each with calls into the JVM."""
+"""Values of a filter that Spark takes; each costs calls into the JVM."""
 
 
 def quoted(name: str) -> Column:
@@ -35,7 +35,7 @@ def column_of(predicate: Predicate, schema: pa.Schema) -> Column:
 
 
 def is_small(bound: Predicate) -> bool:
-    """Whether a bound predicate has few enough values to be handed to Spark."""
+    """Whether a bound predicate has few enough values for a filter of Spark."""
     return _literal_count(bound) <= _LITERALS_MAX
 
 
@@ -101,7 +101,7 @@ def _literal(value: pa.Scalar) -> Column:
     kind = value.type
     target = from_arrow_type(kind, prefer_timestamp_ntz=True)
     if pa.types.is_timestamp(kind):
-        # As text in UTC: Spark would take a datetime to be in this machine's time zone.
+        # As text in UTC: Spark reads a datetime in this machine's time zone.
         text = str(value.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.timestamp("us")).cast(pa.string()))
         return functions.lit(text + ("Z" if kind.tz else "")).cast(target)
     plain = value.as_py()

@@ -1,4 +1,4 @@
-"""What must be on the machine before Spark can start: PySpark and a Java runtime. Checked here, told in one sentence.
+"""The check that PySpark and a Java runtime, which Spark needs to start, are on the machine.
 
 Owns: finding `java`, reading its version, and the sentences a user sees when something is missing. Imports no PySpark,
 so that its absence can be reported.

@@ -1,11 +1,11 @@
 """A table, at any of its versions, as a DataFrame.
 
-Owns: which splits go which way. Files that need no merge are read by Spark's own vectorised Parquet reader
+Owns: the choice of a reader for each split. Files that need no merge are read by Spark's own vectorised Parquet reader
 (`relation`), one scan for each schema they were written with, renamed and widened to the table's newest. Splits that
-need a merge, and everything in a store that Spark cannot reach, are read by lakebed on the executors and handed over as
+need a merge, and everything in a store that Spark cannot reach, are read by lakebed on the executors, which return
 Arrow batches. Invariants: the version is resolved, and its files are listed, when the DataFrame is made: every action
-on it sees the same rows. Columns, order and nullability are the table's, whichever way the rows come. Credentials
-travel inside the pickled function, never in a path, a plan or an event log.
+on it sees the same rows. Columns, order and nullability are the table's with both readers. Credentials are part of the
+pickled function, never of a path, a plan or an event log.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def read(
         table: the table, or one of its branches.
         version: a snapshot id or the name of a tag or branch; with neither this nor `timestamp_ms` the newest.
         timestamp_ms: the newest version committed at or before this time.
-        columns: the columns wanted, in this order; None: all. Worth giving where rows need merging: Spark's own column
-            pruning reaches only the files that need none.
-        where: rows wanted, a predicate or its text (``"month >= 2"``); prunes partitions, buckets and files before
-            Spark starts. Filters applied to the DataFrame later still reach row groups of files that need no merge.
+        columns: the columns to read, in this order; None: all. Name them when rows need merging: Spark's own column
+            pruning applies only to the files that need none.
+        where: the rows to read, a predicate or its text (``"month >= 2"``); prunes partitions, buckets and files before
+            Spark starts. Later filters on the DataFrame still prune row groups of files that need no merge.
         system: read a system table (``"tags"``, ``"snapshots"``, ``"files"``, ...) instead of the rows.
-        native: False keeps Spark's own Parquet reader out of it; None uses it wherever it can.
+        native: False: never use Spark's own Parquet reader; None: use it wherever possible.
 
     Returns a DataFrame that stays at that version. Rows come in no particular order. Raises `NotFound`: no such
     version, column or system table; `InvalidRequest`: `system` together with another argument, or a ``memory://``
@@ -119,18 +119,18 @@ def read_splits(
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """How Spark's own reader names the files of a store.
+    """The URLs of a store's files for Spark's own reader.
 
     Attributes:
         root: the URL that paths are below.
-        addresses: in a branch of a repository: where each path's bytes are; None: at the path itself.
+        addresses: in a branch of a repository: the address of each path's object; None: the path itself.
     """
 
     root: str
     addresses: Mapping[str, str] | None = None
 
     def url(self, path: str) -> str | None:
-        """The URL of a file; None: it is outside of the store, and other credentials may be needed."""
+        """The URL of a file; None: it is outside of the store and may need other credentials."""
         if self.addresses is not None:
             path = self.addresses[path]
         return None if "://" in path else f"{self.root}/{path}"
@@ -172,7 +172,7 @@ def _native_groups(
 
 
 def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> bool:
-    """Whether Spark's reader and casts give these columns exactly as lakebed's own reader would."""
+    """Whether Spark's reader and casts return these columns exactly as lakebed's own reader does."""
     in_file = {field.id: field for field in written_with.fields}
     for field in wanted:
         found = in_file.get(field.id)
@@ -238,7 +238,7 @@ def _merged_frame(spark: SparkSession, table: Table, splits: Sequence[Split], pl
 
 def _carried(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [
-        # Unsafe only in that digits below a microsecond, which Spark does not keep, are cut.
+        # Not safe: digits below a microsecond, which Spark does not keep, are cut.
         column if column.type == field.type else column.cast(field.type, safe=False)
         for column, field in zip(rows.columns, schema, strict=True)
     ]

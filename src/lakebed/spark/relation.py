@@ -1,10 +1,10 @@
 """Spark's own vectorised Parquet reader over exactly the files a manifest names.
 
 Owns: how a list of (URL, size) becomes a DataFrame without one request to the store: the file statuses, which Spark
-would ask the store for, are known from the manifest and put where Spark looks first. So planning costs no listing and
-no HEAD a file; and since nothing is listed, folders named ``dt=2013-01-01`` add no columns, and columns keep their
-nullability. Knows neither tables nor splits. Uses Spark's internal classes through the gateway of a classic session,
-which a Spark Connect session does not have: `is_available` tells.
+would ask the store for, are known from the manifest and put into Spark's cache of statuses. So planning costs no
+listing and no HEAD a file; and since nothing is listed, folders named ``dt=2013-01-01`` add no columns, and columns
+keep their nullability. Uses Spark's internal classes through the gateway of a classic session, which a Spark Connect
+session does not have; see `is_available`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 _HADOOP_SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs"}
-"""The schemes whose URLs name an object for Hadoop as they do for us."""
+"""The schemes of URLs that Hadoop reads, with its own names."""
 
 _BLOCK_BYTES = 128 << 20
-"""What a file status states as its block size; only placement on HDFS nodes, which is not looked up, would use it."""
+"""The block size in a file status; Spark uses it only to place tasks on HDFS nodes, which are not looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class ParquetFile:
 
 
 def is_available(spark: SparkSession) -> bool:
-    """Whether this session runs in reach of its JVM (a classic session, not Spark Connect)."""
+    """Whether the session has a JVM in this process's reach: it is a classic session, not Spark Connect."""
     return getattr(spark, "_jvm", None) is not None
 
 
 def spark_root(spark: SparkSession, root_url: str) -> str | None:
-    """The folder of a store as Spark's own reader would name it; None where Spark cannot reach it.
+    """The URL of a store's folder for Spark's own reader; None when Spark cannot reach it.
 
-    Local folders it always can; ``s3://`` and ``gs://`` when Hadoop's connector is on the class path (it then uses the
-    credentials that Hadoop is configured with).
+    Spark reaches every local folder, and ``s3://`` and ``gs://`` when Hadoop's connector is on the class path; it uses
+    the credentials of Hadoop's configuration.
     """
     if not is_available(spark):
         return None
@@ -58,7 +58,7 @@ def spark_root(spark: SparkSession, root_url: str) -> str | None:
     try:
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(hadoop_scheme, session.sessionState().newHadoopConf())
     except (Py4JJavaError, CapturedException):
-        return None  # no such connector: the answer, not a failure
+        return None  # no such connector
     return f"{hadoop_scheme}://{rest}"
 
 

@@ -40,16 +40,6 @@ from lakebed.table.scan import scan_snapshot
 from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
 
-__all__ = [
-    "Mode",
-    "commit_changes",
-    "delete",
-    "merge",
-    "upsert",
-    "write",
-    "write_arrow",
-]
-
 Mode = Literal["append", "overwrite", "overwrite_dynamic"]
 
 _TRIES_MAX = 5

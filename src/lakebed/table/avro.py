@@ -447,10 +447,10 @@ def _encode_longs(values: I64) -> tuple[Bytes, I64]:
     rows = np.arange(len(values), dtype=np.int64)
     step = 0
     while len(rows):
-        goes_on = lengths[rows] > step + 1
+        has_more = lengths[rows] > step + 1
         byte = ((zigzag[rows] >> np.uint64(7 * step)) & np.uint64(0x7F)).astype(np.uint8)
-        blob[starts[rows] + step] = byte | (goes_on.astype(np.uint8) << 7)
-        rows = rows[goes_on]
+        blob[starts[rows] + step] = byte | (has_more.astype(np.uint8) << 7)
+        rows = rows[has_more]
         step += 1
     return blob, lengths
 

@@ -265,7 +265,7 @@ def index_update(
 
     Args:
         changes: what the commit adds; their `hashes` are the keys.
-        entries: the index of the snapshot that the commit goes on top of.
+        entries: the index of the snapshot that the commit is based on.
         index: reads its files.
         drops: for an overwrite, whether each of some partitions is replaced.
 

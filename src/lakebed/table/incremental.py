@@ -271,16 +271,10 @@ def diff_scans(
 
 
 def plan_scans_diff(start: Scan, end: Scan, *, layout: Layout) -> tuple[list[Split], list[Split], ReadPlan]:
-    """What has to be read of each version to tell how they differ, and the plan to read it by.
+    """The smallest units of reading that only one of two versions has, and the plan to read them by.
 
     Args: as `diff_scans`. Cost: planning both scans.
     """
-    before, after = _unshared_splits(start, end, layout)
-    return before, after, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
-
-
-def _unshared_splits(start: Scan, end: Scan, layout: Layout) -> tuple[list[Split], list[Split]]:
-    """The smallest units of reading that only one version has."""
 
     def units(scan: Scan) -> dict[Any, Split]:
         splits = plan_splits(scan.entries(), schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
@@ -290,7 +284,9 @@ def _unshared_splits(start: Scan, end: Scan, layout: Layout) -> tuple[list[Split
         }
 
     before, after = units(start), units(end)
-    return [before[key] for key in before.keys() - after.keys()], [after[key] for key in after.keys() - before.keys()]
+    removed = [before[key] for key in before.keys() - after.keys()]
+    added = [after[key] for key in after.keys() - before.keys()]
+    return removed, added, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
 
 
 def _grouped(before: Sequence[Split], after: Sequence[Split]) -> list[tuple[list[Split], list[Split]]]:

@@ -20,7 +20,7 @@ from typing_extensions import Buffer
 import lakebed.compute as pc
 from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, mapped
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ENTRY_SCHEMA, decode_manifest, decode_manifest_list, live_after
 from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
@@ -165,11 +165,8 @@ class ManifestReader:
             return ENTRY_SCHEMA.empty_table()
         if len(metas) == 1:
             return self.entries(metas[0])
-        pool = self._environment.runtime.pool(min(_WORKER_COUNT_MAX, len(metas)))
-        try:
-            return pa.concat_tables(list(pool.map(self.entries, metas)))
-        finally:
-            pool.close()
+        runtime = self._environment.runtime
+        return pa.concat_tables(mapped(runtime, self.entries, metas, worker_count_max=_WORKER_COUNT_MAX))
 
     def _delta_metas(self, snapshot: Snapshot) -> list[ManifestMeta]:
         return self.metas(snapshot.delta_manifest_list, size_bytes=snapshot.delta_manifest_list_size)

@@ -74,7 +74,7 @@ class ReadPlan:
     @property
     def fields(self) -> tuple[DataField, ...]:
         """The columns of the result."""
-        return tuple(_field(self.schema, name) for name in self.columns)
+        return self.schema.named(self.columns)
 
     @property
     def keys(self) -> tuple[DataField, ...]:
@@ -504,9 +504,3 @@ def _cursor_of(
                 yield data_path(split, file), source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())
-
-
-def _field(schema: TableSchema, name: str) -> DataField:
-    found = schema.field_by_name(name)
-    assert found is not None, f"{name} was checked by the scan"
-    return found

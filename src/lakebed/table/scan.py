@@ -24,6 +24,7 @@ import pyarrow as pa
 from typing_extensions import Unpack
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
+from lakebed.runtime import mapped
 from lakebed.table.branches import open_branch
 from lakebed.table.context import TableBranch
 from lakebed.table.engines.registry import check_mergeable
@@ -156,17 +157,17 @@ class Scan:
         if self._limit is not None:
             first = [pa.Table.from_batches([batch]).cast(self.schema) for batch in self.to_batches()]
             return pa.concat_tables(first or [self.schema.empty_table()])
-        splits = self._splits
+        splits, plan, store = self._splits, self.plan, self._branch.store
         if not splits:
             return self.schema.empty_table()
         if len(splits) == 1:
-            return read_split_table(self._branch.store, splits[0], plan=self.plan, threads=True).cast(self.schema)
-        plan = self.plan
-        pool = self._branch.environment.runtime.pool(min(READ_WORKERS_MAX, len(splits)))
-        try:
-            tables = list(pool.map(lambda split: read_split_table(self._branch.store, split, plan=plan), splits))
-        finally:
-            pool.close()
+            return read_split_table(store, splits[0], plan=plan, threads=True).cast(self.schema)
+        tables = mapped(
+            self._branch.environment.runtime,
+            lambda split: read_split_table(store, split, plan=plan),
+            splits,
+            worker_count_max=READ_WORKERS_MAX,
+        )
         return pa.concat_tables([table.cast(self.schema) for table in tables])
 
     def to_pandas(self) -> pd.DataFrame:

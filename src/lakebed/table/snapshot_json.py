@@ -104,7 +104,7 @@ def _snapshot_of(found: _SnapshotJson) -> Snapshot:
 
 def _check_version(body: Buffer, path: str) -> None:
     """Raise for a newer version, which may have other members."""
-    members = _members(body, path)
+    members = json_object(body, path)
     version = members.get("version", 1)
     if isinstance(version, int) and version > SNAPSHOT_VERSION_MAX:
         raise UnsupportedFormat(
@@ -115,7 +115,8 @@ def _check_version(body: Buffer, path: str) -> None:
         )
 
 
-def _members(body: Buffer, path: str) -> dict[str, Any]:
+def json_object(body: Buffer, path: str) -> dict[str, Any]:
+    """The members of a snapshot or tag file. Raises `Corruption`."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -132,7 +133,7 @@ def encode_tag(
         create_time_ms: Unix ms, UTC; written only together with a lifetime.
         time_retained_ms: None: kept until deleted.
     """
-    members = _members(snapshot_body, "the tagged snapshot")
+    members = json_object(snapshot_body, "the tagged snapshot")
     if time_retained_ms is None and not any(name in members for name in _TAG_MEMBERS):
         return bytes(snapshot_body)
     for name in _TAG_MEMBERS:

@@ -17,7 +17,7 @@ from typing import Final
 
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, mapped
 from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.model import Tag
 from lakebed.table.snapshot_json import decode_tag
@@ -61,14 +61,10 @@ def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, e
     found: list[Tag | None] = [TAG_CACHE.get(_key(root_url, meta)) for _, meta in listed]
     missing = [position for position, tag in enumerate(found) if tag is None]
     unread = [listed[position] for position in missing]
-    if len(unread) < 2 or root_url.startswith(("file:", "memory:")):
+    if root_url.startswith(("file:", "memory:")):
         read = [load(named) for named in unread]
     else:
-        pool = environment.runtime.pool(min(_WORKER_COUNT_MAX, len(unread)))
-        try:
-            read = list(pool.map(load, unread))
-        finally:
-            pool.close()
+        read = mapped(environment.runtime, load, unread, worker_count_max=_WORKER_COUNT_MAX)
     for position, tag in zip(missing, read, strict=True):
         found[position] = tag
     return [tag for tag in found if tag is not None]

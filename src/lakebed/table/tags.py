@@ -31,14 +31,14 @@ from typing import Any
 
 import msgspec
 
-from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.ids import new_uuid
 from lakebed.objects.create_once import create_once
 from lakebed.objects.port import ObjectMeta, ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout, parse_tag
 from lakebed.table.model import Snapshot, Tag
-from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_tag
+from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_tag, json_object
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tag_files import load_tags
 from lakebed.table.tag_index import TagEntry, load_entries
@@ -323,7 +323,7 @@ class Tags:
         if is_hidden(old):
             raise self._absent(old)
         source = self._tag_source(old)
-        document = _document(source)
+        document = json_object(source.body, source.path)
         kept: dict[str, Any] = {key: document[key] for key in ("tagCreateTime", "tagTimeRetained") if key in document}
         marks = {TAG_ID: new_uuid(self._environment.rng)}
         body = _encode_marked(source, marks=marks, keep_marks=True, fields=kept)
@@ -431,7 +431,7 @@ class Tags:
 
 def _encode_marked(source: Source, *, marks: Mapping[str, str], keep_marks: bool, fields: Mapping[str, Any]) -> bytes:
     """The source's JSON with other marks, and with only the given of a tag's own fields."""
-    document = _document(source)
+    document = json_object(source.body, source.path)
     properties = dict(document.get("properties") or {})
     if not keep_marks:
         properties.pop(TAG_AUTOMATIC, None)
@@ -439,16 +439,6 @@ def _encode_marked(source: Source, *, marks: Mapping[str, str], keep_marks: bool
     document.pop("tagTimeRetained", None)
     document["properties"] = {**properties, **marks}
     return msgspec.json.encode({**document, **fields})
-
-
-def _document(source: Source) -> dict[str, Any]:
-    try:
-        document = msgspec.json.decode(source.body)
-    except msgspec.DecodeError as broken:
-        raise Corruption(f"{source.path} is not a snapshot: {broken}.", path=source.path) from broken
-    if not isinstance(document, dict):
-        raise Corruption(f"{source.path} is not a snapshot: no JSON object.", path=source.path)
-    return document
 
 
 def _document_id(body: bytes) -> str | None:

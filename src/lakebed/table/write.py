@@ -27,7 +27,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import Closed, InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, mapped
 from lakebed.table.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.bucket import bucket_of, key_hashes
 from lakebed.table.conform import boolean_mask, conform, conform_keys
@@ -253,7 +253,8 @@ class TableWriter:
             return self._write_group(rows, groups[position], writers[position], first_sequence=starts[position])
 
         try:
-            written = self._on_workers(run, len(groups))
+            workers = self._settings.worker_count_max
+            written = mapped(self._environment.runtime, run, range(len(groups)), worker_count_max=workers)
         finally:
             self._paths += (path for writer in writers for path in writer.paths)
         for group, files in zip(groups, written, strict=True):
@@ -271,15 +272,6 @@ class TableWriter:
             positions = None if group.positions is None else group.positions[start:end]
             shares.append(replace(group, positions=positions, row_count=end - start, first_row=start))
         return shares
-
-    def _on_workers(self, run: Callable[[int], list[DataFile]], count: int) -> list[list[DataFile]]:
-        if count == 1:
-            return [run(0)]
-        pool = self._environment.runtime.pool(min(self._settings.worker_count_max, count))
-        try:
-            return list(pool.map(run, range(count)))
-        finally:
-            pool.close()
 
     def _writer_of(self, group: _Group) -> RollingWriter:
         return RollingWriter(

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from lakebed.errors import OutcomeUnknown, Unavailable
+from lakebed.errors import Unavailable
 from lakebed.key_value.port import KeyValue
 from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.scheduled_calls import CallErrors, FaultRates
@@ -40,11 +40,6 @@ R = TypeVar("R")
 
 _PAGE_ROW_COUNT: Final = 4
 """Rows that a scan takes in one call: few, so that other actors come between."""
-
-_WRITE_ERRORS: Final = CallErrors(
-    refused=lambda label: Unavailable(f"the store cannot {label} now"),
-    lost=lambda label: OutcomeUnknown(f"the reply to {label} was lost"),
-)
 
 
 def _no_answer(label: str) -> Unavailable:
@@ -78,7 +73,7 @@ class ScheduledKeyValue(KeyValueWrapper):
     def intercept(self, call: KeyValueCall, perform: Callable[[], R]) -> R:
         """Make the call as `ScheduledCalls.call` does; what is under way settles before a linearizable read."""
         if call.changes:
-            return self._writes.call(str(call), perform, errors=_WRITE_ERRORS)
+            return self._writes.call(str(call), perform)
 
         def read() -> R:
             if call.is_linearizable:

@@ -198,7 +198,7 @@ def test_a_run_that_the_edited_pipeline_went_on_with_is_no_alarm(lake: Lake) -> 
     facts = stopped_and_then(lake)
     css, sentence = verdict(facts)
     assert (css, "stopped and is not finished" in sentence) == ("good", False)
-    assert "1 run is not complete; a later run of the pipeline went on in its place." in sentence
+    assert "1 run is not complete; a later run of the pipeline continued in its place." in sentence
     later = Pipeline.parse(EDITED).plan().default_run_id
     assert [run.continued_by for run in facts.runs] == [later, None]
     page = render(facts)

@@ -224,39 +224,30 @@ def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tup
     for snapshot_id in sorted({*recorded, *alive}):
         step = recorded.get(snapshot_id)
         if step is not None:
-            metrics = step.metrics
-            written += int(metrics["bytes_added"])
-            versions.append(
-                VersionFacts(
-                    snapshot=snapshot_id,
-                    committed_ms=int(metrics["committed_ms"]),
-                    step=step.name,
-                    verb=step.verb,
-                    group=step.group,
-                    rows=int(metrics["rows"]),
-                    files_total=int(metrics["files_total"]),
-                    bytes_total=int(metrics["bytes_total"]),
-                    bytes_written=written,
-                    alive=snapshot_id in alive,
-                    rolled_back=snapshot_id in undone,
-                )
-            )
-            continue
-        snapshot = table.snapshot(snapshot_id)
-        files, size = totals(table, snapshot)
-        written += added_bytes(table, snapshot)
+            label, verb, group, metrics = step.name, step.verb, step.group, step.metrics
+        else:
+            snapshot = table.snapshot(snapshot_id)
+            files, size = totals(table, snapshot)
+            label, verb, group = "", snapshot.commit_kind.lower(), ""
+            metrics = {
+                "committed_ms": snapshot.time_ms,
+                "rows": max(snapshot.delta_record_count, 0),
+                "files_total": files,
+                "bytes_total": size,
+                "bytes_added": added_bytes(table, snapshot),
+            }
+        written += int(metrics["bytes_added"])
+        facts = {name: int(metrics[name]) for name in ("committed_ms", "rows", "files_total", "bytes_total")}
         versions.append(
             VersionFacts(
                 snapshot=snapshot_id,
-                committed_ms=snapshot.time_ms,
-                step="",
-                verb=snapshot.commit_kind.lower(),
-                group="",
-                rows=max(snapshot.delta_record_count, 0),
-                files_total=files,
-                bytes_total=size,
+                step=label,
+                verb=verb,
+                group=group,
                 bytes_written=written,
-                alive=True,
+                alive=snapshot_id in alive,
+                rolled_back=snapshot_id in undone,
+                **facts,
             )
         )
     return tuple(versions)

@@ -155,7 +155,7 @@ def _input_changed(commit: StepCommit, snapshot_id: int) -> Rejected:
     """The error of a step whose commit exists without a record, and whose input has changed since."""
     return commit.rejected(
         f"its commit into '{commit.name}' was made as snapshot {snapshot_id} when the run was killed, and its input "
-        "has changed since. Nothing was committed. Restore the input to go on with that commit, or say "
+        "has changed since. Nothing was committed. Restore the input to continue that commit, or say "
         f"--replay '{commit.step.name}' to merge the changed one too.",
         kind="input_changed",
         snapshot=snapshot_id,

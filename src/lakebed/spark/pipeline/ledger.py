@@ -8,7 +8,7 @@
 
 Owns: these names, reading and writing them. DO NOT CHANGE: on disk. Invariants: nothing is ever replaced or deleted; a
 step is recorded after its effects are durable, so a crash in between repeats the step, which its commit identity makes
-harmless; a run id belongs to one plan for ever.
+harmless; a run id never belongs to another plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, mapped
 from lakebed.spark.pipeline.model import Plan, StepRecord
 
 FORMAT = 2
@@ -226,12 +226,12 @@ class Ledger:
 
         Cost: 1 LIST + 1 GET a step, 16 at a time.
         """
-        names = self._names("steps")
-        pool = self._environment.runtime.pool(_READERS)
-        try:
-            records = list(pool.map(lambda name: self._read(f"steps/{name}", StepRecord), names))
-        finally:
-            pool.close()
+        records = mapped(
+            self._environment.runtime,
+            lambda name: self._read(f"steps/{name}", StepRecord),
+            self._names("steps"),
+            worker_count_max=_READERS,
+        )
         return {record.ordinal: record for record in sorted(records, key=lambda record: record.ordinal)}
 
     def record_of(self, ordinal: int) -> StepRecord | None:

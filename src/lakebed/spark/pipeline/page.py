@@ -99,8 +99,8 @@ def verdict(facts: ReportFacts) -> tuple[str, str]:
     if unfinished:
         words.append(f"{counted(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed.")
     if gone_on:
-        went_on = f"a later run of the pipeline went on in {'its' if len(gone_on) == 1 else 'their'} place"
-        words.append(f"{counted(len(gone_on), 'run')} {are(len(gone_on))} not complete; {went_on}.")
+        continued = f"a later run of the pipeline continued in {'its' if len(gone_on) == 1 else 'their'} place"
+        words.append(f"{counted(len(gone_on), 'run')} {are(len(gone_on))} not complete; {continued}.")
     if not facts.runs:
         words.append("No pipeline has run in this lake.")
     elif not words:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lakebed.errors import AlreadyExists
 from lakebed.lake.lake import Lake
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, mapped
 from lakebed.spark.pipeline.carry import EarlierRun, matches
 from lakebed.spark.pipeline.context import newest_commit
 from lakebed.spark.pipeline.ledger import Ledger, run_ids
@@ -124,11 +124,7 @@ def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environmen
     Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step.
     """
     ledgers = [Ledger(lake.store, run_id=one, environment=environment) for one in run_ids(lake.store) if one != run_id]
-    pool = environment.runtime.pool(_READERS)
-    try:
-        runs = list(pool.map(lambda ledger: ledger.run(), ledgers))
-    finally:
-        pool.close()
+    runs = mapped(environment.runtime, Ledger.run, ledgers, worker_count_max=_READERS)
     mine = sorted(
         ((run, ledger) for run, ledger in zip(runs, ledgers, strict=True) if run.pipeline == plan.pipeline),
         key=lambda pair: (pair[0].started_ms, pair[0].run_id),
