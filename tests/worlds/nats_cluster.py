@@ -46,6 +46,7 @@ class NatsCluster:
         self._ports = _free_ports(2 * count)
         self._max_payload = max_payload
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
+        folder.mkdir(parents=True, exist_ok=True)
         for number in range(count):
             self._configure(number)
 
