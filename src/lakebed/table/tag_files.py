@@ -23,7 +23,7 @@ from lakebed.table.model import Tag
 from lakebed.table.snapshot_json import decode_tag
 
 SETTLED_MS: Final = 5_000
-"""Age of a file from which its modification time tells it from any replacement."""
+"""Age of a file from which its modification time differs from that of any replacement."""
 
 TAG_CACHE: Final = ManifestCache(32 << 20)
 """The decoded tags of this process: about 10,000."""

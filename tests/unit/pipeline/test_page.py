@@ -19,7 +19,7 @@ from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.page import render, verdict
-from lakebed.spark.pipeline.page_parts import bytes_text, told_apart
+from lakebed.spark.pipeline.page_parts import bytes_text, sizes_that_differ
 from lakebed.spark.pipeline.page_table import _group_ticks
 from lakebed.spark.pipeline.plots import Flag, Tick, timeline
 from lakebed.spark.pipeline.report_model import Fingerprint, ReportFacts
@@ -203,8 +203,8 @@ def test_the_heading_names_the_pipelines() -> None:
 
 def test_sizes_that_differ_look_different() -> None:
     """As many digits as that takes."""
-    assert told_apart(42_916_100, 42_900_000) == ("42.92 MB", "42.90 MB")
-    assert told_apart(5e6, 1e6) == ("5 MB", "1 MB")
+    assert sizes_that_differ(42_916_100, 42_900_000) == ("42.92 MB", "42.90 MB")
+    assert sizes_that_differ(5e6, 1e6) == ("5 MB", "1 MB")
     assert bytes_text(16_100) == "16.1 kB"
     page = render(facts_of(lake_of()))
     assert "had <b>42.92 MB</b> before and <b>42.90 MB</b> after" in page

@@ -68,7 +68,7 @@ def bytes_text(size: float, *, digits: int = 1) -> str:
     return f"{size:.0f} B"
 
 
-def told_apart(one: float, other: float) -> tuple[str, str]:
+def sizes_that_differ(one: float, other: float) -> tuple[str, str]:
     """Return two sizes with as many digits as show that they differ."""
     shown = [(bytes_text(one, digits=digits), bytes_text(other, digits=digits)) for digits in (1, 2, 3, 4, 6, 9)]
     return next((pair for pair in shown if pair[0] != pair[1]), shown[0])

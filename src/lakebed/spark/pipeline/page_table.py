@@ -18,8 +18,8 @@ from lakebed.spark.pipeline.page_parts import (
     card,
     grid,
     legend,
+    sizes_that_differ,
     time_text,
-    told_apart,
     utc_text,
     verdict_mark,
 )
@@ -196,7 +196,7 @@ def _freed(table: TableFacts) -> str:
         before, after = int(expiry["disk_bytes_before"]), int(expiry["disk_bytes_after"])
         if not before:
             continue
-        newest, shown = _newest_bytes(expiry, table.versions), told_apart(before, after)
+        newest, shown = _newest_bytes(expiry, table.versions), sizes_that_differ(before, after)
         size = 0 if newest is None else min(newest, after)
         segments = (
             *((("newest", size, "newest version then"),) if newest is not None else ()),
