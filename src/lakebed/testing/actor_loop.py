@@ -112,18 +112,18 @@ class ActorLoop:
         """Pause an actor for some steps of others; it may act on old knowledge when it wakes."""
         actor.paused_until_step = self.step_count + steps
 
-    def run(self, *, steps_max: int = 200_000, raise_errors: bool = True) -> None:
+    def run(self, *, steps_max: int = 200_000) -> None:
         """Run until every actor is done.
 
         Raises `Deadlock`: the remaining actors wait for each other; `StepsExceeded`: more than `steps_max` switches;
-        `BaseException`: the first error of an actor (but `Crashed`), unless `raise_errors` is False.
+        `BaseException`: the first error of an actor (but `Crashed`).
         """
         last_step = self.step_count + steps_max
         while self.step_once():
             if self.step_count > last_step:
                 raise StepsExceeded(f"seed {self.seed}: more than {steps_max} steps\n{self.story()}")
         for actor in self.actors:
-            if raise_errors and actor.error is not None:
+            if actor.error is not None:
                 actor.error.add_note(f"in actor {actor.name}, seed {self.seed}\n{self.story()}")
                 raise actor.error
 

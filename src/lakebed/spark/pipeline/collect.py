@@ -98,12 +98,12 @@ def _runs(ledgers: Sequence[Ledger], writing_run: str | None) -> list[RunFacts]:
         if run.status.state == "complete" or run.is_writing:
             continue
         later = zip(runs[number + 1 :], ledgers[number + 1 :], strict=True)
-        went_on = (other for other, ledger in later if _went_on(run, ledgers[number], other, ledger))
-        runs[number] = replace(run, continued_by=next((other.status.run_id for other in went_on), None))
+        continuing = (other for other, ledger in later if _continues(run, ledgers[number], other, ledger))
+        runs[number] = replace(run, continued_by=next((other.status.run_id for other in continuing), None))
     return runs
 
 
-def _went_on(run: RunFacts, ledger: Ledger, later: RunFacts, later_ledger: Ledger) -> bool:
+def _continues(run: RunFacts, ledger: Ledger, later: RunFacts, later_ledger: Ledger) -> bool:
     """Return whether `later`, a run of the same pipeline, did the work of `run`, in a call after its last one."""
     before, after = ledger.run(), later_ledger.run()
     if before.pipeline != after.pipeline or not before.variables.items() <= after.variables.items():

@@ -88,7 +88,7 @@ def verdict(facts: ReportFacts) -> tuple[str, str]:
         words.append(f"{counted(expired, 'snapshot')} expired{given_back}.")
     stopped = [run for run in facts.runs if run.status.state == "failed"]
     left = [run for run in stopped if run.continued_by is None]
-    gone_on = [run for run in facts.runs if run.continued_by is not None]
+    continued_runs = [run for run in facts.runs if run.continued_by is not None]
     unfinished = [
         run
         for run in facts.runs
@@ -98,9 +98,9 @@ def verdict(facts: ReportFacts) -> tuple[str, str]:
         words.append(f"{counted(len(left), 'run')} stopped and {are(len(left))} not finished: see below.")
     if unfinished:
         words.append(f"{counted(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed.")
-    if gone_on:
-        continued = f"a later run of the pipeline continued in {'its' if len(gone_on) == 1 else 'their'} place"
-        words.append(f"{counted(len(gone_on), 'run')} {are(len(gone_on))} not complete; {continued}.")
+    if continued_runs:
+        continued = f"a later run of the pipeline continued in {'its' if len(continued_runs) == 1 else 'their'} place"
+        words.append(f"{counted(len(continued_runs), 'run')} {are(len(continued_runs))} not complete; {continued}.")
     if not facts.runs:
         words.append("No pipeline has run in this lake.")
     elif not words:
@@ -109,7 +109,7 @@ def verdict(facts: ReportFacts) -> tuple[str, str]:
     if not all(run.stops and _is_refusal(run.stops[-1]) for run in left):
         return "bad", " ".join(words)
     # It is unknown whether refused rows came in with the run that continued.
-    refused = any(run.stops and _is_refusal(run.stops[-1]) for run in gone_on)
+    refused = any(run.stops and _is_refusal(run.stops[-1]) for run in continued_runs)
     return "open" if left or unfinished or unread or refused else "good", " ".join(words)
 
 
@@ -256,13 +256,13 @@ def _runs(runs: Sequence[RunFacts]) -> str:
             if status.ended_ms is None or run.is_writing
             else f" to {time_text(status.ended_ms, since=status.started_ms)}"
         )
-        gone_on = "" if run.continued_by is None else f" · continued by <code>{escape(run.continued_by)}</code>"
+        continued = "" if run.continued_by is None else f" · continued by <code>{escape(run.continued_by)}</code>"
         parts.append(
             f'<article class="run"><h3>{escape(status.pipeline)} '
             f'<small class="{"writing" if run.is_writing else status.state}">{state}</small></h3>'
             f"<p>{time_text(status.started_ms)}{ended} UTC · {done}"
             f"{'' if status.attempts == 1 else f', {status.attempts:,} calls'} · "
-            f"<code>{escape(status.run_id)}</code>{gone_on}</p>"
+            f"<code>{escape(status.run_id)}</code>{continued}</p>"
             f"{''.join(map(_stop, run.stops))}{_dropped_words(run)}{_verbs(own)}</article>"
         )
     return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", "".join(parts))
