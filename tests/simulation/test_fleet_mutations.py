@@ -97,12 +97,6 @@ def relocation_dooms(patch: Patch) -> None:
     patch.setattr(machine, "relocate", doom)
 
 
-@undone_in("decommissioning")
-def lost_replies_are_refused(patch: Patch) -> None:
-    """R9: a transaction that was granted is rejected when it is asked for again."""
-    patch.setattr(machine, "_again", lambda record, request, finished: machine._rejected("it is over"))
-
-
 @undone_in("restarts")
 def other_local_states_are_acknowledged_for(patch: Patch) -> None:
     """Repair 9: a process acknowledges what another local state of its node has open."""
@@ -124,11 +118,10 @@ def other_local_states_are_acknowledged_for(patch: Patch) -> None:
 def prune_by_any_progress(patch: Patch) -> None:
     """Repair 3: the log is pruned to what nodes may have ingested."""
 
-    def prune(self: Any, log: Any, tenant: str) -> None:
-        record = self._context.ledger.tenant(tenant, fresh=True)
+    def prune(self: Any, log: Any, record: Any) -> None:
         for timeline, progress in record.timelines.items():
             if not progress.is_read_only:
-                key = log_key(tenant, timeline)
+                key = log_key(record.tenant, timeline)
                 log.prune(key, log.bounds(key).last)
 
     patch.setattr(Pruner, "_prune", prune)
@@ -262,9 +255,15 @@ def old_locations_count(patch: Patch) -> None:
 
 
 @undone_in("control_twice")
-def collectors_know_their_own_commits_only(patch: Patch) -> None:
-    """R16: a collector executes the tasks that it knows, though older ones are another control plane's."""
-    patch.setattr(Collector, "_learn_older", lambda self, tenant, tasks: None)
+def commits_are_collected_in_any_order(patch: Patch) -> None:
+    """R16: the newest commit is collected first, and with it the deadlist of the one before it."""
+
+    def newest_first(self: Any, tenant: str) -> float | None:
+        found = [one for one in self._context.ledger.tasks_of(tenant) if one.kind.value == "committed"]
+        waits = [left_s for one in reversed(found) if (left_s := self._collect_commit(one)) is not None]
+        return min(waits, default=None)
+
+    patch.setattr(Collector, "_collect_in_order", newest_first)
 
 
 @undone_in("zombies")

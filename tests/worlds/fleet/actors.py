@@ -423,7 +423,6 @@ def decommission(name: str) -> Deed:
             break
         else:
             return
-        world.decommissioned.add(name)
         world.counts["decommissions"] += 1
 
     return step

@@ -46,8 +46,9 @@ class Rest:
         for _, event in Ledger(world.ledger.inner).events(limit=1_000):
             if event.kind in world.forbidden_events:
                 raise PromiseBroken(f"repair 13: {event}")
+        over = {one.node for one in Ledger(world.ledger.inner).nodes() if one.is_decommissioned}
         for name in world.node_names:
-            if name not in world.decommissioned | world.gone:
+            if name not in over | world.gone:
                 self._start(name)
         if not self.parts:
             self._start("spare")

@@ -139,9 +139,10 @@ def log_loss(world: FleetWorld) -> None:
 
 
 def readers(world: FleetWorld) -> None:
-    """A third node follows a tenant read-only, while its layers are compacted and collected."""
+    """Nodes follow a tenant read-only, while its layers are compacted and collected by any control plane."""
     begin(world, "a")
-    control(world)
+    control(world, "control 1")
+    control(world, "control 2")
     node(world, "n1")
     node(world, "n2")
     client(world, "a", "client 1", verbs={**WRITING, "compact": 4}, count=25)

@@ -198,7 +198,6 @@ class FleetWorld(World):
         """Actors of those, with what they waited for."""
         self.revoked: set[str] = set()
         """Nodes whose credentials are revoked."""
-        self.decommissioned: set[str] = set()
         self.gone: set[str] = set()
         """Nodes that never come back; a person decommissions them at rest."""
         self.mains: dict[str, Actor] = {}

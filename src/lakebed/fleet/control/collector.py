@@ -143,7 +143,7 @@ class Collector:
             return left_s
         ledger = self._context.ledger
         try:
-            record = ledger.tenant(task.tenant)
+            record = ledger.tenant(task.tenant, fresh=True)  # a hold that another control plane has granted counts
         except NotFound:  # deleted, with all its objects
             ledger.replace_task(task, None)
             return None
