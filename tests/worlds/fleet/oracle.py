@@ -107,7 +107,7 @@ class Oracle:
         found = []
         for rows in (now, *self.lost[timeline]):
             self.rows[timeline] = rows
-            if not rows or max(rows) >= lsn:
+            if max(rows, default=0) >= lsn:
                 found.append(self.content(timeline, lsn))
         self.rows[timeline] = now
         if not found:
