@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from lakebed.errors import (
     Closed,
     Conflict,
+    Corruption,
     LakebedError,
     OutcomeUnknown,
     Unavailable,
@@ -470,7 +471,11 @@ class Node(NodePort):
         attached.find(timeline)
         if attached.transaction is None:
             raise not_attached(tenant)
-        if not attached.compact_full(timeline):
+        try:
+            is_done = attached.compact_full(timeline)
+        except Corruption as error:
+            raise self._reads.file_gone(attached, error) from error
+        if not is_done:
             raise Unavailable(f"A commit of {tenant} waits for its answer: ask again.", kind="commit_pending")
 
     def lag(self, tenant: str) -> dict[str, int]:

@@ -84,7 +84,7 @@ class Reads:
         try:
             yield from timeline.scan(view, start, end)
         except (NotFound, Corruption) as error:
-            raise self._file_gone(attached, error) from error
+            raise self.file_gone(attached, error) from error
 
     def _read(
         self, attached: AttachedTenant, name: str, lsn: int | None, at_least: int, function: Callable[[View], R]
@@ -93,9 +93,9 @@ class Reads:
         try:
             return timeline.read(lsn, function)
         except (NotFound, Corruption) as error:
-            raise self._file_gone(attached, error) from error
+            raise self.file_gone(attached, error) from error
 
-    def _file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
+    def file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
         """A missing file is normal in a transaction that will be rejected: ask, to learn it (R20)."""
         if isinstance(error, Corruption) and error.kind != "file_missing":
             return error

@@ -152,6 +152,24 @@ def test_a_missing_file_means_a_rejection() -> None:
     fleet.end()
 
 
+def test_a_missing_file_of_a_compaction_means_a_rejection() -> None:
+    """R20: also a compaction that a caller asked for says that the tenant is elsewhere, not that it is damaged."""
+    fleet = Fleet(policy=Policy(retain_rows=1 << 20), options=copy_of(SMALL, cache_bytes=0))
+    a = fleet.node("a")
+    for _ in range(2):
+        fleet.append(rows=40)
+        a.ingest_once(TENANT)
+        a.checkpoint(TENANT)
+    b = fleet.node("b")
+    b.compact(TENANT, MAIN)
+    b.checkpoint(TENANT)
+    fleet.collect()
+    with pytest.raises(Unavailable) as gone:
+        a.compact(TENANT, MAIN)
+    assert gone.value.kind == "file_gone"
+    fleet.end()
+
+
 def test_another_history_stops_the_timeline() -> None:
     """A log that was rewritten, or has lost records: `log_forked`; nothing is mixed in, reads go on."""
     for longer in (False, True):
