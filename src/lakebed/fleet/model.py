@@ -26,6 +26,9 @@ FIRST_BASE: Final = 0
 MAIN: Final = "main"
 """Id and name of the timeline that a new tenant has."""
 
+GONE_MAX: Final = 256
+"""Ids of timelines that are gone and remembered: 10 kB of a manifest at most."""
+
 
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A struct that is stored or sent."""
@@ -267,6 +270,9 @@ class Manifest(Stored, frozen=True):
     txn: int
     base: int
     timelines: tuple[TimelineIndex, ...]
+    gone: tuple[str, ...] = ()
+    """Ids of the timelines that went last, oldest first, at most `GONE_MAX`: a request to make one of them that was
+    delayed in the network does not make it again."""
 
 
 def first_manifest(tenant: str, *, created_ms: int) -> Manifest:

@@ -29,7 +29,15 @@ from lakebed.errors import (
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.manifest import decode_manifest, decode_referenced
 from lakebed.fleet.model import AttachmentMode, Manifest, ManifestRef, TimelineIndex, first_manifest
-from lakebed.fleet.node.changes import changed, check_change, found_timeline, is_done, target_of, without_expired
+from lakebed.fleet.node.changes import (
+    changed,
+    check_change,
+    check_not_gone,
+    found_timeline,
+    is_done,
+    target_of,
+    without_expired,
+)
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.local import LocalTenant
 from lakebed.fleet.node.retirement import Retirement
@@ -505,6 +513,7 @@ class AttachedTenant:
             committed = {one.id: one for one in self.base.timelines}
             if is_done(committed, change):
                 return True
+            check_not_gone(self.base.gone, change)
             transaction = self.transaction
             if transaction is None:
                 raise not_attached(self.tenant)

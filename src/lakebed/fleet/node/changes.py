@@ -2,14 +2,14 @@
 
 Owns: what each `TimelineChange` makes of the timelines, and why it is refused. Invariants: a timeline is branched from
 committed files, at a committed LSN that is not below the cutoff; names are unique; a change that is there already is
-recognized by the id of the timeline that it makes.
+recognized by the id of the timeline that it makes, also when the timeline went since.
 
 Does not know: transactions, files, who may ask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -63,6 +63,20 @@ def is_done(timelines: Timelines, change: TimelineChange) -> bool:
     if change.kind == "delete":
         return bool(change.id) and found is None
     return found is not None and found.parent is None
+
+
+def check_not_gone(gone: Collection[str], change: TimelineChange) -> None:
+    """Refuse to make a timeline again that was made by the same request and went since.
+
+    Raises `NotFound` (``timeline_not_found``).
+    """
+    if change.kind in MAKING and change.id in gone:
+        raise NotFound(
+            f"The timeline {change.name!r} with the id {change.id!r} was made before and deleted since: mint a new "
+            "id to make it anew.",
+            kind="timeline_not_found",
+            timeline=change.name,
+        )
 
 
 def changed(timelines: Timelines, committed: Timelines, change: TimelineChange, *, now_ms: int) -> Timelines:

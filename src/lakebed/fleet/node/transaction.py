@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from lakebed.errors import InternalError, Unavailable
 from lakebed.fleet.layout import deadlist_of, deadlist_path, manifest_path, txn_folder
 from lakebed.fleet.manifest import Deadlist, encode_deadlist, encode_manifest, refer
-from lakebed.fleet.model import Manifest, ManifestRef, Progress, TimelineIndex
+from lakebed.fleet.model import GONE_MAX, Manifest, ManifestRef, Progress, TimelineIndex
 from lakebed.fleet.node.indices import all_paths, paths_of
 from lakebed.fleet.node.local import LocalState, LocalTenant
 from lakebed.fleet.ports import CommitRequest
@@ -157,9 +157,7 @@ class OpenTransaction:
         """
         if self._record.request is not None:
             return self._record.request
-        manifest = Manifest(
-            tenant=self.tenant, txn=self.txn, base=self._record.base, timelines=tuple(self._timelines.values())
-        )
+        manifest = self._manifest(self._timelines)
         body = encode_manifest(manifest)
         named = set(all_paths(self.tenant, manifest.timelines).values())
         dead = sorted((self._base_paths | self._minted.keys()) - named)
@@ -210,10 +208,9 @@ class OpenTransaction:
             policy=self._record.policy,
             created_ms=self._record.created_ms,
         )
-        timelines = tuple(self._timelines.values())
-        base = Manifest(tenant=self.tenant, txn=self.txn, base=self._record.base, timelines=timelines)
+        base = self._manifest(self._timelines)
         return OpenTransaction(
-            record, base=base, timelines=timelines, node=self._node, storage=self._storage, local=self._local
+            record, base=base, timelines=base.timelines, node=self._node, storage=self._storage, local=self._local
         )
 
     @property
@@ -230,10 +227,17 @@ class OpenTransaction:
         self._record = record
 
     def _store_state(self, timelines: Mapping[str, TimelineIndex]) -> None:
-        manifest = Manifest(
-            tenant=self.tenant, txn=self.txn, base=self._record.base, timelines=tuple(timelines.values())
+        self._local.store_state(self.tenant, encode_manifest(self._manifest(timelines)))
+
+    def _manifest(self, timelines: Mapping[str, TimelineIndex]) -> Manifest:
+        gone = [one.id for one in self.base.timelines if one.id not in timelines]
+        return Manifest(
+            tenant=self.tenant,
+            txn=self.txn,
+            base=self._record.base,
+            timelines=tuple(timelines.values()),
+            gone=(*self.base.gone, *gone)[-GONE_MAX:],
         )
-        self._local.store_state(self.tenant, encode_manifest(manifest))
 
     def _count_layers(self) -> None:
         folder = txn_folder(self.tenant, self.txn) + "/"

@@ -292,6 +292,33 @@ def test_restore_detach_and_expiry() -> None:
     fleet.end()
 
 
+@pytest.mark.parametrize("kind", ["branch", "pin"])
+def test_a_delayed_request_does_not_make_a_timeline_again(kind: str) -> None:
+    """What was made and deleted stays deleted, also on another node, and however much is committed meanwhile."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=10)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    make = TimelineChange(kind=kind, name="short", id="id-short", parent=MAIN)
+    a.change(TENANT, make)
+    a.change(TENANT, TimelineChange(kind="delete", name="short", id="id-short"))
+    for _ in range(2):
+        with pytest.raises(NotFound, match="made before and deleted since") as refused:
+            a.change(TENANT, make)
+        assert refused.value.kind == "timeline_not_found"
+        fleet.append(rows=10)
+        a.ingest_once(TENANT)
+        a.checkpoint(TENANT)
+    b = fleet.node("b")
+    with pytest.raises(NotFound, match="made before and deleted since"):
+        b.change(TENANT, make)
+    assert [one.name for one in b.timelines(TENANT)] == [MAIN]
+    b.change(TENANT, replace(make, id="id-anew"))
+    assert sorted(one.name for one in b.timelines(TENANT)) == [MAIN, "short"]
+    fleet.end()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "kind"),
     [
