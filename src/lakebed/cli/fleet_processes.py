@@ -29,6 +29,9 @@ from lakebed.runtime import Environment
 
 _POSTGRES = ("postgresql://", "postgres://")
 
+_NODE_S = 2.0
+"""How long the control plane waits for a node: one that hangs delays the failover of other nodes so long."""
+
 
 class ProcessCommand(Command):
     """A command that serves one part of a fleet until it is interrupted."""
@@ -98,7 +101,7 @@ class Control(StorageCommand, ProcessCommand, name="control"):
         environment, answers_at = Environment(), [""]
 
         def nodes(record: NodeRecord) -> NodePort:
-            return HttpNode(record.url, token=self.token, environment=environment)
+            return HttpNode(record.url, token=self.token, read_s=_NODE_S, environment=environment)
 
         def started(url: str) -> None:
             answers_at[0] = url

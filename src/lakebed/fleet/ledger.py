@@ -30,6 +30,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 TRIES_MAX: Final = 12
 """Rounds of a change that meets others."""
+DONE_MAX: Final = 1_000
+"""Finished transactions of a tenant that are kept, about: a newer one removes what is so much older, in its write."""
 _KNOWN_COUNT_MAX: Final = 20_000
 """Records whose last value is kept, as bytes: about 1 KiB each."""
 
@@ -69,6 +71,7 @@ class _Write:
     """The one write of several steps."""
 
     puts: list[tuple[bytes, bytes]] = field(default_factory=list)
+    deletes: list[bytes] = field(default_factory=list)
     expected: dict[bytes, bytes | None] = field(default_factory=dict)
 
     def add(self, before: bytes | None, step: Step[Any]) -> bytes:
@@ -77,6 +80,7 @@ class _Write:
         self.expected[key] = before
         self.puts.append((key, body))
         self.puts += ((layout.done_key(tenant, one.id), _ENCODE(one)) for one in step.finished)
+        self.deletes += (layout.done_key(tenant, one.id - DONE_MAX) for one in step.finished if one.id > DONE_MAX)
         self.puts += ((layout.collect_key(tenant, one.txn), _ENCODE(one)) for one in step.tasks)
         return body
 
@@ -138,7 +142,7 @@ class Ledger:
         write = _Write()
         write.add(None, step)
         try:
-            self.key_value.write(write.puts, expected=write.expected)
+            self.key_value.write(write.puts, write.deletes, expected=write.expected)
         except Conflict as error:
             raise _exists(tenant) from error
         except OutcomeUnknown:
@@ -242,7 +246,7 @@ class Ledger:
 
     def _apply(self, write: _Write, written: Sequence[_Change[R]]) -> None:
         try:
-            self.key_value.write(write.puts, expected=write.expected)
+            self.key_value.write(write.puts, write.deletes, expected=write.expected)
         except Conflict:
             for one in written:
                 self._known.pop(one.tenant, None)

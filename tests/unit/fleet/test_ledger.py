@@ -11,7 +11,7 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet import layout, machine, records
-from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.ledger import DONE_MAX, Ledger
 from lakebed.fleet.model import Floor, ManifestRef, NodeRecord, Policy, Progress, TenantRecord
 from lakebed.fleet.ports import CommitReply, CommitRequest, Event
 from lakebed.fleet.records import Step
@@ -89,6 +89,19 @@ def test_a_step_is_one_write_with_what_it_finished(key_value: KeyValue) -> None:
     second = request_of(now)
     ledger.change("t", committing(ledger, second))
     assert [(one.tenant, one.txn, one.unneeded) for one in other.tasks()] == [("t", 2, (request.manifest.path,))]
+
+
+def test_finished_transactions_are_kept_up_to_a_number() -> None:
+    """A tenant that commits for years does not fill the ledger; a lost reply to the newest is given again."""
+    ledger = Ledger(MemoryKeyValue())
+    record = ledger.create(attached("t"))
+    for _ in range(DONE_MAX + 10):
+        request = request_of(record)
+        ledger.change("t", committing(ledger, request))
+        record = ledger.tenant("t")
+    kept = [one.id for one in ledger.finished_all("t")]
+    assert kept == list(range(request.txn - DONE_MAX + 1, request.txn + 1))
+    assert ledger.change("t", committing(ledger, request)).verdict == "granted"
 
 
 def test_a_batch_of_independent_tenants_is_one_write(key_value: KeyValue) -> None:

@@ -125,16 +125,28 @@ class ControlPlane(ControlPort, OperatorPort):
         Raises `Fenced`, `Closed` of the ledger; what it does not answer now is tried again in a later round.
         """
         self.detect_once()
+        self.attend_once()
         self.work_once()
 
+    def attend_once(self) -> None:
+        """Attach tenants that have no node, and tell nodes what they have.
+
+        A process runs it apart from `work_once`: a failover does not wait for the store, or for the target of a
+        relocation.
+        """
+        self._try(self.reconcile_once)
+
     def work_once(self) -> None:
-        """One round of everything but detection, which a process runs apart: calls of nodes take time."""
-        for step in (self.scan_once, self.reconcile_once, self.relocate_once, self.collect_once, self.prune_once):
-            try:
-                step()
-            except Unavailable as error:
-                LOG.info("round ended early", step=step.__name__, error=error.kind)
+        """One round of what may wait for nodes and for the store."""
+        for step in (self.scan_once, self.relocate_once, self.collect_once, self.prune_once):
+            self._try(step)
         self._events.flush()
+
+    def _try(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Unavailable as error:
+            LOG.info("round ended early", step=step.__name__, error=error.kind)
 
     def detect_once(self) -> None:
         """Mark nodes that have fallen silent, and make their tenants due. Cost: 1 write and a scan a silent node."""

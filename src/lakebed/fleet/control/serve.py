@@ -88,7 +88,7 @@ class ControlSettings:
 
 
 class Tenure:
-    """Opens the ledger for a site as soon as it can, works, and opens it again after it was lost: in two threads.
+    """Opens the ledger for a site as soon as it can, works, and opens it again after it was lost: in three threads.
 
     Args:
         endpoint: where the site answers.
@@ -197,12 +197,17 @@ class Tenure:
             control.scan_once()
             self._site.control = control
             self._owned()
-            join = self._environment.runtime.spawn(lambda: self._detect(control), name="lakebed-control-detect")
+            spawn = self._environment.runtime.spawn
+            joins = [
+                spawn(lambda: self._repeat(control.detect_once), name="lakebed-control-detect"),
+                spawn(lambda: self._repeat(control.attend_once), name="lakebed-control-attend"),
+            ]
             try:
                 self._tick(control, key_value)
             finally:
                 self._lose()
-                join()
+                for join in joins:
+                    join()
         finally:
             self._site.control = None
             control.close()
@@ -214,11 +219,11 @@ class Tenure:
                 self._changed.wait(seconds)
             return not (self._is_lost or self._is_over)
 
-    def _detect(self, control: ControlPlane) -> None:
-        """Look after nodes. Apart from the work, which waits for nodes."""
+    def _repeat(self, step: Callable[[], None]) -> None:
+        """Do a step at every tick, apart from the work, which waits for nodes and for the store."""
         while self._waits(self._settings.options.tick_ms / 1000):
             try:
-                control.detect_once()
+                step()
             except (Fenced, Closed):
                 self._lose()
             except LakebedError as error:

@@ -77,6 +77,21 @@ def test_nothing_is_deleted_before_the_settle_time() -> None:
     assert not set(dead) & set(paths(world))
 
 
+def test_each_commit_has_a_settle_time_of_its_own() -> None:
+    """What a later commit replaced waits longer than what an earlier one did."""
+    world = fleet()
+    node = world.node_of("t")
+    first, second = layers(world, "t", 1, 2)
+    node.commit("t", dead=[first])
+    world.wait(SETTLE_S - 0.5)
+    node.commit("t", dead=[second])
+    world.wait(1.0)
+    assert first not in paths(world)
+    assert second in paths(world)
+    world.wait(SETTLE_S)
+    assert second not in paths(world)
+
+
 def test_a_rejected_transaction_is_listed_twice_and_not_before_it_is_acknowledged() -> None:
     """Until then its node may write; between the lists a put may land."""
     world = fleet()
