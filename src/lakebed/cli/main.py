@@ -49,7 +49,9 @@ def main() -> None:
     gc.set_threshold(_ALLOCATIONS)
     if "pipeline" not in arguments[:1]:
         sys.meta_path.insert(0, _WithoutPandas())
-    sys.exit(run(arguments))
+    code = run(arguments)
+    gc.freeze()  # the collections of the interpreter's end look at no object: a tenth of a short command
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
