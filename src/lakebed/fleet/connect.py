@@ -28,6 +28,10 @@ TOKEN_VARIABLE: Final = "LAKEBED_FLEET_TOKEN"
 LOG_VARIABLE: Final = "LAKEBED_FLEET_LOG"
 """The environment variable with the log's URL and its credentials, where the control plane must not tell them."""
 
+_NODE_S: Final = 3.0
+"""How long a read waits for the first byte of a node that hangs, before it asks where the tenant is now. Longer than a
+node's own wait for an LSN (`NodeOptions.read_wait_ms`)."""
+
 _CONTROL_S: Final = 2.0
 """How long one call to the control plane is repeated: clients have a patience of their own."""
 
@@ -142,7 +146,7 @@ def connect(
     def nodes(at: str) -> NodePort:
         node = known.get(at)
         if node is None:
-            node = known[at] = HttpNode(at, token=token, environment=environment)
+            node = known[at] = HttpNode(at, token=token, read_s=_NODE_S, environment=environment)
         return node
 
     return Fleet(

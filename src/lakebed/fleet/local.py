@@ -11,6 +11,7 @@ Does not know: what the parts do.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -76,6 +77,10 @@ class Part:
     def pid(self) -> int:
         """Of its process; 0 before the first one."""
         return 0 if self.process is None else self.process.pid
+
+
+_READY: Final = re.compile(r"^\{\n.*?^\}", re.MULTILINE | re.DOTALL)
+"""What a part prints once it answers: an object over several lines; lines of its log are objects of one line."""
 
 
 class _Ready(msgspec.Struct):
@@ -176,13 +181,11 @@ class LocalFleet:
 
     def _is_ready(self, part: Part) -> bool:
         """Whether the part's process has printed where it answers; remembers it."""
-        text = self._printed(part)
-        start = text.find("{")
-        end = text.find("\n}", start)
-        if start < 0 or end < 0:
+        found = _READY.search(self._printed(part))
+        if found is None:
             return False
         try:
-            part.url = msgspec.json.decode(text[start : end + 2], type=_Ready).url
+            part.url = msgspec.json.decode(found[0], type=_Ready).url
         except msgspec.DecodeError:
             return False
         return True

@@ -32,8 +32,8 @@ class NodeOptions:
     catch_up_count_max: int = 8
     """Tenants that read the log at once."""
 
-    read_wait_ms: int = 5_000
-    """How long a read waits for an LSN that is not ingested."""
+    read_wait_ms: int = 2_000
+    """How long a read waits for an LSN that is not ingested; clients ask again."""
 
     change_wait_ms: int = 30_000
     """How long a change of the set of timelines waits for its commit."""

@@ -1,0 +1,156 @@
+"""Real processes that are killed, stopped and resumed under clients that know every acknowledged write."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import lakebed
+from lakebed.errors import LakebedError
+from lakebed.fleet.local import FleetSettings, LocalFleet
+from worlds.fleet_storm import Storm, watched
+from worlds.waiting import pause, wait_until
+
+NODES = ("node-1", "node-2", "node-3")
+
+
+@contextmanager
+def storming(tmp_path: Path, *, tenants: int = 4, seed: int = 0) -> Iterator[tuple[LocalFleet, Storm]]:
+    """A fleet of processes with clients; at the end everything is compared, and the scrubber misses nothing."""
+    lake = lakebed.open(str(tmp_path / "lake"))
+    settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local", options=("--verbose",))
+    with LocalFleet(settings) as local, watched(local), lake.fleet() as fleet:
+        storm = Storm(fleet, count=tenants, seed=seed)
+        storm.start()
+        pause(1)
+        yield local, storm
+        storm.stop()
+        storm.check_all(seed=seed)
+        report = lake.scrub_tenants(dry_run=True, grace=timedelta(0))
+        assert report.missing == ()
+        assert report.problems == ()
+
+
+def node_of(storm: Storm, number: int = 0) -> str:
+    """The node of a tenant, as the control plane says."""
+    found = storm.fleet.operator.tenant(storm.known[number].tenant).preferred
+    assert found is not None
+    return found
+
+
+def progress(storm: Storm) -> list[int]:
+    """Acknowledged rows of each tenant."""
+    return [len(known.rows) for known in storm.known]
+
+
+def wait_for_progress(storm: Storm) -> None:
+    """Return when every tenant has taken writes and reads since the call."""
+    rows, reads = progress(storm), [known.reads for known in storm.known]
+
+    def is_there() -> bool:
+        assert not storm.problems(), "\n".join(storm.problems())
+        return all(now > then for now, then in zip(progress(storm), rows, strict=True)) and all(
+            known.reads > then for known, then in zip(storm.known, reads, strict=True)
+        )
+
+    wait_until(is_there, timeout_s=90)
+
+
+def test_a_node_is_killed_and_another_becomes_a_zombie(tmp_path: Path) -> None:
+    """Neither loses an acknowledged row; what the zombie does after its return changes nothing."""
+    with storming(tmp_path) as (local, storm):
+        killed = node_of(storm)
+        local.kill(killed)
+        wait_until(lambda: node_of(storm) != killed, timeout_s=60)
+        wait_for_progress(storm)
+        zombie = node_of(storm)
+        local.kill(zombie, signal.SIGSTOP)
+        wait_until(lambda: node_of(storm) != zombie, timeout_s=60)
+        wait_for_progress(storm)
+        local.kill(zombie, signal.SIGCONT)
+        wait_for_progress(storm)
+        kinds = {event.kind for _, event in storm.fleet.operator.events()}
+        assert "node_silent" in kinds
+
+
+def test_the_control_plane_and_the_log_are_killed(tmp_path: Path) -> None:
+    """They are restarted: clients see a delay, no row is lost, and commits continue."""
+    with storming(tmp_path) as (local, storm):
+        local.kill("control")
+        wait_for_progress(storm)
+        local.kill("log")
+        wait_for_progress(storm)
+        before = storm.fleet.operator.tenant("t0").committed
+        wait_until(lambda: storm.fleet.operator.tenant("t0").committed > before, timeout_s=60)
+
+
+def test_a_relocation_whose_source_or_target_is_killed(tmp_path: Path) -> None:
+    """Under load: the first moves without an error; in the others a node dies on the way."""
+    with storming(tmp_path) as (local, storm):
+        source = node_of(storm)
+        target = next(name for name in NODES if name != source)
+        storm.fleet.operator.migrate("t0", target)
+        wait_until(lambda: node_of(storm) == target, timeout_s=60)
+        wait_for_progress(storm)
+        wait_until(lambda: storm.fleet.operator.tenant("t0").relocation is None, timeout_s=60)
+        third = next(name for name in NODES if name not in (source, target))
+        storm.fleet.operator.migrate("t0", third)
+        local.kill(target)
+        wait_for_progress(storm)
+        wait_until(lambda: node_of(storm) != target, timeout_s=60)
+
+
+def test_every_process_ends_when_it_is_asked_to(tmp_path: Path) -> None:
+    """A clean end commits what was written, leaves no process, and the next start reads everything."""
+    settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local", node_count=2)
+    lake = lakebed.open(str(tmp_path / "lake"))
+    with LocalFleet(settings) as local:
+        with lake.fleet() as fleet:
+            tenant = fleet.create_tenant("orders")
+            tenant.main.write([(b"%d" % number, b"v") for number in range(100)])
+            tenant.main.get(b"1")
+        pids = [part.pid for part in local.parts]
+        codes = [part.process for part in local.parts]
+    assert [process.returncode for process in codes if process is not None] == [0, 0, 0, 0]
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    (version,) = lake.history("orders")[-1:]
+    assert version.facts["lsn"] == 100
+    with LocalFleet(settings), lake.fleet() as fleet:
+        assert len(list(fleet.tenant("orders").main.scan())) == 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_storm(tmp_path: Path, seed: int) -> None:
+    """Two minutes of random kills, stops and moves of every part."""
+    rng = random.Random(seed)
+    with storming(tmp_path, tenants=8, seed=seed) as (local, storm):
+        ends_s = time.monotonic() + 120
+        stopped: list[str] = []
+        while time.monotonic() < ends_s:
+            pause(rng.uniform(1, 6))
+            part = rng.choice([*NODES, *NODES, "control", "log"])
+            match rng.randrange(4):
+                case 0:
+                    local.kill(part)
+                case 1 if part in NODES and not stopped:
+                    local.kill(part, signal.SIGSTOP)
+                    stopped.append(part)
+                case 2 if stopped:
+                    local.kill(stopped.pop(), signal.SIGCONT)
+                case _:
+                    try:
+                        storm.fleet.operator.migrate(f"t{rng.randrange(8)}", rng.choice(NODES))
+                    except LakebedError:
+                        continue  # it moves already, or the node is away
+            assert not storm.problems(), "\n".join(storm.problems())
+        for part in stopped:
+            local.kill(part, signal.SIGCONT)
+        wait_for_progress(storm)
