@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from lakebed.errors import LakebedError
 from lakebed.table import deletion, expire, reachability, referenced_files, rollback
@@ -172,7 +173,7 @@ def lists_die_with_their_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 def released_versions_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Deleting a tag deletes the tag's file only."""
-    patch.setattr(deletion, "gather_released", lambda *args: deletion.Released(CANDIDATES.empty_table()))
+    patch.setattr(deletion, "gather_released", lambda *args: (CANDIDATES.empty_table(), ()))
 
 
 def replaced_tags_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -184,7 +185,7 @@ def replaced_tags_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def replace_released(found: Any) -> Any:
     """A deletion that released nothing, if it hides no snapshot and no tag of a user."""
-    return replace(found, released=()) if all(tag.name.startswith("lakebed.") for tag in found.tags) else found
+    return structs.replace(found, released=()) if all(tag.name.startswith("lakebed.") for tag in found.tags) else found
 
 
 def branch_pins_are_not_kept(patch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ class TableModel(Generic[Content]):
 
     @property
     def head(self) -> Content:
-        """What the newest version holds."""
-        return self.snapshots.get(self.last_id, self.empty)
+        """What the newest version holds; a rollback may have deleted those after it."""
+        return self.snapshots[max(self.snapshots)] if self.snapshots else self.empty
 
     def publish(self, content: Content) -> int:
         """A new version; returns its id."""
