@@ -188,7 +188,7 @@ def no_ceilings(patch: Patch) -> None:
 # ---- nodes
 
 
-@undone_in("zombies")
+@undone_in("relocation")
 def manifests_are_overwritten(patch: Patch) -> None:
     """Repair 2: a transaction asks with whatever it has now, under one name."""
     freeze = OpenTransaction.freeze
@@ -201,13 +201,6 @@ def manifests_are_overwritten(patch: Patch) -> None:
     patch.setattr(OpenTransaction, "_check_open", lambda self: None)
     patch.setattr(AttachedTenant, "_may_write", lambda self: (self._settle(), self.transaction)[1])
     patch.setattr(transaction_module, "put_new", lambda storage, path, body: storage.put(path, body))
-
-
-@undone_in("zombies")
-def uploads_go_on_while_asked(patch: Patch) -> None:
-    """R7: files are written between the freeze and its answer."""
-    patch.setattr(OpenTransaction, "_check_open", lambda self: None)
-    patch.setattr(AttachedTenant, "_may_write", lambda self: (self._settle(), self.transaction)[1])
 
 
 @undone_in("restarts")
