@@ -142,8 +142,9 @@ class ToldNode:
 
     def request(self, tenant: str, *, lsn: int | None = None, dead: Sequence[str] = ()) -> CommitRequest:
         """Write what a commit has to have in the store; the request."""
-        location = self.held[tenant]
-        assert location.txn is not None
+        location = self.held.get(tenant)
+        if location is None or location.txn is None:
+            raise Unavailable(f"{self.name} is not the writer of {tenant}", kind="not_attached")
         if lsn is None:
             lsn = self.world.control.tenant(tenant).timelines["main"].lsn
         self.attempt += 1
@@ -167,7 +168,9 @@ class ToldNode:
 
     def take(self, request: CommitRequest, reply: CommitReply) -> None:
         """Go on after an answer."""
-        location = self.held[request.tenant]
+        location = self.held.get(request.tenant)
+        if location is None:  # detached meanwhile
+            return
         if reply.verdict == "granted":
             self.held[request.tenant] = Location(
                 request.tenant,

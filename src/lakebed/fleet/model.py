@@ -135,7 +135,7 @@ class Relocation(Stored, frozen=True):
     target: str
     begun_ms: int
     source_waits_until_ms: int
-    """Up to this time a commit of the source is told to wait (`relocation_wait_max`)."""
+    """Up to this time a commit of the source is answered ``wait`` (`Policy.relocation_wait_max_ms`). Unix ms, UTC."""
 
 
 class Policy(Stored, frozen=True):

@@ -6,7 +6,9 @@ Owns: the forms (``Basic``, ``Bearer <access key>.<secret>``) and the messages o
 from __future__ import annotations
 
 import binascii
+import hmac
 from base64 import b64decode
+from dataclasses import dataclass
 from typing import Final
 
 from lakebed.http.errors import unauthorized
@@ -41,3 +43,28 @@ def parse_credential(header: bytes | None) -> tuple[str, str]:
     if not (access_key and mark and secret):
         raise unauthorized(f"The Authorization header lacks an access key or a secret: {_HOW}.")
     return access_key, secret
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCaller:
+    """A caller of a service that has one token for all."""
+
+    id: str
+
+
+def check_token(header: bytes | None, token: str | None, *, service: str) -> None:
+    """Refuse a caller who does not send the one token of a service. Compared in constant time.
+
+    Args:
+        header: ``Authorization: Bearer <token>``.
+        token: the service's; None: callers need none.
+        service: for the message, such as ``The log``.
+
+    Raises:
+        InvalidRequest: kind ``unauthorized``.
+    """
+    if token is None:
+        return
+    scheme, _, sent = (header or b"").strip().partition(b" ")
+    if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), token.encode()):
+        raise unauthorized(f"{service} needs its token: send Authorization: Bearer <token>.")

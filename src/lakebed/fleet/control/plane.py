@@ -86,6 +86,7 @@ class ControlPlane(ControlPort, OperatorPort):
         storage: the root of the fleet's objects.
         log: is pruned; None: there is none.
         nodes: a node to be called, by its record.
+        on_defect: receives an error of a round that no code foresees; the other rounds continue. None: it is raised.
     """
 
     def __init__(
@@ -97,8 +98,10 @@ class ControlPlane(ControlPort, OperatorPort):
         nodes: Callable[[NodeRecord], NodePort],
         options: ControlOptions = DEFAULT,
         environment: Environment | None = None,
+        on_defect: Callable[[Exception], None] | None = None,
     ) -> None:
         environment = environment or Environment()
+        self._on_defect = on_defect
         self._ledger = ledger
         self._storage = storage
         self._options = options
@@ -147,6 +150,12 @@ class ControlPlane(ControlPort, OperatorPort):
             step()
         except Unavailable as error:
             LOG.info("round ended early", step=step.__name__, error=error.kind)
+        except LakebedError:
+            raise
+        except Exception as error:
+            if self._on_defect is None:
+                raise
+            self._on_defect(error)
 
     def detect_once(self) -> None:
         """Mark nodes that have fallen silent, and make their tenants due. Cost: 1 write and a scan a silent node."""

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from traceback import format_exception
 from typing import Final
 
 import pyarrow as pa
@@ -20,11 +21,12 @@ from lakebed.errors import Closed, Conflict, Fenced, LakebedError
 from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
-from lakebed.fleet.control.service import Caller, ControlCall, ControlSite, application
+from lakebed.fleet.control.service import ControlCall, ControlSite, application
 from lakebed.fleet.layout import LEDGER_FOLDER
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.ports import FleetAddress, NodePort
+from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.memory import lean_pool
 from lakebed.http.options import HttpOptions
@@ -192,6 +194,7 @@ class Tenure:
             nodes=settings.nodes,
             options=replace(settings.options, address=address),
             environment=self._environment,
+            on_defect=self._report_defect,
         )
         try:
             control.scan_once()
@@ -228,6 +231,8 @@ class Tenure:
                 self._lose()
             except LakebedError as error:
                 self._report(error)
+            except Exception as error:
+                self._report_defect(error)
 
     def _tick(self, control: ControlPlane, key_value: KeyValue) -> None:
         clock = self._environment.clock
@@ -243,6 +248,14 @@ class Tenure:
                 return
             except LakebedError as error:
                 self._report(error)
+            except Exception as error:
+                self._report_defect(error)
+
+    def _report_defect(self, error: Exception) -> None:
+        """Say what no code foresees, with its traceback. The next round tries again: all state is in the ledger."""
+        if repr(error) != self._problem:
+            self._site.serving.log_problem("".join(format_exception(error)))
+        self._problem = repr(error)
 
     def _report(self, error: LakebedError) -> None:
         """Say once what does not work; that another process owns the ledger is no problem."""
@@ -291,7 +304,7 @@ def run_control(
 
 def start_control(
     settings: ControlSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningServer[Caller, ControlCall]:
+) -> RunningServer[TokenCaller, ControlCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_control`."""
     environment = environment or Environment()
     listener = bind("127.0.0.1", port, backlog=settings.http.backlog)

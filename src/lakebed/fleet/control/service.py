@@ -6,9 +6,7 @@ Owns: the site, the one token, and which call has which path. While this process
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -40,6 +38,7 @@ from lakebed.fleet.ports import (
 from lakebed.http import errors
 from lakebed.http.application import build
 from lakebed.http.asking import check_endpoint
+from lakebed.http.authentication import TokenCaller, check_token
 from lakebed.http.call import Call
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.gate import Gate
@@ -57,11 +56,7 @@ PAGE_COUNT_MAX: Final = 1_000
 _TXN_DIGITS: Final = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """A process that knows the token."""
-
-    id: str = "fleet"
+_CALLER: Final = TokenCaller("fleet")
 
 
 class ControlSite:
@@ -93,19 +88,17 @@ class ControlSite:
             )
         return self.control
 
-    async def authenticate(self, header: bytes | None) -> Caller:
+    async def authenticate(self, header: bytes | None) -> TokenCaller:
         """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
-        if self._token is None:
-            return Caller()
-        scheme, _, sent = (header or b"").strip().partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), self._token.encode()):
-            raise errors.unauthorized("The control plane needs its token: send Authorization: Bearer <token>.")
-        return Caller()
+        check_token(header, self._token, service="The control plane")
+        return _CALLER
 
-    def authorize(self, principal: Caller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: TokenCaller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
         """Who knows the token may do everything."""
 
-    def new_call(self, scope: Scope, receive: Receive, *, principal: Caller | None, request_id: str) -> ControlCall:
+    def new_call(
+        self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str
+    ) -> ControlCall:
         """What handlers take."""
         return ControlCall(self, scope, receive, request_id=request_id)
 
@@ -386,6 +379,6 @@ def description() -> dict[str, Any]:
     return describe(Service("lakebed fleet control", lakebed.__version__, title, parts), ROUTES)
 
 
-def application(site: ControlSite) -> Gate[Caller, ControlCall]:
+def application(site: ControlSite) -> Gate[TokenCaller, ControlCall]:
     """The ASGI application of a site."""
     return build(site, ROUTES)

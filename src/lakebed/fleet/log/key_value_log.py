@@ -1,8 +1,8 @@
 """The log over the key-value port: in a database of this process, or in PostgreSQL that several processes share.
 
 Owns: whose turn it is to write, what is kept in memory, and how a write without a clear answer is settled. Changes wait
-in lanes: one for each store that this process owns, one for each timeline of a store that is shared. The first caller
-that waits in a lane takes everything that waits there and writes it at once (`lakebed.fleet.log.changes`).
+in queues: one for each store that this process owns, one for each timeline of a store that is shared. The first caller
+that waits in a queue takes everything that waits there and writes it at once (`lakebed.fleet.log.changes`).
 
 Invariants:
 - What is known of a timeline in memory is durable, and of an owned store complete. It is forgotten whenever a write has
@@ -79,7 +79,7 @@ _POLL_S_MAX: Final = 0.25
 _CLOSE_S: Final = 30.0
 
 
-class _Lane:
+class _Queue:
     """Changes of which one group is written at a time."""
 
     __slots__ = ("is_led", "store", "waiting")
@@ -123,7 +123,7 @@ class KeyValueLog(Log):
         self._patience_s = patience_s
         self._lock = environment.runtime.lock()
         self._idle = environment.runtime.condition(self._lock)
-        self._lanes: dict[str | int, _Lane] = {}
+        self._queues: dict[str | int, _Queue] = {}
         self._timelines: OrderedDict[str, Timeline] = OrderedDict()
         self._recent: deque[tuple[str, int, int]] = deque()
         """Timeline, last LSN and size of each record in memory, in the order of appending."""
@@ -138,7 +138,7 @@ class KeyValueLog(Log):
         self._made(Create, check_timeline(timeline), after=check_lsn(after, name="after"))
 
     def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
-        """Cost: one write of the store, shared with all that wait in the lane; on an owned database 1 PUT."""
+        """Cost: one write of the store, shared with all that wait in the queue; on an owned database 1 PUT."""
         check_append(timeline, rows, write_id=write_id, expected=expected)
         return self._made(Append, timeline, rows=rows, write_id=write_id, expected=expected)
 
@@ -223,13 +223,13 @@ class KeyValueLog(Log):
             if self._is_closed:
                 return
             self._is_closed = True
-            for lane in self._lanes.values():
-                for change in lane.waiting:
+            for queue in self._queues.values():
+                for change in queue.waiting:
                     change.finish(self._closed())
                     change.signal.wake()
-                lane.waiting.clear()
+                queue.waiting.clear()
             self.watchers.wake_all()
-            while any(lane.is_led for lane in self._lanes.values()) and clock.monotonic_s() < ends_s:
+            while any(queue.is_led for queue in self._queues.values()) and clock.monotonic_s() < ends_s:
                 self._idle.wait(1.0)
         for store in self._stores:
             store.close()
@@ -243,29 +243,29 @@ class KeyValueLog(Log):
     def waiting_count(self) -> int:
         """Changes that wait for a group."""
         with self._lock:
-            return sum(len(lane.waiting) for lane in self._lanes.values())
+            return sum(len(queue.waiting) for queue in self._queues.values())
 
     # ---- whose turn it is
 
     def submit(self, change: Change) -> None:
-        """Let a change wait in its lane. Its signal wakes when it is done, or when somebody has to `lead`."""
+        """Add a change to its queue. Its signal wakes when it is done, or when its caller has to `lead`."""
         with self._lock:
             self._check_open()
-            lane = self._lane(change.timeline)
-            lane.waiting.append(change)
-            if not lane.is_led and len(lane.waiting) == 1:
+            queue = self._queue(change.timeline)
+            queue.waiting.append(change)
+            if not queue.is_led and len(queue.waiting) == 1:
                 change.signal.wake()
 
     def abandon(self, change: Change) -> None:
-        """Take a change out of its lane whose caller waits no longer, so that others need not wait for it to lead."""
+        """Take a change out of its queue whose caller waits no longer, so that others need not wait for it to lead."""
         with self._lock:
             if change.is_done:
                 return
-            lane = self._lane(change.timeline)
-            if change in lane.waiting:
-                lane.waiting.remove(change)
-                if lane.waiting and not lane.is_led:
-                    lane.waiting[0].signal.wake()
+            queue = self._queue(change.timeline)
+            if change in queue.waiting:
+                queue.waiting.remove(change)
+                if queue.waiting and not queue.is_led:
+                    queue.waiting[0].signal.wake()
 
     def must_lead(self, change: Change) -> bool:
         """Whether the caller of a change has to `lead` now."""
@@ -273,15 +273,15 @@ class KeyValueLog(Log):
             return not change.is_done and not self._must_wait(change)
 
     def lead(self, change: Change) -> None:
-        """Write the next group of a change's lane, unless another thread does that now."""
+        """Write the next group of a change's queue, unless another thread does that now."""
         with self._lock:
-            lane = self._lane(change.timeline)
-            if change.is_done or lane.is_led or not lane.waiting:
+            queue = self._queue(change.timeline)
+            if change.is_done or queue.is_led or not queue.waiting:
                 return
-            lane.is_led = True
-            taken = _taken(lane.waiting)
+            queue.is_led = True
+            taken = _taken(queue.waiting)
         try:
-            self._write(lane, taken)
+            self._write(queue, taken)
         except LakebedError as error:
             self._fail(taken, error)
         except BaseException as error:
@@ -291,16 +291,16 @@ class KeyValueLog(Log):
             with self._lock:
                 for one in reversed(taken):
                     if not one.is_done and not self._is_closed:
-                        lane.waiting.appendleft(one)
+                        queue.waiting.appendleft(one)
                     else:
                         if not one.is_done:
                             one.finish(self._closed())
                         one.signal.wake()
-                lane.is_led = False
-                if lane.waiting:
-                    lane.waiting[0].signal.wake()
+                queue.is_led = False
+                if queue.waiting:
+                    queue.waiting[0].signal.wake()
                 elif self.is_shared:
-                    del self._lanes[change.timeline]
+                    del self._queues[change.timeline]
                 if self._is_closed:
                     self._idle.notify_all()
 
@@ -322,16 +322,16 @@ class KeyValueLog(Log):
 
     def _must_wait(self, change: Change) -> bool:
         """Whether another thread writes now, or has to. Under the lock."""
-        lane = self._lane(change.timeline)
-        return lane.is_led or not lane.waiting or lane.waiting[0] is not change
+        queue = self._queue(change.timeline)
+        return queue.is_led or not queue.waiting or queue.waiting[0] is not change
 
-    def _lane(self, timeline: str) -> _Lane:
+    def _queue(self, timeline: str) -> _Queue:
         """Under the lock."""
         name = timeline if self.is_shared else self._shard(timeline)
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._lanes[name] = _Lane(self._store(timeline))
-        return lane
+        queue = self._queues.get(name)
+        if queue is None:
+            queue = self._queues[name] = _Queue(self._store(timeline))
+        return queue
 
     def _shard(self, timeline: str) -> int:
         return xxhash.xxh3_64_intdigest(timeline.encode()) % len(self._stores)
@@ -341,7 +341,7 @@ class KeyValueLog(Log):
 
     # ---- writing a group
 
-    def _write(self, lane: _Lane, taken: Sequence[Change]) -> None:
+    def _write(self, queue: _Queue, taken: Sequence[Change]) -> None:
         """Make the changes, or set their errors; those that have more to do stay undone."""
         trouble: LakebedError | None = None
         clock, rng = self._environment.clock, self._environment.rng
@@ -349,7 +349,7 @@ class KeyValueLog(Log):
         pause_s = _PAUSE_S
         while True:
             try:
-                self._write_once(lane.store, [change for change in taken if not change.is_done])
+                self._write_once(queue.store, [change for change in taken if not change.is_done])
                 return
             except Conflict as error:
                 if error.kind != "unexpected_value":

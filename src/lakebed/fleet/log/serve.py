@@ -19,7 +19,8 @@ import pyarrow as pa
 from lakebed.errors import Conflict, LakebedError
 from lakebed.fleet.log.embedded import open_embedded
 from lakebed.fleet.log.key_value_log import KeyValueLog
-from lakebed.fleet.log.service import Caller, LogCall, LogSite, application
+from lakebed.fleet.log.service import LogCall, LogSite, application
+from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.memory import lean_pool
 from lakebed.http.options import HttpOptions
@@ -199,7 +200,7 @@ def run_log(
     return 0
 
 
-class RunningLog(RunningServer[Caller, LogCall]):
+class RunningLog(RunningServer[TokenCaller, LogCall]):
     """The log, served by a thread of this process.
 
     Attributes:

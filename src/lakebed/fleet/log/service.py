@@ -6,9 +6,7 @@ Owns: the site, the one token, and how an append waits without a thread. While t
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -35,6 +33,7 @@ from lakebed.fleet.log.port import READ_BYTES_DEFAULT, READ_BYTES_MAX, check_lsn
 from lakebed.fleet.log.watchers import Watcher
 from lakebed.http import errors
 from lakebed.http.application import build
+from lakebed.http.authentication import TokenCaller, check_token
 from lakebed.http.call import Call
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.gate import Gate
@@ -51,11 +50,7 @@ _STATUSES: Final = {"log_forked": 409}
 _TIMELINE: Final = "/timelines/{tenant}/{timeline}"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """A process that knows the token."""
-
-    id: str = "fleet"
+_CALLER: Final = TokenCaller("fleet")
 
 
 class LogSite:
@@ -87,19 +82,15 @@ class LogSite:
             )
         return self.log
 
-    async def authenticate(self, header: bytes | None) -> Caller:
+    async def authenticate(self, header: bytes | None) -> TokenCaller:
         """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
-        if self._token is None:
-            return Caller()
-        scheme, _, sent = (header or b"").strip().partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), self._token.encode()):
-            raise errors.unauthorized("The log needs its token: send Authorization: Bearer <token>.")
-        return Caller()
+        check_token(header, self._token, service="The log")
+        return _CALLER
 
-    def authorize(self, principal: Caller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: TokenCaller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
         """Who knows the token may do everything."""
 
-    def new_call(self, scope: Scope, receive: Receive, *, principal: Caller | None, request_id: str) -> LogCall:
+    def new_call(self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str) -> LogCall:
         """What handlers take."""
         return LogCall(self, scope, receive, request_id=request_id)
 
@@ -305,6 +296,6 @@ def description() -> dict[str, Any]:
     return describe(Service("lakebed fleet log", lakebed.__version__, "The embedded log of a fleet.", parts), ROUTES)
 
 
-def application(site: LogSite) -> Gate[Caller, LogCall]:
+def application(site: LogSite) -> Gate[TokenCaller, LogCall]:
     """The ASGI application of a site."""
     return build(site, ROUTES)

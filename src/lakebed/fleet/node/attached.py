@@ -1,4 +1,4 @@
-"""One tenant on a node: what it was told, its open transaction, its timelines, and the steps that move them.
+"""One tenant on a node: its location, its open transaction, its timelines, and the steps that move them.
 
 Owns: the state of the attachment, the order of steps, and when each is due.
 
@@ -73,7 +73,7 @@ class AttachedTenant:
     """A tenant on this node. Reads come from any thread; a pool of workers calls `run` with what `due` returned.
 
     Args:
-        location: what the node was told.
+        location: the newest that the control plane has sent.
         resumed: the open transaction of the process before this one, which held the same lock.
     """
 
@@ -103,7 +103,7 @@ class AttachedTenant:
 
     @property
     def location(self) -> Location:
-        """The newest that it was told."""
+        """The newest that the control plane has sent."""
         return self._wanted
 
     @property
@@ -175,7 +175,7 @@ class AttachedTenant:
             is_broken=self.state is TenantState.BROKEN,
         )
 
-    # ---- what it is told
+    # ---- locations
 
     def put_location(self, location: Location) -> None:
         """Take a location over in memory; a step settles it. Raises `Conflict` (``stale_generation``)."""

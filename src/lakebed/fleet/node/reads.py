@@ -38,7 +38,7 @@ class Reads:
     """Reads of a node's tenants.
 
     Args:
-        wake: is told of tenants for which a step may be due.
+        wake: called with each tenant for which a step may be due.
     """
 
     def __init__(self, context: NodeContext, *, wake: Callable[[AttachedTenant], None]) -> None:

@@ -1,4 +1,4 @@
-"""The end of transactions without a grant: nothing is written in them any more, and the control plane is told.
+"""The end of transactions without a grant: nothing is written in them any more, and the node acknowledges that.
 
 Owns: transactions that were given up and are not acknowledged, and the mark in the local state that an attachment is
 over. Invariants: a transaction is acknowledged after its last put; a request that may have been granted is asked again

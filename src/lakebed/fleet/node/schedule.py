@@ -30,14 +30,14 @@ class Schedule:
     def __init__(self, context: NodeContext, attached: AttachedTenant) -> None:
         self.attached = attached
         self._context = context
-        self._told = attached.location
+        self._location = attached.location
         options = context.options
         self._retries = Retries(first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
 
     def due(self, now_ms: int) -> str | None:
         """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request."""
-        if self.attached.location is not self._told:
-            self._told = self.attached.location
+        if self.attached.location is not self._location:
+            self._location = self.attached.location
             self._retries.succeeded("settle")
         for step in _STEPS:
             if self._retries.may_try(step, now_ms) and self._is_due(step, now_ms):

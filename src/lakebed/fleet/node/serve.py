@@ -22,8 +22,9 @@ from lakebed.fleet.log.port import Log
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
-from lakebed.fleet.node.service import Caller, NodeCall, NodeSite, application
+from lakebed.fleet.node.service import NodeCall, NodeSite, application
 from lakebed.fleet.ports import FleetAddress
+from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.memory import lean_pool
 from lakebed.http.options import HttpOptions
@@ -176,7 +177,7 @@ def run_node(
 
 def start_node(
     settings: NodeSettings, *, port: int = 0, environment: Environment | None = None
-) -> RunningServer[Caller, NodeCall]:
+) -> RunningServer[TokenCaller, NodeCall]:
     """Serve in a thread of this process, for tests and notebooks. Raises as `run_node`."""
     environment = environment or Environment()
     listener = bind("127.0.0.1", port, backlog=settings.http.backlog)

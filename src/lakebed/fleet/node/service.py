@@ -7,10 +7,8 @@ answered 421 (`not_attached`), one for an LSN that is not ingested in time 425 (
 from __future__ import annotations
 
 import binascii
-import hmac
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +33,7 @@ from lakebed.fleet.node.node import Node
 from lakebed.fleet.ports import Held, Location, TimelineChange, TimelineInfo
 from lakebed.http import errors
 from lakebed.http.application import build
+from lakebed.http.authentication import TokenCaller, check_token
 from lakebed.http.call import Call
 from lakebed.http.declaration import Endpoint, Parameter, Routes
 from lakebed.http.gate import Gate
@@ -65,11 +64,7 @@ _AT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """A process that knows the token."""
-
-    id: str = "fleet"
+_CALLER: Final = TokenCaller("fleet")
 
 
 class NodeSite:
@@ -89,19 +84,15 @@ class NodeSite:
         self._token = token
         self._on_close = on_close
 
-    async def authenticate(self, header: bytes | None) -> Caller:
+    async def authenticate(self, header: bytes | None) -> TokenCaller:
         """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
-        if self._token is None:
-            return Caller()
-        scheme, _, sent = (header or b"").strip().partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(sent.strip(), self._token.encode()):
-            raise errors.unauthorized("The node needs the fleet's token: send Authorization: Bearer <token>.")
-        return Caller()
+        check_token(header, self._token, service="The node")
+        return _CALLER
 
-    def authorize(self, principal: Caller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
+    def authorize(self, principal: TokenCaller, endpoint: Endpoint, path: Mapping[str, str]) -> None:
         """Who knows the token may do everything."""
 
-    def new_call(self, scope: Scope, receive: Receive, *, principal: Caller | None, request_id: str) -> NodeCall:
+    def new_call(self, scope: Scope, receive: Receive, *, principal: TokenCaller | None, request_id: str) -> NodeCall:
         """What handlers take."""
         return NodeCall(self, scope, receive, request_id=request_id)
 
@@ -320,6 +311,6 @@ def description() -> dict[str, Any]:
     return describe(Service("lakebed fleet node", lakebed.__version__, "A node of a fleet.", parts), ROUTES)
 
 
-def application(site: NodeSite) -> Gate[Caller, NodeCall]:
+def application(site: NodeSite) -> Gate[TokenCaller, NodeCall]:
     """The ASGI application of a site."""
     return build(site, ROUTES)

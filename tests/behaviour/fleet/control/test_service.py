@@ -15,10 +15,11 @@ import urllib3
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.serve import ControlSettings, start_control
-from lakebed.fleet.control.service import Caller, ControlCall
+from lakebed.fleet.control.service import ControlCall
 from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.model import Policy
 from lakebed.fleet.ports import NodePort, NodeReport, TimelineChange
+from lakebed.http.authentication import TokenCaller
 from lakebed.http.process import RunningServer
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
@@ -35,9 +36,9 @@ class Fleet:
     folder: Path
     options: ControlOptions
     nodes: dict[str, ToldNode] = field(default_factory=dict)
-    server: RunningServer[Caller, ControlCall] | None = None
+    server: RunningServer[TokenCaller, ControlCall] | None = None
 
-    def start(self) -> RunningServer[Caller, ControlCall]:
+    def start(self) -> RunningServer[TokenCaller, ControlCall]:
         settings = ControlSettings(
             storage_url=str(self.folder),
             nodes=lambda record: cast(NodePort, self.nodes[record.node]),
@@ -64,7 +65,7 @@ class _Calls:
         self.store = open_store(str(fleet.folder))
 
 
-def url_of(server: RunningServer[Caller, ControlCall]) -> str:
+def url_of(server: RunningServer[TokenCaller, ControlCall]) -> str:
     return f"http://{server.site.serving.authority}"
 
 
@@ -74,14 +75,14 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 @pytest.fixture
-def server(fleet: Fleet) -> Iterator[RunningServer[Caller, ControlCall]]:
+def server(fleet: Fleet) -> Iterator[RunningServer[TokenCaller, ControlCall]]:
     with fleet.start() as running:
         wait_for(lambda: running.site.control is not None)
         yield running
 
 
 @pytest.fixture
-def control(server: RunningServer[Caller, ControlCall]) -> HttpControl:
+def control(server: RunningServer[TokenCaller, ControlCall]) -> HttpControl:
     return HttpControl(url_of(server), token=TOKEN, patience_s=3.0)
 
 
@@ -152,7 +153,7 @@ def test_errors_come_back_as_they_were_raised(fleet: Fleet, control: HttpControl
         assert caught.value.kind == kind
 
 
-def test_who_does_not_know_the_token_is_refused(server: RunningServer[Caller, ControlCall]) -> None:
+def test_who_does_not_know_the_token_is_refused(server: RunningServer[TokenCaller, ControlCall]) -> None:
     """Every route but health, metrics and the description needs the token."""
     for token in (None, "wrong"):
         with pytest.raises(InvalidRequest) as caught:
@@ -185,7 +186,7 @@ BAD = [
 
 @pytest.mark.parametrize(("method", "path", "body"), BAD)
 def test_bad_input_is_a_clean_refusal(
-    fleet: Fleet, server: RunningServer[Caller, ControlCall], method: str, path: str, body: bytes | None
+    fleet: Fleet, server: RunningServer[TokenCaller, ControlCall], method: str, path: str, body: bytes | None
 ) -> None:
     """A 4xx with a sentence and a kind; nothing changed."""
     control = server.site.control
@@ -243,7 +244,7 @@ def test_a_call_is_repeated_while_no_process_answers() -> None:
     assert 1.0 < clock.monotonic_s() - before_s <= 2.0
 
 
-def test_its_description_has_every_route(server: RunningServer[Caller, ControlCall]) -> None:
+def test_its_description_has_every_route(server: RunningServer[TokenCaller, ControlCall]) -> None:
     """Paths of the three interfaces, each with its errors."""
     found: dict[str, Any] = urllib3.request("GET", url_of(server) + "/openapi.json").json()
     for path in ("/upcall/v1/commit", "/upcall/v1/heartbeat", "/control/v1/node", "/v1/tenant/{tenant}/route"):

@@ -322,7 +322,7 @@ def test_postgresql_crashes(postgresql: Any, tell: Callable[[str], None]) -> Non
 
 
 def test_a_caller_that_gives_up_delays_no_other() -> None:
-    """A change whose caller does not wait any more leaves its lane, and those behind it are made."""
+    """A change whose caller does not wait any more leaves its queue, and those behind it are made."""
     log = logged(MemoryKeyValue())
     log.create(TIMELINE)
     row = rows_of([b"k"], [b"given up"])

@@ -14,8 +14,9 @@ from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.node.node import Node
-from lakebed.fleet.node.service import Caller, NodeCall, NodeSite, application
+from lakebed.fleet.node.service import NodeCall, NodeSite, application
 from lakebed.fleet.ports import Location, TimelineChange
+from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, url_of
 from lakebed.http.options import HttpOptions
 from lakebed.http.process import RunningServer
@@ -33,7 +34,7 @@ class Running:
     fleet: Fleet
     node: Node
     url: str
-    server: RunningServer[Caller, NodeCall]
+    server: RunningServer[TokenCaller, NodeCall]
 
     def client(self, token: str | None = TOKEN) -> HttpNode:
         """A client of it."""

@@ -1,0 +1,135 @@
+"""Checksummed JSON documents: an object on one line that any tool reads. Pure.
+
+Owns: the envelope, whose content and further members are its user's (DO NOT CHANGE)::
+
+    {"checksum":"<16 hex digits>","format":1,"min_reader":1, ... ,"features":[],"<what>":{...}}
+
+Invariants:
+- The checksum is xxh3-64 of every byte behind its closing quotation mark; the bytes up to there are compared. So each
+  byte is covered. It stands at the same place in every format to come, and is looked at before anything else.
+- `min_reader` above the reader's format, a feature or a field that is not known: `UnsupportedFormat`. Nothing unknown
+  is ever dropped. Wrong bytes are `Corruption` with the path.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+import xxhash
+from typing_extensions import Buffer
+
+from lakebed.errors import Corruption, UnsupportedFormat
+
+_BEFORE: Final = b'{"checksum":"'
+_CHECKSUM_END: Final = len(_BEFORE) + 16
+_UNKNOWN_FIELD: Final = re.compile(r"contains unknown field `([^`]*)`")
+
+
+class _Header(msgspec.Struct):
+    format: int
+    min_reader: int
+    features: list[str]
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    """The members that every document has; a subclass adds the content, and what else stands in front of it."""
+
+    checksum: str
+    format: int
+    min_reader: int
+    features: list[str]
+
+
+E = TypeVar("E", bound=Envelope)
+
+_encoder: Final = msgspec.json.Encoder()
+_headers: Final = msgspec.json.Decoder(_Header)
+_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, ValueError, OverflowError)
+
+
+class Document(Generic[E]):
+    """One kind of document.
+
+    Args:
+        envelope: what a document is decoded as.
+        what: ``manifest``: for messages.
+        header: the bytes between the checksum and the content, from the quotation mark on.
+        format: the newest that this lakebed reads.
+    """
+
+    def __init__(self, envelope: type[E], *, what: str, header: bytes, format: int) -> None:
+        self._decoder = msgspec.json.Decoder(envelope)
+        self._what = what
+        self._start = _BEFORE + b"0" * 16 + header
+        self._format = format
+
+    def encode(self, content: msgspec.Struct) -> bytes:
+        """The document. Equal contents have equal bytes. Cost: that of encoding JSON."""
+        body = bytearray(self._start)
+        _encoder.encode_into(content, body, -1)
+        body += b"}\n"
+        body[len(_BEFORE) : _CHECKSUM_END] = _checksum(memoryview(body)[_CHECKSUM_END + 1 :])
+        return bytes(body)
+
+    def decode(self, body: Buffer, *, path: str) -> E:
+        """The document in the bytes of an object.
+
+        Args:
+            path: the object's, for the errors.
+
+        Raises:
+            Corruption: these are not the bytes that were written.
+            UnsupportedFormat: written by a newer lakebed.
+        """
+        view = memoryview(body).cast("B")
+        start, stated = bytes(view[: len(_BEFORE)]), bytes(view[len(_BEFORE) : _CHECKSUM_END])
+        if start != _BEFORE or bytes(view[_CHECKSUM_END : _CHECKSUM_END + 1]) != b'"':
+            raise Corruption(f"{path} is not a {self._what}: it does not begin with its checksum", path=path, offset=0)
+        actual = _checksum(view[_CHECKSUM_END + 1 :])
+        if stated != actual:
+            raise Corruption(
+                f"{path} is damaged: its checksum is {actual.decode()}, and it says {stated.decode('latin-1')!r}",
+                path=path,
+                offset=len(_BEFORE),
+                expected=stated.decode("latin-1"),
+                actual=actual.decode(),
+            )
+        try:
+            envelope = self._decoder.decode(view)
+        except _DECODE_ERRORS as error:
+            self._check_header(view, path=path)
+            unknown = _UNKNOWN_FIELD.search(str(error))
+            if unknown is not None:
+                raise UnsupportedFormat(
+                    f"{path} has a field {unknown[1]!r} that this lakebed does not know: upgrade lakebed.",
+                    path=path,
+                    field=unknown[1],
+                ) from error
+            raise Corruption(f"{path} is not a {self._what}: {error}", path=path, offset=_CHECKSUM_END + 1) from error
+        self._check_known(envelope, path=path)
+        return envelope
+
+    def _check_header(self, view: memoryview, *, path: str) -> None:
+        """Raise `UnsupportedFormat` if the envelope says so; the caller reports any other fault."""
+        try:
+            header = _headers.decode(view)
+        except _DECODE_ERRORS:
+            return
+        self._check_known(header, path=path)
+
+    def _check_known(self, header: _Header | Envelope, *, path: str) -> None:
+        unknown = sorted(header.features)
+        if header.min_reader > self._format or unknown:
+            needs = f"the features {', '.join(unknown)}" if unknown else f"format {header.min_reader}"
+            facts: dict[str, Any] = {"format": header.format, "features": unknown}
+            raise UnsupportedFormat(
+                f"{path} needs {needs}, which this lakebed (format {self._format}) does not know: upgrade lakebed.",
+                path=path,
+                **facts,
+            )
+
+
+def _checksum(view: memoryview) -> bytes:
+    return b"%016x" % xxhash.xxh3_64_intdigest(view)
