@@ -37,6 +37,7 @@ from lakebed.objects import open_store
 
 ROOT = Path(__file__).parents[1]
 AZURITE = ROOT / "tests" / "servers" / "node_modules" / ".bin" / "azurite-blob"
+S3_SERVER = ROOT / "tests" / "servers" / "s3.py"
 AZURITE_ACCOUNT = "devstoreaccount1"
 AZURITE_KEY = base64.b64encode(b"a key that only the test server knows").decode()
 START_TRIES_MAX = 600
@@ -144,7 +145,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "aws_secret_access_key": "secret-of-the-test-server",
         "aws_region": "us-east-1",
     }
-    for _ in running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port, log):
+    for _ in running([sys.executable, str(S3_SERVER), "-H", "127.0.0.1", "-p", str(port)], port, log):
         yield Server("s3", port, log, options, lambda place: make_bucket(port, place))
 
 

@@ -1,0 +1,30 @@
+"""The S3 server of the tests: moto, with conditional writes that are atomic, as S3's are.
+
+moto looks whether an object exists and stores the new one in two steps, in a thread for each request: under load two
+requests with ``If-None-Match: *`` can both succeed. Here one lock holds both steps together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from moto.s3.responses import S3Response
+from moto.server import main
+
+_LOCK = RLock()
+
+
+def _one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _LOCK:  # the body of the request is read already
+            return method(*args, **kwargs)
+
+    return called
+
+
+if __name__ == "__main__":
+    for name in ("put_object", "copy_object", "_key_response_post"):
+        setattr(S3Response, name, _one_at_a_time(getattr(S3Response, name)))
+    main()
