@@ -17,7 +17,8 @@ import lakebed.spark
 from lakebed.errors import InvalidRequest
 from lakebed.spark import writing
 from lakebed.spark.committing import commit_changes
-from lakebed.spark.tasks import collect_changes, ship
+from lakebed.spark.shipping import ship
+from lakebed.spark.tasks import collect_changes
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, DataField
 from lakebed.table.table import Table

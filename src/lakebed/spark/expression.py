@@ -17,9 +17,6 @@ from pyspark.sql.pandas.types import from_arrow_type
 from lakebed.table.predicate import balanced, bind
 from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
 
-_LITERALS_MAX = 1000
-"""Values of a filter that Spark takes; each costs calls into the JVM."""
-
 
 def quoted(name: str) -> Column:
     """A column by its exact name, whatever characters are in it."""
@@ -32,19 +29,6 @@ def column_of(predicate: Predicate, schema: pa.Schema) -> Column:
     Raises `InvalidRequest`: as `bind`.
     """
     return _translated(bind(predicate, schema), schema)
-
-
-def is_small(bound: Predicate) -> bool:
-    """Whether a bound predicate has few enough values for a filter of Spark."""
-    return _literal_count(bound) <= _LITERALS_MAX
-
-
-def _literal_count(bound: Predicate) -> int:
-    if isinstance(bound, And | Or):
-        return sum(map(_literal_count, bound.parts))
-    if isinstance(bound, Not):
-        return _literal_count(bound.part)
-    return len(bound.values) if isinstance(bound, OneOf) else 1
 
 
 def _translated(bound: Predicate, schema: pa.Schema) -> Column:

@@ -25,7 +25,8 @@ from lakebed.spark.committing import check_there
 from lakebed.spark.expression import quoted
 from lakebed.spark.reading import read_splits
 from lakebed.spark.repository import collect_repository, list_repository, stage_files
-from lakebed.spark.tasks import Batches, changes_of_units, dealt, packed, parallelism, ship, split_files
+from lakebed.spark.shipping import packed, ship, split_files
+from lakebed.spark.tasks import Batches, changes_of_units, dealt, parallelism
 from lakebed.table.compact import CompactReport, CompactTask, compact, run_task
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import ExpireRules

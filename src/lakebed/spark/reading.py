@@ -1,18 +1,16 @@
 """A table, at any of its versions, as a DataFrame.
 
-Owns: the choice of a reader for each split. Files that need no merge are read by Spark's own vectorised Parquet reader
-(`relation`), one scan for each schema they were written with, renamed and widened to the table's newest. Splits that
-need a merge, and everything in a store that Spark cannot reach, are read by lakebed on the executors, which return
-Arrow batches. Invariants: the version is resolved, and its files are listed, when the DataFrame is made: every action
-on it sees the same rows. Columns, order and nullability are the table's with both readers. Credentials are part of the
+Owns: how a plan of readers (`plan`) becomes one DataFrame: the files of Spark's own Parquet reader (`relation`),
+renamed and widened to the table's newest schema, and the packs that lakebed reads on the executors, which return Arrow
+batches. Invariants: the version is resolved, and its files are listed, when the DataFrame is made: every action on it
+sees the same rows. Columns, order and nullability are the table's with both readers. Credentials are part of the
 pickled function, never of a path, a plan or an event log.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, functions
@@ -21,28 +19,19 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.model import Entry
-from lakebed.repo.task_store import EntryStore
-from lakebed.spark.expression import column_of, is_small, quoted
-from lakebed.spark.relation import ParquetFile, exact_files, spark_root
-from lakebed.spark.tasks import (
-    Batches,
-    dealt,
-    located,
-    opened_in_task,
-    packed,
-    parallelism,
-    ship,
-    split_bytes,
-    split_files,
-)
-from lakebed.spark.types import carried_schema, is_native, spark_schema
-from lakebed.table.model import DataField, DataFile, Split, TableSchema
+from lakebed.spark.carried import carried_rows, carried_schema
+from lakebed.spark.expression import column_of, quoted
+from lakebed.spark.plan import FileColumn, NativeScan, Pack, plan_readers
+from lakebed.spark.relation import exact_files, is_available, reaches
+from lakebed.spark.shipping import opened_in_task, ship
+from lakebed.spark.tasks import Batches, dealt, parallelism
+from lakebed.spark.types import spark_schema
+from lakebed.table.model import Split
 from lakebed.table.predicate_tree import Predicate
-from lakebed.table.read import ReadPlan, data_path, read_split
+from lakebed.table.read import ReadPlan, read_split
 from lakebed.table.table import Table
 from lakebed.table.travel import Time
-from lakebed.table.types import arrow_schema, parse_type
+from lakebed.table.types import arrow_schema
 
 
 def read(
@@ -97,15 +86,16 @@ def read_splits(
     spark: SparkSession, table: Table, *, splits: Sequence[Split], plan: ReadPlan, native: bool | None = None
 ) -> DataFrame:
     """The rows of some splits, in `plan.columns`; `read` with the planning done by the caller."""
-    is_native = native is not False and (plan.where is None or is_small(plan.where))
-    files = _files_of(spark, table.store, splits) if is_native else None
-    frames = []
-    merges = list(splits)
-    if files is not None:
-        groups, merges = _native_groups(splits, plan, files)
-        frames = [_native_frame(spark, schema_id, found, plan) for schema_id, found in groups.items()]
-    if merges:
-        frames.append(_merged_frame(spark, table, merges, plan))
+    readers = plan_readers(
+        table.store,
+        splits,
+        plan,
+        reaches=partial(reaches, spark) if native is not False and is_available(spark) else None,
+        task_count_min=parallelism(spark),
+    )
+    frames = [_native_frame(spark, scan, plan) for scan in readers.natives]
+    if readers.packs:
+        frames.append(_packs_frame(spark, table.store, readers.packs, plan))
     if not frames:
         return spark.createDataFrame([], spark_schema(plan.fields))
     whole = frames[0]
@@ -117,92 +107,12 @@ def read_splits(
 # ---- Spark's own reader
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The URLs of a store's files for Spark's own reader.
-
-    Attributes:
-        root: the URL that paths are below.
-        addresses: in a branch of a repository: the address of each path's object; None: the path itself.
-    """
-
-    root: str
-    addresses: Mapping[str, str] | None = None
-
-    def url(self, path: str) -> str | None:
-        """The URL of a file; None: it is outside of the store and may need other credentials."""
-        if self.addresses is not None:
-            path = self.addresses[path]
-        return None if "://" in path else f"{self.root}/{path}"
-
-
-def _files_of(spark: SparkSession, store: ObjectStore, splits: Sequence[Split]) -> _Files | None:
-    """The names of the splits' files; None where Spark cannot reach them. Cost: in a branch as `EntryStore.entries`."""
-    if not isinstance(store, EntryStore):
-        root = spark_root(spark, store.root_url)
-        return None if root is None else _Files(root)
-    inside = store.inside_url()
-    root = None if inside is None else spark_root(spark, inside)
-    if root is None:
-        return None
-    alone = [split for split in splits if not split.needs_merge]
-    (entries,) = located(store, [alone], files=split_files)
-    return _Files(root, {path: entry.address for path, entry in entries.items()})
-
-
-def _native_groups(
-    splits: Sequence[Split], plan: ReadPlan, files: _Files
-) -> tuple[dict[int, list[tuple[str, DataFile]]], list[Split]]:
-    """Files for Spark's reader, as (URL, file) by their schema's id; and the other splits."""
-    readable = {schema_id: _reads_natively(schema, plan.decoded) for schema_id, schema in plan.schemas.items()}
-    groups: dict[int, list[tuple[str, DataFile]]] = defaultdict(list)
-    others = []
-    for split in splits:
-        is_found = not split.other_folders and not any(file.external_path for file in split.files)
-        if split.needs_merge or not is_found or not all(readable[file.schema_id] for file in split.files):
-            others.append(split)
-            continue
-        urls = [files.url(data_path(split, file)) for file in split.files]
-        if None in urls:
-            others.append(split)
-            continue
-        for url, file in zip(urls, split.files, strict=True):
-            groups[file.schema_id].append((str(url), file))
-    return groups, others
-
-
-def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> bool:
-    """Whether Spark's reader and casts return these columns exactly as lakebed's own reader does."""
-    in_file = {field.id: field for field in written_with.fields}
-    for field in wanted:
-        found = in_file.get(field.id)
-        if found is None:
-            continue
-        if not (is_native(field) and is_native(found)):
-            return False
-        if parse_type(field.type).is_nested and field.type != found.type:
-            return False  # fields inside it were renamed or added, which Spark matches by name
-    return True
-
-
-def _native_frame(
-    spark: SparkSession, schema_id: int, files: Sequence[tuple[str, DataFile]], plan: ReadPlan
-) -> DataFrame:
-    in_file = {field.id: field for field in plan.schemas[schema_id].fields}
-    found = [(field, in_file.get(field.id)) for field in plan.decoded]
-    physical = [
-        DataField(stored.id, stored.name, stored.type, nullable=field.nullable)
-        for field, stored in found
-        if stored is not None
-    ]
-    frame = exact_files(
-        spark,
-        [ParquetFile(url, file.file_size, file.creation_time_ms or 0) for url, file in files],
-        schema=spark_schema(physical),
-    )
-    target = {field.name: field.dataType for field in spark_schema(plan.decoded).fields}
-    if physical != list(plan.decoded):
-        frame = frame.select([_evolved(field, stored, target[field.name]) for field, stored in found])
+def _native_frame(spark: SparkSession, scan: NativeScan, plan: ReadPlan) -> DataFrame:
+    physical = [column.stored for column in scan.columns if column.stored is not None]
+    frame = exact_files(spark, scan.files, schema=spark_schema(physical))
+    if not scan.is_current:
+        target = {field.name: field.dataType for field in spark_schema(plan.decoded).fields}
+        frame = frame.select([_evolved(column, target[column.field.name]) for column in scan.columns])
     if plan.where is not None:
         frame = frame.filter(column_of(plan.where, arrow_schema(plan.schema.fields)))
     if [field.name for field in plan.decoded] != list(plan.columns):
@@ -210,36 +120,26 @@ def _native_frame(
     return frame
 
 
-def _evolved(field: DataField, stored: DataField | None, target: spark_types.DataType) -> Column:
+def _evolved(column: FileColumn, target: spark_types.DataType) -> Column:
+    field, stored = column.field, column.stored
     if stored is None:
         return functions.lit(None).cast(target).alias(field.name)
-    column = quoted(stored.name)
-    return (column if stored.type == field.type else column.cast(target)).alias(field.name)
+    found = quoted(stored.name)
+    return (found if stored.type == field.type else found.cast(target)).alias(field.name)
 
 
 # ---- lakebed's own reader, on the executors
 
 
-def _merged_frame(spark: SparkSession, table: Table, splits: Sequence[Split], plan: ReadPlan) -> DataFrame:
-    store, carried = ship(table.store), carried_schema(plan.fields)
-    packs = packed(splits, size_bytes=split_bytes, task_count_min=parallelism(spark))
-    entries = located(table.store, packs, files=split_files)
+def _packs_frame(spark: SparkSession, store: ObjectStore, packs: Sequence[Pack], plan: ReadPlan) -> DataFrame:
+    shipped, schema = ship(store), carried_schema(plan.fields)
 
-    def lakebed_read(assigned: Iterator[tuple[list[Split], Mapping[str, Entry]]]) -> Batches:
-        for pack, there in assigned:
-            opened = opened_in_task(store, there)
-            for split in pack:
+    def lakebed_read(assigned: Iterator[Pack]) -> Batches:
+        for pack in assigned:
+            opened = opened_in_task(shipped, pack.entries)
+            for split in pack.splits:
                 for rows in read_split(opened, split, plan=plan):
-                    yield _carried(rows, carried)
+                    yield carried_rows(rows, schema)
 
-    tasks, function = dealt(spark, [[(pack, there)] for pack, there in zip(packs, entries, strict=True)], lakebed_read)
+    tasks, function = dealt(spark, [[pack] for pack in packs], lakebed_read)
     return tasks.mapInArrow(function, spark_schema(plan.fields))
-
-
-def _carried(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [
-        # Not safe: digits below a microsecond, which Spark does not keep, are cut.
-        column if column.type == field.type else column.cast(field.type, safe=False)
-        for column, field in zip(rows.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -9,31 +9,16 @@ session does not have; see `is_available`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-_HADOOP_SCHEMES = {"file": "file", "s3": "s3a", "gs": "gs"}
-"""The schemes of URLs that Hadoop reads, with its own names."""
-
 _BLOCK_BYTES = 128 << 20
 """The block size in a file status; Spark uses it only to place tasks on HDFS nodes, which are not looked up."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetFile:
-    """One file to read."""
-
-    url: str
-    """As Hadoop spells paths: nothing percent-encoded but what the object's own name holds."""
-    size_bytes: int
-    modified_ms: int
-    """Unix time in milliseconds, UTC; shown by Spark's ``_metadata`` column."""
 
 
 def is_available(spark: SparkSession) -> bool:
@@ -41,33 +26,27 @@ def is_available(spark: SparkSession) -> bool:
     return getattr(spark, "_jvm", None) is not None
 
 
-def spark_root(spark: SparkSession, root_url: str) -> str | None:
-    """The URL of a store's folder for Spark's own reader; None when Spark cannot reach it.
+def reaches(spark: SparkSession, scheme: str) -> bool:
+    """Whether Spark's own reader has a file system for one of Hadoop's schemes.
 
-    Spark reaches every local folder, and ``s3://`` and ``gs://`` when Hadoop's connector is on the class path; it uses
-    the credentials of Hadoop's configuration.
+    Local folders always have one, ``s3a`` and ``gs`` when Hadoop's connector is on the class path; it uses the
+    credentials of Hadoop's configuration.
     """
-    if not is_available(spark):
-        return None
-    scheme, _, rest = root_url.partition("://")
-    hadoop_scheme = _HADOOP_SCHEMES.get(scheme)
-    if hadoop_scheme is None:
-        return None
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     try:
-        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(hadoop_scheme, session.sessionState().newHadoopConf())
+        jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, session.sessionState().newHadoopConf())
     except (Py4JJavaError, CapturedException):
-        return None  # no such connector
-    return f"{hadoop_scheme}://{rest}"
+        return False  # no such connector
+    return True
 
 
-def exact_files(spark: SparkSession, files: Sequence[ParquetFile], *, schema: StructType) -> DataFrame:
+def exact_files(spark: SparkSession, files: pa.Table, *, schema: StructType) -> DataFrame:
     """A DataFrame over these files and no others.
 
     Args:
         spark: a session for which `is_available`.
-        files: written once and never changed; at least one.
+        files: `plan.FILES`, written once and never changed; at least one. Spark's ``_metadata`` shows their times.
         schema: the columns to read, by their names in the files; columns that a file lacks are null.
 
     Cost: no request; about 0.3 ms a file, on the driver.
@@ -79,11 +58,12 @@ def exact_files(spark: SparkSession, files: Sequence[ParquetFile], *, schema: St
     path_of, status_of = jvm.org.apache.hadoop.fs.Path, jvm.org.apache.hadoop.fs.FileStatus
     cache = sources.FileStatusCache.getOrCreate(session)
     remember = cache.putLeafFiles
-    paths = jvm.java.util.ArrayList(len(files))
-    for file in files:
-        path = path_of(file.url)
+    paths = jvm.java.util.ArrayList(files.num_rows)
+    urls, sizes_bytes, times_ms = (files.column(name).to_pylist() for name in ("url", "size_bytes", "modified_ms"))
+    for url, size_bytes, modified_ms in zip(urls, sizes_bytes, times_ms, strict=True):
+        path = path_of(url)
         statuses = gateway.new_array(status_of, 1)
-        statuses[0] = status_of(file.size_bytes, False, 1, _BLOCK_BYTES, file.modified_ms, path)
+        statuses[0] = status_of(size_bytes, False, 1, _BLOCK_BYTES, modified_ms, path)
         remember(path, statuses)
         paths.append(path)
     nothing = jvm.scala.Option.empty()

@@ -37,7 +37,8 @@ from lakebed.repo.repository import Repository
 from lakebed.repo.staging.listing import decode_entries
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.runtime import Environment
-from lakebed.spark.tasks import LASTING, Batches, collect_changes, dealt, packed, parallelism, returning_changes, ship
+from lakebed.spark.shipping import packed, ship
+from lakebed.spark.tasks import LASTING, Batches, collect_changes, dealt, parallelism, returning_changes
 
 _ENTRIES: Final = (
     "path string, address string, size_bytes bigint, checksum string, modified_ms bigint, content_type string, "

@@ -1,37 +1,30 @@
 """Work in Spark's tasks: what is shipped to them, and what they return.
 
-Owns: how a store is shipped (`ship`), how work is distributed over tasks (`packed`, `dealt`), and how the changes of
-tasks reach the driver (`collect_changes`, `changes_of_units`). For a store in a branch, tasks get access to the bytes
-and not to the branch: the driver resolves what they read (`located`) and stages what they upload, in one change.
-Invariants: a store, with its credentials, is only ever part of a pickled function; an error of a task that a retry
-would repeat is returned as the same `LakebedError`, Spark retries after every other error; only uploads of attempts
-that Spark accepted are staged.
+Owns: how units of work reach their tasks (`dealt`), and how the changes of tasks reach the driver (`collect_changes`,
+`changes_of_units`). For a store in a branch, tasks get access to the bytes and not to the branch: the driver resolves
+what they read (`shipping.located`) and stages what they upload, in one change. Invariants: an error of a task that a
+retry would repeat is returned as the same `LakebedError`, Spark retries after every other error; only uploads of
+attempts that Spark accepted are staged.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lakebed.errors import Corruption, InvalidRequest, LakebedError, OutcomeUnknown, UnsupportedFormat
-from lakebed.objects.memory import absent
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
 from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.spark.relation import is_available
-from lakebed.table.model import BucketChange, Split
-from lakebed.table.read import data_path
+from lakebed.spark.shipping import Unit, located, opened_in_task, packed, ship
+from lakebed.table.model import BucketChange
 
 Batches = Iterator[pa.RecordBatch]
-Unit = TypeVar("Unit")
-
-TASK_BYTES_MAX = 128 << 20
-OPEN_BYTES = 4 << 20
-"""The cost of opening a file, in bytes that could be read meanwhile: it bounds how many small files make one task."""
 
 _RESULT = "result binary"
 
@@ -40,91 +33,6 @@ _STAGE_TRIES_MAX: Final = 3
 
 LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
 """Errors of a task that a retry would repeat."""
-
-
-def ship(store: ObjectStore, *, writes: bool = False) -> bytes:
-    """Pickle a store for executors. Capture the bytes in a function; never put them into a column or a setting.
-
-    Args:
-        store: of a table; a folder of a branch is shipped as access to its bytes alone (`TaskStore`).
-        writes: refuse a read-only store now, not after the job.
-
-    Raises:
-        InvalidRequest: a store in this process's memory; a commit or a protected branch, with `writes`.
-        NotFound: the branch is gone.
-    """
-    bytes_url = store.root_url
-    if isinstance(store, EntryStore):
-        bytes_url = store.inside_url() or bytes_url
-        store = store.for_tasks(writes=writes)
-    if bytes_url.startswith("memory:"):
-        raise InvalidRequest(
-            f"The table is at {bytes_url}, in this process's memory, where Spark's workers cannot see it: keep "
-            "tables for Spark in a folder or a bucket.",
-            kind="memory_store",
-            url=bytes_url,
-        )
-    return pickle.dumps(store)
-
-
-def located(
-    store: ObjectStore, packs: Sequence[Sequence[Unit]], *, files: Callable[[Unit], Iterable[Sequence[str]]]
-) -> list[Mapping[str, Entry]]:
-    """Locate the files of each task, for stores whose paths are entries; empty for all others.
-
-    Args:
-        store: of the table, on the driver.
-        packs: the units of each task.
-        files: the files that a unit reads, each as its possible paths; see `split_files`.
-
-    Raises `NotFound`: a file is gone. Cost: that of `EntryStore.entries` for all paths together; for other stores none.
-    """
-    url = store.root_url
-    if not isinstance(store, EntryStore):
-        return [{} for _ in packs]
-    wanted = [[file for unit in pack for file in files(unit)] for pack in packs]
-    there = store.entries(list(dict.fromkeys(path for pack in wanted for file in pack for path in file)))
-    for pack in wanted:
-        for file in pack:
-            if not any(path in there for path in file):
-                raise absent(file[0], url)
-    return [{path: there[path] for file in pack for path in file if path in there} for pack in wanted]
-
-
-def opened_in_task(shipped: bytes, entries: Mapping[str, Entry] | None = None) -> ObjectStore:
-    """Open a shipped store in a task, with the files of the task."""
-    store: ObjectStore = pickle.loads(shipped)
-    return store.with_entries(entries) if entries and isinstance(store, TaskStore) else store
-
-
-def split_files(split: Split) -> list[tuple[str, ...]]:
-    """Return the files of a split in its store, each as its possible paths."""
-    return [
-        (data_path(split, file), *(f"{folder}/{file.file_name}" for folder in split.other_folders))
-        for file in split.files
-        if not file.external_path
-    ]
-
-
-def packed(units: Sequence[Unit], *, size_bytes: Callable[[Unit], int], task_count_min: int) -> list[list[Unit]]:
-    """Group units into tasks: large ones alone, small neighbours together, at least as many as can run at once."""
-    weights = [size_bytes(unit) + OPEN_BYTES for unit in units]
-    task_bytes = min(TASK_BYTES_MAX, max(OPEN_BYTES, sum(weights) // max(1, task_count_min)))
-    packs: list[list[Unit]] = []
-    filled = 0
-    for unit, weight in zip(units, weights, strict=True):
-        if packs and filled + weight <= task_bytes:
-            packs[-1].append(unit)
-            filled += weight
-        else:
-            packs.append([unit])
-            filled = weight
-    return packs
-
-
-def split_bytes(split: Split) -> int:
-    """Return the encoded bytes of a split's files."""
-    return sum(file.file_size for file in split.files)
 
 
 def dealt(

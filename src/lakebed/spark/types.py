@@ -1,8 +1,7 @@
-"""The table's types as Spark's, and as the Arrow types in which rows cross between Python and the JVM. Pure.
+"""The table's types as Spark's. Pure.
 
-Owns: `spark_schema` (what a DataFrame of a table looks like), `carried_schema` (how its rows travel), `arrow_schema_of`
-(a DataFrame's schema as Arrow, to create or check a table). Invariant: column order and nullability are the table's
-own.
+Owns: `spark_schema` (what a DataFrame of a table looks like), `arrow_schema_of` (a DataFrame's schema as Arrow, to
+create or check a table). Invariant: column order and nullability are the table's own.
 
 | Paimon | Spark | note |
 | --- | --- | --- |
@@ -23,8 +22,9 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from lakebed.errors import InvalidRequest
+from lakebed.spark.plan import MICROSECONDS
 from lakebed.table.model import DataField
-from lakebed.table.types import Type, arrow_type, parse_type
+from lakebed.table.types import Type, parse_type
 
 _PLAIN: dict[str, spark.DataType] = {
     "BOOLEAN": spark.BooleanType(),
@@ -45,9 +45,6 @@ _PLAIN: dict[str, spark.DataType] = {
     "TIMESTAMP": spark.TimestampNTZType(),
     "TIMESTAMP_LTZ": spark.TimestampType(),
 }
-
-_MICROSECONDS = 6
-"""Digits of a second that Spark keeps."""
 
 
 def spark_schema(fields: Sequence[DataField]) -> spark.StructType:
@@ -78,7 +75,7 @@ def _spark_type(parsed: Type) -> spark.DataType | None:
     if parsed.root == "DECIMAL":
         return spark.DecimalType(parsed.precision or 0, parsed.scale or 0)
     if parsed.root == "TIME":
-        return spark.TimeType(min(parsed.precision or 0, _MICROSECONDS)) if hasattr(spark, "TimeType") else None
+        return spark.TimeType(min(parsed.precision or 0, MICROSECONDS)) if hasattr(spark, "TimeType") else None
     children = [_spark_type(child) for child in parsed.children]
     if parsed.root == "ARRAY" and children[0] is not None:
         return spark.ArrayType(children[0], containsNull=parsed.children[0].nullable)
@@ -95,42 +92,6 @@ def _spark_type(parsed: Type) -> spark.DataType | None:
             members.append(spark.StructField(member.name, found, member.type.nullable))
         return spark.StructType(members)
     return None
-
-
-def is_native(field: DataField) -> bool:
-    """Whether Spark's own Parquet reader reads a data file's column of that type as the table means it.
-
-    Not so: times of day (its reader refuses them) and nanoseconds (the same).
-    """
-    return _is_native(parse_type(field.type))
-
-
-def _is_native(parsed: Type) -> bool:
-    if parsed.root in ("TIME", "VARIANT", "MULTISET"):
-        return False
-    if parsed.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (parsed.precision or 0) > _MICROSECONDS:
-        return False
-    return all(map(_is_native, parsed.children)) and all(_is_native(member.type) for member in parsed.fields)
-
-
-def carried_schema(fields: Sequence[DataField]) -> pa.Schema:
-    """The Arrow types in which rows of these columns are handed to Spark: those its column vectors know."""
-    return pa.schema([pa.field(field.name, _carried(arrow_type(field.type)), field.nullable) for field in fields])
-
-
-def _carried(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz=kind.tz)
-    if pa.types.is_time(kind):
-        return pa.time64("ns")
-    if pa.types.is_map(kind):
-        item = kind.item_field
-        return pa.map_(kind.key_field.with_type(_carried(kind.key_type)), item.with_type(_carried(kind.item_type)))
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_carried(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([member.with_type(_carried(member.type)) for member in kind])
-    return kind
 
 
 _ARROW: dict[type[spark.DataType], pa.DataType] = {

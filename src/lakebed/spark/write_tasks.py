@@ -18,7 +18,8 @@ from pyspark.sql.types import IntegerType
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.spark.expression import quoted
-from lakebed.spark.tasks import Batches, opened_in_task, returning_changes
+from lakebed.spark.shipping import opened_in_task
+from lakebed.spark.tasks import Batches, returning_changes
 from lakebed.table.bucket import bucket_of
 from lakebed.table.dynamic_bucket import HashIndex, IndexEntry
 from lakebed.table.model import BucketChange, DataField, TableSchema

@@ -25,7 +25,8 @@ from lakebed.spark.committing import check_committed, commit_changes
 from lakebed.spark.expression import quoted
 from lakebed.spark.instants import in_utc, instants_to_utc
 from lakebed.spark.reading import read_splits
-from lakebed.spark.tasks import changes_of_units, collect_changes, ship, split_bytes, split_files
+from lakebed.spark.shipping import ship, split_bytes, split_files
+from lakebed.spark.tasks import changes_of_units, collect_changes
 from lakebed.spark.types import arrow_schema_of
 from lakebed.spark.write_tasks import distributed, write_task
 from lakebed.table.commit import Basis, CommitOptions, find_commit

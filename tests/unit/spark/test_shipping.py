@@ -18,7 +18,7 @@ from lakebed.repo import RepositoryOptions
 from lakebed.repo.local_objects import local_store
 from lakebed.repo.task_store import TaskStore
 from lakebed.runtime import Environment
-from lakebed.spark import tasks
+from lakebed.spark import shipping, tasks
 from lakebed.spark.pipeline.engine import Engine
 from lakebed.spark.writing import write_arrow
 from lakebed.table import commit, compact
@@ -42,21 +42,21 @@ def test_a_branch_is_shipped_as_its_bytes(tmp_path: Path) -> None:
         store: Any = repo.branch().store("t")
         for name in "abc":
             store.put(name, name.encode())
-        packs = tasks.located(store, [["a", "b"], ["b"], []], files=at)
+        packs = shipping.located(store, [["a", "b"], ["b"], []], files=at)
         assert [sorted(pack) for pack in packs] == [["a", "b"], ["b"], []]
-        opened = tasks.opened_in_task(tasks.ship(store), packs[1])
+        opened = shipping.opened_in_task(shipping.ship(store), packs[1])
         assert isinstance(opened, TaskStore)
         assert bytes(opened.get("b")) == b"b"
         with pytest.raises(NotFound):
             opened.get("a")
         with pytest.raises(NotFound):
-            tasks.located(store, [["a", "missing"]], files=at)
-        assert sorted(tasks.located(store, [["a"]], files=lambda name: [("elsewhere", name)])[0]) == ["a"]
+            shipping.located(store, [["a", "missing"]], files=at)
+        assert sorted(shipping.located(store, [["a"]], files=lambda name: [("elsewhere", name)])[0]) == ["a"]
         with repo.context.store.count() as asked:
-            tasks.located(store, [["a"], ["b"], ["c"]], files=at)
+            shipping.located(store, [["a"], ["b"], ["c"]], files=at)
         assert asked.get == asked.list == asked.head == 0
         with pytest.raises(InvalidRequest) as refused:
-            tasks.ship(repo.ref("main@").store("t"), writes=True)
+            shipping.ship(repo.ref("main@").store("t"), writes=True)
         assert refused.value.kind == "read_only"
 
 
@@ -65,12 +65,12 @@ def test_other_stores_are_shipped_as_they_are(tmp_path: Path) -> None:
     store = open_store(tmp_path / "plain", durable=False)
     store.put("a", b"a")
     with store.count() as asked:
-        assert tasks.located(store, [["a"], ["missing"]], files=at) == [{}, {}]
+        assert shipping.located(store, [["a"], ["missing"]], files=at) == [{}, {}]
     assert asked.total == 0
-    assert bytes(tasks.opened_in_task(tasks.ship(store), {}).get("a")) == b"a"
+    assert bytes(shipping.opened_in_task(shipping.ship(store), {}).get("a")) == b"a"
     with lakebed.repo.open("memory://no-task-sees-it/analytics.repo", options=OPTIONS) as hidden:
         with pytest.raises(InvalidRequest) as refused:
-            tasks.ship(hidden.branch().store("t"))
+            shipping.ship(hidden.branch().store("t"))
         assert refused.value.kind == "memory_store"
 
 
@@ -98,7 +98,7 @@ def test_only_uploads_come_back_with_a_result(tmp_path: Path) -> None:
     """A task returns its changes with what it has uploaded; a lasting error comes instead of both."""
     with lakebed.repo.open(tmp_path / "lake" / "analytics.repo", options=OPTIONS, durable=False) as repo:
         store: Any = repo.branch().store("t")
-        opened = tasks.opened_in_task(tasks.ship(store, writes=True))
+        opened = shipping.opened_in_task(shipping.ship(store, writes=True))
         opened.put("a", b"a")
         (batch,) = tasks.returning_changes(lambda: [], store=opened)
         result = pickle.loads(batch.column(0)[0].as_py())

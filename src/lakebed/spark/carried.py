@@ -1,0 +1,44 @@
+"""The Arrow types in which rows of a table cross between Python and the JVM. Pure.
+
+Owns: `carried_schema` and `carried_rows`. Invariant: column order and nullability are the table's own. Imports no
+PySpark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from lakebed.table.model import DataField
+from lakebed.table.types import arrow_type
+
+
+def carried_schema(fields: Sequence[DataField]) -> pa.Schema:
+    """The Arrow types in which rows of these columns are handed to Spark: those its column vectors know."""
+    return pa.schema([pa.field(field.name, _carried(arrow_type(field.type)), field.nullable) for field in fields])
+
+
+def carried_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as `read.read_split` returns them, in the types of their `carried_schema`."""
+    columns = [
+        # Not safe: digits below a microsecond, which Spark does not keep, are cut.
+        column if column.type == field.type else column.cast(field.type, safe=False)
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _carried(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=kind.tz)
+    if pa.types.is_time(kind):
+        return pa.time64("ns")
+    if pa.types.is_map(kind):
+        item = kind.item_field
+        return pa.map_(kind.key_field.with_type(_carried(kind.key_type)), item.with_type(_carried(kind.item_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_carried(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([member.with_type(_carried(member.type)) for member in kind])
+    return kind

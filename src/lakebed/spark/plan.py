@@ -1,0 +1,298 @@
+"""Which reader reads which files of a scan: one plan for the Python API, the SQL catalog and the data source. Pure.
+
+Owns: the choice of a reader for each split (`plan_readers`). Files that need no merge are read by Spark's own Parquet
+reader, one `NativeScan` for each schema that they were written with; all other splits by lakebed, dealt out in packs.
+
+Invariants:
+- Both readers return the columns of the scan with the same names, types, nullability and values.
+- A plan is data: it holds no session, no store and no credential, and pickles. Files are rows of Arrow tables.
+- Imports no PySpark. A store is asked only when it is in a branch of a repository, for the addresses of its files.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.objects.port import ObjectStore
+from lakebed.repo.model import Entry
+from lakebed.repo.task_store import EntryStore
+from lakebed.spark.shipping import located, packed, split_bytes, split_files
+from lakebed.table.model import DataField, Split, TableSchema
+from lakebed.table.planned_files import columns_of
+from lakebed.table.predicate_tree import And, Not, OneOf, Or, Predicate
+from lakebed.table.read import ReadPlan
+from lakebed.table.types import Type, parse_type
+
+MICROSECONDS: Final = 6
+"""Digits of a second that Spark keeps."""
+
+_HADOOP_SCHEMES: Final = {"file": "file", "s3": "s3a", "gs": "gs"}
+"""The schemes of URLs that Hadoop reads, with its own names."""
+
+_LITERALS_MAX: Final = 1000
+"""Values of a filter that Spark takes; each costs calls into the JVM."""
+
+FILES: Final = pa.schema(
+    [
+        pa.field("url", pa.string(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("modified_ms", pa.int64(), nullable=False),
+        pa.field("row_count", pa.int64(), nullable=False),
+    ]
+)
+"""One row a file for Spark's reader. `url` is spelled as Hadoop spells paths: nothing is percent-encoded but what the
+object's own name holds. `modified_ms` is Unix time in milliseconds, 0 when unknown."""
+
+UNITS: Final = pa.schema(
+    [
+        pa.field("scan", pa.int32()),
+        *(field.with_nullable(True) for field in FILES),
+        pa.field("pack", pa.binary()),
+    ]
+)
+"""One row a file or a pack: a file has its `scan` (the position in `ReaderPlan.natives`) and the columns of `FILES`, a
+pack its pickled `Pack`. Files come first, in the order of the scans."""
+
+Reaches = Callable[[str], bool]
+"""Whether Spark has a file system for one of Hadoop's schemes (``file``, ``s3a``, ``gs``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column of a native scan."""
+
+    field: DataField
+    """The column as the table has it."""
+    stored: DataField | None
+    """The column as the files have it, with the nullability of `field`; None: they lack it, and its values are null."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeScan:
+    """Files that Spark's own reader reads, all written with one schema."""
+
+    schema_id: int
+    columns: tuple[FileColumn, ...]
+    """`ReadPlan.decoded`: the columns of the result and of the predicate, in the table's order."""
+    files: pa.Table
+    """`FILES`."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the files have every column under its present name and type."""
+        return all(column.stored == column.field for column in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The splits of one task for lakebed's reader."""
+
+    splits: tuple[Split, ...]
+    entries: Mapping[str, Entry]
+    """Of a store in a branch, for `shipping.opened_in_task`; empty for all other stores."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderPlan:
+    """What every reader reads of a scan. The rows of the scan are the union of them, in any order.
+
+    The rows of a native scan still have to be filtered by `where` and cut to `fields`; those of packs are as
+    `read.read_split` returns them.
+    """
+
+    fields: tuple[DataField, ...]
+    """The columns of the result, in order."""
+    where: Predicate | None
+    natives: tuple[NativeScan, ...]
+    packs: tuple[Pack, ...]
+
+    def to_arrow(self) -> pa.Table:
+        """The plan as `UNITS`, for a process that is not Python.
+
+        The schema's metadata has ``scans``: a JSON list with ``schema_id`` and ``columns`` of each native scan, a
+        column as ``id``, ``name``, ``type`` (as Paimon spells it), ``nullable``, and, unless it is null in these files,
+        ``stored_name`` and ``stored_type``.
+        """
+        tables = [
+            scan.files.add_column(0, "scan", pa.array(np.full(scan.files.num_rows, position, np.int32)))
+            .append_column("pack", pa.nulls(scan.files.num_rows, pa.binary()))
+            .cast(UNITS)
+            for position, scan in enumerate(self.natives)
+        ]
+        if self.packs:
+            packs = pa.array([pickle.dumps(pack) for pack in self.packs], pa.binary())
+            absent = [pa.nulls(len(packs), field.type) for field in UNITS][:-1]
+            tables.append(pa.Table.from_arrays([*absent, packs], schema=UNITS))
+        scans = json.dumps([_described(scan) for scan in self.natives])
+        return pa.concat_tables(tables or [UNITS.empty_table()]).replace_schema_metadata({"scans": scans})
+
+
+def _described(scan: NativeScan) -> dict[str, Any]:
+    columns = []
+    for column in scan.columns:
+        field, stored = column.field, column.stored
+        described = {"id": field.id, "name": field.name, "type": field.type, "nullable": field.nullable}
+        if stored is not None:
+            described |= {"stored_name": stored.name, "stored_type": stored.type}
+        columns.append(described)
+    return {"schema_id": scan.schema_id, "columns": columns}
+
+
+def plan_readers(
+    store: ObjectStore,
+    splits: Sequence[Split],
+    plan: ReadPlan,
+    *,
+    reaches: Reaches | None,
+    task_count_min: int,
+) -> ReaderPlan:
+    """Choose the reader of each split.
+
+    Args:
+        store: of the table.
+        splits, plan: of the scan.
+        reaches: None: lakebed reads everything.
+        task_count_min: how many tasks run at once; lakebed's splits are dealt to at least as many, if there are enough.
+
+    Raises `NotFound`: a file is gone from a branch. Cost: columns of all files, then Python steps for each split; in a
+    branch also that of `EntryStore.entries`.
+    """
+    is_wanted = reaches is not None and (plan.where is None or is_small(plan.where))
+    # In a branch, files and packs are resolved together: one look at the branch, one moment.
+    (there,) = located(store, [splits], files=split_files)
+    root = _native_root(store, reaches) if reaches is not None and is_wanted else None
+    natives: list[NativeScan] = []
+    others = list(splits)
+    if root is not None:
+        addresses = {path: entry.address for path, entry in there.items()} if isinstance(store, EntryStore) else None
+        natives, others = _native_scans(splits, plan, root=root, addresses=addresses)
+    task_splits = packed(others, size_bytes=split_bytes, task_count_min=task_count_min)
+    packs = (Pack(tuple(pack), _entries_of(pack, there)) for pack in task_splits)
+    return ReaderPlan(fields=plan.fields, where=plan.where, natives=tuple(natives), packs=tuple(packs))
+
+
+def is_small(bound: Predicate) -> bool:
+    """Whether a bound predicate has few enough values for a filter of Spark."""
+    return _literal_count(bound) <= _LITERALS_MAX
+
+
+def _literal_count(bound: Predicate) -> int:
+    if isinstance(bound, And | Or):
+        return sum(map(_literal_count, bound.parts))
+    if isinstance(bound, Not):
+        return _literal_count(bound.part)
+    return len(bound.values) if isinstance(bound, OneOf) else 1
+
+
+def _entries_of(splits: Iterable[Split], there: Mapping[str, Entry]) -> dict[str, Entry]:
+    if not there:
+        return {}
+    return {path: there[path] for split in splits for file in split_files(split) for path in file if path in there}
+
+
+def _native_root(store: ObjectStore, reaches: Reaches) -> str | None:
+    """The URL of the folder of a store's objects for Spark's own reader; None where it cannot reach them."""
+    url = store.inside_url() if isinstance(store, EntryStore) else store.root_url
+    scheme, _, rest = (url or "").partition("://")
+    hadoop_scheme = _HADOOP_SCHEMES.get(scheme)
+    return f"{hadoop_scheme}://{rest}" if hadoop_scheme is not None and reaches(hadoop_scheme) else None
+
+
+def _native_scans(
+    splits: Sequence[Split], plan: ReadPlan, *, root: str, addresses: Mapping[str, str] | None
+) -> tuple[list[NativeScan], list[Split]]:
+    """The scans of Spark's reader, and the other splits.
+
+    Args:
+        addresses: in a branch of a repository: the address of each path's object; None: the path itself.
+    """
+    readable = {schema_id for schema_id, schema in plan.schemas.items() if _reads_natively(schema, plan.decoded)}
+    is_alone = np.array([not split.needs_merge and not split.other_folders for split in splits], np.bool_)
+    alone = [split for split, found in zip(splits, is_alone, strict=True) if found]
+    groups, files = columns_of(
+        [split.files for split in alone],
+        ("file_name", "file_size", "creation_time_ms", "row_count", "schema_id", "external_path"),
+    )
+    folders = pa.array([split.folder for split in alone], pa.string()).take(pa.array(groups))
+    paths = pc.binary_join_element_wise(folders, files.column("file_name"), "/")
+    if addresses is not None:
+        paths = pa.array(map(addresses.get, paths.to_pylist()), pa.string())
+    is_outside = pc.or_(
+        pc.not_equal(pc.fill_null(files.column("external_path"), ""), ""),
+        # Elsewhere, Hadoop may need other credentials than lakebed.
+        pc.fill_null(pc.match_substring(paths, "://"), True),
+    )
+    is_evolved = ~np.isin(files.column("schema_id").to_numpy(), list(readable))
+    refused = np.zeros(len(alone), np.bool_)
+    refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved]] = True
+    is_native = is_alone.copy()
+    is_native[is_alone] = ~refused
+    found = pa.table(
+        [
+            pc.binary_join_element_wise(pa.scalar(root), paths, "/"),
+            files.column("file_size"),
+            pc.fill_null(files.column("creation_time_ms"), 0),
+            files.column("row_count"),
+        ],
+        schema=FILES,
+    )
+    kept = ~refused[groups]
+    schema_ids = files.column("schema_id").to_numpy()
+    scans = [
+        NativeScan(int(schema_id), _file_columns(plan, int(schema_id)), found.filter(pa.array(kept & is_of_schema)))
+        for schema_id in np.unique(schema_ids[kept])
+        for is_of_schema in [schema_ids == schema_id]
+    ]
+    return scans, [split for split, native in zip(splits, is_native, strict=True) if not native]
+
+
+def _file_columns(plan: ReadPlan, schema_id: int) -> tuple[FileColumn, ...]:
+    in_file = {field.id: field for field in plan.schemas[schema_id].fields}
+    columns = []
+    for field in plan.decoded:
+        found = in_file.get(field.id)
+        stored = None
+        if found is not None and (found.name, found.type) == (field.name, field.type):
+            stored = field
+        elif found is not None:
+            stored = DataField(found.id, found.name, found.type, nullable=field.nullable)
+        columns.append(FileColumn(field, stored))
+    return tuple(columns)
+
+
+def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> bool:
+    """Whether Spark's reader and casts return these columns exactly as lakebed's own reader does."""
+    in_file = {field.id: field for field in written_with.fields}
+    for field in wanted:
+        found = in_file.get(field.id)
+        if found is None:
+            continue
+        if not (is_native(field) and is_native(found)):
+            return False
+        if parse_type(field.type).is_nested and field.type != found.type:
+            return False  # fields inside it were renamed or added, which Spark matches by name
+    return True
+
+
+def is_native(field: DataField) -> bool:
+    """Whether Spark's own Parquet reader reads a data file's column of that type as the table means it.
+
+    Not so: times of day (its reader refuses them) and nanoseconds (the same).
+    """
+    return _is_native(parse_type(field.type))
+
+
+def _is_native(parsed: Type) -> bool:
+    if parsed.root in ("TIME", "VARIANT", "MULTISET"):
+        return False
+    if parsed.root in ("TIMESTAMP", "TIMESTAMP_LTZ") and (parsed.precision or 0) > MICROSECONDS:
+        return False
+    return all(map(_is_native, parsed.children)) and all(_is_native(member.type) for member in parsed.fields)
