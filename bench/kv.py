@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import pyarrow as pa
 
@@ -34,7 +35,7 @@ from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
-from lakebed.testing.profile import S3_STANDARD, ProfiledStore, bill
+from worlds.request_prices import S3_STANDARD, ProfiledStore, bill
 
 PLACES = ("memtable", "cached", "uncached")
 CALLS = 20

@@ -135,11 +135,3 @@ def parse_size_bytes(text: str) -> int:
     if size_bytes > LONG_MAX:
         raise InvalidRequest(f"Size {shown(text)} is too large for 64 bits of bytes.", kind="invalid_size")
     return size_bytes
-
-
-def format_size(size_bytes: int) -> str:
-    """``128 mb``: the largest unit that divides the size; `parse_size_bytes` reads it back exactly."""
-    for unit, shift in (("gb", 30), ("mb", 20), ("kb", 10)):
-        if size_bytes and size_bytes % (1 << shift) == 0:
-            return f"{size_bytes >> shift} {unit}"
-    return f"{size_bytes} b"

@@ -11,11 +11,7 @@ R = TypeVar("R")
 
 
 class EventLoopThread:
-    """Runs coroutines for callers in other threads.
-
-    Args:
-        name: of the thread.
-    """
+    """Runs coroutines for callers in other threads."""
 
     def __init__(self, *, name: str) -> None:
         self._loop = asyncio.new_event_loop()

@@ -35,7 +35,6 @@ def joined_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> No
     """Let the end of the interpreter stop a daemon thread and wait for it.
 
     Args:
-        thread: started.
         stop: makes it end soon, without waiting for it; may be called after its end.
     """
     for ended in [one for one in list(_stops) if not one.is_alive()]:

@@ -29,8 +29,10 @@ def counting_lock() -> AbstractContextManager[Any]:
     return threading.Lock()
 
 
-class Counter:
-    """A family of numbers that only grow, one for each combination of label values."""
+class _Numbers:
+    """A family of numbers, one for each combination of label values."""
+
+    kind = ""
 
     def __init__(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> None:
         self.name = name
@@ -38,45 +40,6 @@ class Counter:
         self.label_names = tuple(label_names)
         self._values: dict[tuple[str, ...], float] = {}
         self._lock = threading.Lock()
-
-    def add(self, amount: float, *labels: str) -> None:
-        """Add `amount` to the number with these label values, in the order of `label_names`."""
-        with self._lock:
-            self._values[labels] = self._values.get(labels, 0) + amount
-
-    def value(self, *labels: str) -> float:
-        """The number with these label values; 0 when nothing was counted."""
-        with self._lock:
-            return self._values.get(labels, 0)
-
-    def lines(self, *, with_names: bool = True) -> list[str]:
-        """The family as Prometheus text; without names those series are left out that name something of a user's."""
-        with self._lock:
-            values = sorted(self._values.items())
-        values = [one for one in values if with_names or not _names_something(self.label_names, one[0])]
-        head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} counter"]
-        return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
-
-
-class Gauge:
-    """A family of numbers that go up and down, one for each combination of label values."""
-
-    def __init__(self, name: str, *, help_text: str, label_names: Sequence[str] = ()) -> None:
-        self.name = name
-        self.help_text = help_text
-        self.label_names = tuple(label_names)
-        self._values: dict[tuple[str, ...], float] = {}
-        self._lock = threading.Lock()
-
-    def set(self, value: float, *labels: str) -> None:
-        """Make the number with these label values `value`."""
-        with self._lock:
-            self._values[labels] = value
-
-    def remove(self, *labels: str) -> None:
-        """Export the number with these label values no longer: what it was about is gone."""
-        with self._lock:
-            self._values.pop(labels, None)
 
     def value(self, *labels: str) -> float:
         """The number with these label values; 0 when there is none."""
@@ -88,8 +51,35 @@ class Gauge:
         with self._lock:
             values = sorted(self._values.items())
         values = [one for one in values if with_names or not _names_something(self.label_names, one[0])]
-        head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} gauge"]
+        head = [f"# HELP {self.name} {self.help_text}", f"# TYPE {self.name} {self.kind}"]
         return head + [f"{self.name}{_labels(self.label_names, labels)} {_number(value)}" for labels, value in values]
+
+
+class Counter(_Numbers):
+    """A family of numbers that only grow, one for each combination of label values."""
+
+    kind = "counter"
+
+    def add(self, amount: float, *labels: str) -> None:
+        """Add `amount` to the number with these label values, in the order of `label_names`."""
+        with self._lock:
+            self._values[labels] = self._values.get(labels, 0) + amount
+
+
+class Gauge(_Numbers):
+    """A family of numbers that go up and down, one for each combination of label values."""
+
+    kind = "gauge"
+
+    def set(self, value: float, *labels: str) -> None:
+        """Make the number with these label values `value`."""
+        with self._lock:
+            self._values[labels] = value
+
+    def remove(self, *labels: str) -> None:
+        """Export the number with these label values no longer: what it was about is gone."""
+        with self._lock:
+            self._values.pop(labels, None)
 
 
 class Histogram:

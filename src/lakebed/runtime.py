@@ -77,8 +77,6 @@ class Runtime(Protocol):
         """Run `function` in the background; the returned call waits for its end.
 
         Args:
-            function: what to run.
-            name: of the thread.
             stop: makes `function` return soon, without waiting for it. The end of the interpreter calls it and waits
                 for the thread, for at most `exiting.WAIT_MAX_S`; afterwards, and without it, the thread is abandoned.
         """

@@ -100,12 +100,7 @@ class CheckReport:
 
 
 class Findings:
-    """Collects the findings of one store. Each path is reported once for each kind of fault.
-
-    Args:
-        report: where findings go.
-        progress: called as the check proceeds.
-    """
+    """Collects the findings of one store. Each path is reported once for each kind of fault."""
 
     def __init__(self, report: CheckReport, *, store: str, progress: Callable[[Progress], None] | None = None) -> None:
         self.report = report

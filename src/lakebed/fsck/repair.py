@@ -113,8 +113,6 @@ def repair_url(
     Args:
         url: of a lake, or of one table's folder.
         store: only this table of the lake.
-        dry_run: read and compare, commit nothing.
-        progress: called after each file.
 
     Raises `NotFound`: nothing is there, or no such store; `Unavailable`: the store does not answer. Cost: reads every
     live data file without current statistics once; one commit a branch that has such files.

@@ -77,7 +77,6 @@ def serve(application: Gate[P, C], site: Site[P, C], listener: socket.socket, *,
 
     Args:
         listener: bound; closed at the end.
-        ready: called once the server answers.
     """
     try:
         _server(application, site.serving.options, ready=ready).run(sockets=[listener])

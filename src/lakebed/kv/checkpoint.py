@@ -464,7 +464,6 @@ def list_checkpoints(location: DatabaseLocation, name: str | None = None, *, exp
     """Checkpoints of every owner, oldest first.
 
     Args:
-        name: only those of this name.
         expired: also expired ones that no collection has dropped yet; see `Checkpoint.is_live`.
 
     Raises `NotFound` when there is no database; a destroyed one is listed. Cost: 1 LIST + 1 GET.

@@ -274,13 +274,7 @@ class _Round:
 
 
 class Collector:
-    """One process that collects many databases, each until it is gone.
-
-    Args:
-        places: the databases.
-        options: for all of them.
-        progress: called after each batch of deletions.
-    """
+    """One process that collects many databases, each until it is gone."""
 
     def __init__(
         self,

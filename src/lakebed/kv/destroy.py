@@ -161,10 +161,6 @@ def take_apart(
 ) -> ReclaimReport:
     """Delete what a destroyed database owns, except its tombstone. Calling it again is a no-op.
 
-    Args:
-        dry_run: say what would go; change nothing.
-        progress: called after each batch of deletions.
-
     Raises:
         InvalidRequest: kind ``invalid_deletion``; a checkpoint lives.
     Cost: 4 LIST + 1 GET, 1 update an ancestor, the boundary, 1 DELETE a thousand objects.

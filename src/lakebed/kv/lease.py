@@ -102,9 +102,6 @@ class FoundLease(NamedTuple):
 def read_lease(location: DatabaseLocation, *, process: Process) -> FoundLease:
     """The lease of the database, if it counts.
 
-    Args:
-        process: who asks.
-
     Raises `Unavailable`. Cost: 1 GET.
     """
     try:

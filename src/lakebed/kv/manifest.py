@@ -55,9 +55,6 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(body: Buffer, *, path: str) -> DecodedManifest:
     """The manifest in a document.
 
-    Args:
-        path: the object's, for the errors.
-
     Raises:
         Corruption: these are not the bytes that were written.
         UnsupportedFormat: written by a newer lakebed.

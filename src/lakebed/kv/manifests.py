@@ -42,11 +42,7 @@ _TRIES_MAX: Final = 1_000
 
 
 class ManifestLog:
-    """The manifests of one database. Thread-safe; remembers the newest one it saw.
-
-    Args:
-        location: the database's folder. Cost: no request.
-    """
+    """The manifests of one database. Thread-safe; remembers the newest one it saw."""
 
     def __init__(self, location: DatabaseLocation) -> None:
         self._location = location

@@ -33,7 +33,6 @@ def open_database(
 
     Args:
         url: a path, a URL such as ``s3://bucket/folder``, or an open store: ``repo.branch("main").store().sub("db")``.
-        options: settings; see `DatabaseOptions`.
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads; for tests.
         create: make it when nothing is there.
@@ -90,7 +89,6 @@ def open_reader(
     Args:
         url: as for `open_database`.
         checkpoint, version: what to read instead of the latest; as `DatabaseReader.open`.
-        options: settings; see `ReaderOptions`.
 
     Raises, cost: as `DatabaseReader.open`. Source: "Readers".
     """

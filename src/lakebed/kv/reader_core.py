@@ -53,11 +53,7 @@ class ShownVersion:
 
 
 class ReaderCore(ViewSource):
-    """The shown version of one reader. Thread-safe.
-
-    Args:
-        source: decides which version is read.
-    """
+    """The shown version of one reader. Thread-safe."""
 
     def __init__(self, location: DatabaseLocation, source: ReadVersionSource, *, options: ReaderOptions) -> None:
         self._location = location

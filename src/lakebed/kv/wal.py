@@ -39,11 +39,7 @@ class WalEntry(NamedTuple):
 
 
 class WalLog:
-    """The log of one database. Thread-safe, without state.
-
-    Args:
-        location: the database's folder. Cost: no request.
-    """
+    """The log of one database. Thread-safe, without state."""
 
     def __init__(self, location: DatabaseLocation) -> None:
         self._location = location

@@ -122,7 +122,6 @@ def decode_record(body: Buffer, *, path: str, id: int | None = None) -> WalRecor
     """The record in an object's bytes. The rows refer to these bytes, without a copy.
 
     Args:
-        path: the object's, for the errors.
         id: the number in its name; None: not checked.
 
     Raises:

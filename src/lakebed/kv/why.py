@@ -27,7 +27,6 @@ def why(location: DatabaseLocation, path: str, *, store: str) -> Explanation:
 
     Args:
         path: relative to the database's folder.
-        store: the database's name.
 
     Raises:
         NotFound: there is no database; or no such object, and nothing needs it.

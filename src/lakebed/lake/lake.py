@@ -60,7 +60,6 @@ def open_lake(
         url: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``memory://name``, ``file:///path`` or a plain path.
         create: create a lake in an empty folder; False: raise `NotFound` instead.
         storage_options: settings and credentials of the object store, in addition to its environment variables.
-        environment: clock, randomness and concurrency.
 
     Raises:
         InvalidRequest: the folder contains something else, or the store ignores create-only puts.
@@ -161,7 +160,6 @@ class Lake(Stores):
                 without is appended to.
             partition_keys: columns whose values become folders; part of the primary key, when there is one.
             options: table options by their Paimon names, such as ``{"bucket": "4"}``.
-            comment: a description.
             if_not_exists: open an existing table instead of raising.
 
         Raises:

@@ -37,10 +37,6 @@ def encode_marker() -> bytes:
 def check_marker(body: Buffer, *, url: str) -> None:
     """Return when this version may read and write the lake.
 
-    Args:
-        body: the marker's bytes.
-        url: the lake's, for the sentence.
-
     Raises:
         Corruption: the bytes are no marker.
         UnsupportedFormat: the lake needs a newer lakebed.

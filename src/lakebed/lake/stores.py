@@ -195,10 +195,6 @@ class Stores:
     def repository(self, name: str, *, create: bool = False, options: RepositoryOptions | None = None) -> Repository:
         """Open a repository, as the owner of the lake's repositories. Close it, or use it in a ``with``.
 
-        Args:
-            create: create a missing one.
-            options: settings.
-
         Raises:
             NotFound: no such repository, and not `create`; with the nearest names.
             Conflict: kind ``owned``: another process owns them; names its endpoint.
@@ -229,9 +225,6 @@ class Stores:
 
     def tenant(self, name: str, *, create: bool = False) -> Tenant:
         """Return a tenant of the lake's running fleet.
-
-        Args:
-            create: create a missing one.
 
         Raises:
             NotFound: ``tenant_not_found``, with the nearest names; ``fleet_not_found``.

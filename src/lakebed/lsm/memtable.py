@@ -208,7 +208,6 @@ class Memtable:
         """Versions of a key, newest first, down to the first that is not an operand.
 
         Args:
-            key: any.
             sequence: Newest sequence that counts, inclusive; None: all.
         """
         position = self.index.get(key)

@@ -76,9 +76,6 @@ class Document(Generic[E]):
     def decode(self, body: Buffer, *, path: str) -> E:
         """The document in the bytes of an object.
 
-        Args:
-            path: the object's, for the errors.
-
         Raises:
             Corruption: these are not the bytes that were written.
             UnsupportedFormat: written by a newer lakebed.

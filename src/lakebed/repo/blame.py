@@ -27,9 +27,6 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
 
     What is staged does not matter.
 
-    Args:
-        paths: in any order.
-
     Returns:
         By path, in the order asked.
 

@@ -215,7 +215,6 @@ def list_branches(
 
     Args:
         after: only names greater than this.
-        hidden: hidden ones too.
 
     Raises:
         Corruption: a record is damaged.

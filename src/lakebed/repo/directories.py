@@ -84,7 +84,6 @@ def upload_directory(
         prefix: where the files appear, as a folder: ``raw`` and ``raw/`` mean the same.
         delete: also delete objects below the prefix that the directory does not have, in a second change.
         dry_run: only say what would be copied and deleted.
-        progress: called after each file.
 
     Raises:
         NotFound: there is no such directory.
@@ -142,7 +141,6 @@ def download_directory(
         prefix: as a folder: ``raw`` and ``raw/`` mean the same.
         delete: also delete files of the directory that are not below the prefix.
         dry_run: only say what would be copied and deleted.
-        progress: called after each object.
 
     Raises:
         NotFound: kind ``prefix_not_found``: a prefix was given, and no object is below it.

@@ -34,9 +34,6 @@ def sweep_deleted(
 ) -> list[ReclaimReport]:
     """Delete what is left of repositories that were deleted before `CollectionOptions.min_age`.
 
-    Args:
-        progress: called after each batch of deletes.
-
     Returns:
         One report a repository, by the name it had.
     Cost: of each 1 LIST and 1 DELETE a thousand objects, and 2 scans of its records.

@@ -31,7 +31,6 @@ def merged(
 
     Args:
         prefix: only changes of paths that begin so.
-        what: the operation, for the error.
 
     Raises:
         Conflict: ``merge_conflict``.

@@ -57,7 +57,6 @@ def open_repositories(
         create: make the database of records when it is missing.
         metadata: where the records are: the folder or URL of a database, or ``postgresql://...``, which several servers
             may share; by default ``_repositories`` in the storage.
-        options: settings of every repository.
         storage_options: credentials and endpoints, as `lakebed.objects.open_store` takes them.
         environment: clock, randomness and threads; for tests.
         durable: False does not wait for the disk, on local folders.
@@ -186,9 +185,6 @@ def open_repository(
 
 def sole_repository(repositories: Repositories, name: str, *, create: bool) -> Repository:
     """One repository, whose `close` closes all; they are closed at once when it cannot be opened.
-
-    Args:
-        create: make it when it is missing.
 
     Raises as `Repositories.repository` and, with `create`, `Repositories.create`.
     """

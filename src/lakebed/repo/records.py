@@ -50,9 +50,6 @@ def not_unicode(what: str, error: UnicodeEncodeError) -> InvalidRequest:
 def decode_record(raw: bytes, kind: type[R], *, key: bytes) -> R:
     """The record in some bytes.
 
-    Args:
-        key: where it was found, for the error.
-
     Raises:
         Corruption: the bytes are not such a record.
     """

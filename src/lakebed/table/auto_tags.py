@@ -123,8 +123,6 @@ def plan_automatic_tags(
 
     Args:
         snapshots: all that have not expired, oldest first.
-        tags: all tags of the branch.
-        now_ms: Unix ms, UTC.
     """
     if settings.mode == "none" or not snapshots:
         return TagPlan()

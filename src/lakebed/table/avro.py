@@ -78,7 +78,6 @@ def decode_columns(
 
     Args:
         body: of the file.
-        path: named in errors.
         narrow: types of integers, by path, that few records are decoded to at once; others may still be int64.
 
     Returns:

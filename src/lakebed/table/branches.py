@@ -67,12 +67,7 @@ def published_mark(name: str, pin: Tag) -> str:
 
 
 def open_branch(store: ObjectStore, *, name: str, branch: str | None, environment: Environment) -> TableBranch:
-    """The context of a branch with its own newest schema. Raises `NotFound`. Cost: 1 LIST + 1 GET.
-
-    Args:
-        name: of the table, for messages and reports.
-        branch: None or ``main`` is main.
-    """
+    """The context of a branch (None is main) with its newest schema. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
     schema = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch)).latest()
     if schema is None:
         what, hint = f"table {name!r}", ""

@@ -140,7 +140,6 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     """The entries of a manifest.
 
     Args:
-        path: named in errors.
         added_snapshot: `ManifestMeta.added_snapshot` of this manifest; what ADDs without a commit snapshot inherit.
 
     Returns:

@@ -104,9 +104,6 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Stream the rows of one split.
 
-    Args:
-        batch_rows: rows a batch at most.
-
     Yields:
         Batches with `plan.columns`; merged splits in key order.
 

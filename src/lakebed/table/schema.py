@@ -496,12 +496,7 @@ def schema_html(schema: TableSchema, *, title: str) -> str:
 
 
 class SchemaLog:
-    """The schema objects of one table or branch.
-
-    Args:
-        layout: of main or the branch.
-        newest: the newest schema, when it is known.
-    """
+    """The schema objects of one table or branch."""
 
     def __init__(self, store: ObjectStore, layout: Layout, *, newest: TableSchema | None = None) -> None:
         self._store = store

@@ -34,11 +34,7 @@ from lakebed.texts import spans_of
 
 
 class SnapshotLog:
-    """The snapshots of main or of a branch. Thread-safe; keeps no snapshot in memory.
-
-    Args:
-        layout: main's layout or a branch's.
-    """
+    """The snapshots of main or of a branch. Thread-safe; keeps no snapshot in memory."""
 
     def __init__(self, store: ObjectStore, *, layout: Layout, environment: Environment) -> None:
         self._store = store

@@ -30,111 +30,57 @@ from lakebed.table.layout import Layout
 from lakebed.table.model import DataField, Snapshot, TableSchema
 from lakebed.table.schema import encode_schema
 from lakebed.table.splits import bucket_groups
+from lakebed.table.types import arrow_type
 from lakebed.texts import names_of
 
 _TIME = pa.timestamp("ms")
 _TEXT = pa.string()
 _LONG = pa.int64()
 
-_SNAPSHOTS = pa.schema(
-    [
-        pa.field("snapshot_id", _LONG, nullable=False),
-        pa.field("schema_id", _LONG, nullable=False),
-        pa.field("commit_user", _TEXT, nullable=False),
-        pa.field("commit_identifier", _LONG, nullable=False),
-        pa.field("commit_kind", _TEXT, nullable=False),
-        pa.field("commit_time", _TIME, nullable=False),
-        pa.field("base_manifest_list", _TEXT, nullable=False),
-        pa.field("delta_manifest_list", _TEXT, nullable=False),
-        pa.field("changelog_manifest_list", _TEXT),
-        pa.field("total_record_count", _LONG),
-        pa.field("delta_record_count", _LONG),
-        pa.field("changelog_record_count", _LONG),
-        pa.field("watermark", _LONG),
-        pa.field("next_row_id", _LONG),
-    ]
+
+def _columns(text: str) -> pa.Schema:
+    """The columns of a table: names and types, as in a CREATE TABLE."""
+    row = arrow_type(f"ROW<{text}>")
+    return pa.schema([row.field(index) for index in range(row.num_fields)])
+
+
+_SNAPSHOTS = _columns(
+    "snapshot_id BIGINT NOT NULL, schema_id BIGINT NOT NULL, commit_user STRING NOT NULL, "
+    "commit_identifier BIGINT NOT NULL, commit_kind STRING NOT NULL, commit_time TIMESTAMP(3) NOT NULL, "
+    "base_manifest_list STRING NOT NULL, delta_manifest_list STRING NOT NULL, changelog_manifest_list STRING, "
+    "total_record_count BIGINT, delta_record_count BIGINT, changelog_record_count BIGINT, watermark BIGINT, "
+    "next_row_id BIGINT"
 )
-_TAGS = pa.schema(
-    [
-        pa.field("tag_name", _TEXT, nullable=False),
-        pa.field("snapshot_id", _LONG, nullable=False),
-        pa.field("schema_id", _LONG, nullable=False),
-        pa.field("commit_time", _TIME, nullable=False),
-        pa.field("record_count", _LONG),
-        pa.field("create_time", _TIME),
-        pa.field("time_retained", _TEXT),
-    ]
+_TAGS = _columns(
+    "tag_name STRING NOT NULL, snapshot_id BIGINT NOT NULL, schema_id BIGINT NOT NULL, "
+    "commit_time TIMESTAMP(3) NOT NULL, record_count BIGINT, create_time TIMESTAMP(3), time_retained STRING"
 )
-_SCHEMAS = pa.schema(
-    [
-        pa.field("schema_id", _LONG, nullable=False),
-        pa.field("fields", _TEXT, nullable=False),
-        pa.field("partition_keys", _TEXT, nullable=False),
-        pa.field("primary_keys", _TEXT, nullable=False),
-        pa.field("options", _TEXT, nullable=False),
-        pa.field("comment", _TEXT),
-        pa.field("update_time", _TIME, nullable=False),
-    ]
+_SCHEMAS = _columns(
+    "schema_id BIGINT NOT NULL, fields STRING NOT NULL, partition_keys STRING NOT NULL, "
+    "primary_keys STRING NOT NULL, options STRING NOT NULL, comment STRING, update_time TIMESTAMP(3) NOT NULL"
 )
-_FILES = pa.schema(
-    [
-        pa.field("partition", _TEXT),
-        pa.field("bucket", pa.int32(), nullable=False),
-        pa.field("file_path", _TEXT, nullable=False),
-        pa.field("file_format", _TEXT, nullable=False),
-        pa.field("schema_id", _LONG, nullable=False),
-        pa.field("level", pa.int32(), nullable=False),
-        pa.field("record_count", _LONG, nullable=False),
-        pa.field("file_size_in_bytes", _LONG, nullable=False),
-        pa.field("min_key", _TEXT),
-        pa.field("max_key", _TEXT),
-        pa.field("null_value_counts", _TEXT, nullable=False),
-        pa.field("min_value_stats", _TEXT, nullable=False),
-        pa.field("max_value_stats", _TEXT, nullable=False),
-        pa.field("min_sequence_number", _LONG),
-        pa.field("max_sequence_number", _LONG),
-        pa.field("creation_time", _TIME),
-        pa.field("deleteRowCount", _LONG),
-        pa.field("file_source", _TEXT),
-        pa.field("first_row_id", _LONG),
-        pa.field("write_cols", pa.list_(_TEXT)),
-        pa.field("commit_snapshot", _LONG),
-    ]
+_FILES = _columns(
+    "partition STRING, bucket INT NOT NULL, file_path STRING NOT NULL, file_format STRING NOT NULL, "
+    "schema_id BIGINT NOT NULL, level INT NOT NULL, record_count BIGINT NOT NULL, "
+    "file_size_in_bytes BIGINT NOT NULL, min_key STRING, max_key STRING, null_value_counts STRING NOT NULL, "
+    "min_value_stats STRING NOT NULL, max_value_stats STRING NOT NULL, min_sequence_number BIGINT, "
+    "max_sequence_number BIGINT, creation_time TIMESTAMP(3), deleteRowCount BIGINT, file_source STRING, "
+    "first_row_id BIGINT, write_cols ARRAY<STRING>, commit_snapshot BIGINT"
 )
-_MANIFESTS = pa.schema(
-    [
-        pa.field("file_name", _TEXT, nullable=False),
-        pa.field("file_size", _LONG, nullable=False),
-        pa.field("num_added_files", _LONG, nullable=False),
-        pa.field("num_deleted_files", _LONG, nullable=False),
-        pa.field("schema_id", _LONG, nullable=False),
-        pa.field("min_partition_stats", _TEXT),
-        pa.field("max_partition_stats", _TEXT),
-        pa.field("min_row_id", _LONG),
-        pa.field("max_row_id", _LONG),
-    ]
+_MANIFESTS = _columns(
+    "file_name STRING NOT NULL, file_size BIGINT NOT NULL, num_added_files BIGINT NOT NULL, "
+    "num_deleted_files BIGINT NOT NULL, schema_id BIGINT NOT NULL, min_partition_stats STRING, "
+    "max_partition_stats STRING, min_row_id BIGINT, max_row_id BIGINT"
 )
-_OPTIONS = pa.schema([pa.field("key", _TEXT, nullable=False), pa.field("value", _TEXT, nullable=False)])
-_PARTITIONS = pa.schema(
-    [
-        pa.field("partition", _TEXT),
-        pa.field("record_count", _LONG, nullable=False),
-        pa.field("file_size_in_bytes", _LONG, nullable=False),
-        pa.field("file_count", _LONG, nullable=False),
-        pa.field("last_update_time", _TIME),
-        pa.field("created_at", _TIME),
-        pa.field("created_by", _TEXT),
-        pa.field("updated_by", _TEXT),
-        pa.field("options", _TEXT),
-        pa.field("total_buckets", pa.int32(), nullable=False),
-        pa.field("done", pa.bool_(), nullable=False),
-        pa.field("deleted_record_count", _LONG),
-    ]
+_OPTIONS = _columns("key STRING NOT NULL, value STRING NOT NULL")
+_PARTITIONS = _columns(
+    "partition STRING, record_count BIGINT NOT NULL, file_size_in_bytes BIGINT NOT NULL, "
+    "file_count BIGINT NOT NULL, last_update_time TIMESTAMP(3), created_at TIMESTAMP(3), created_by STRING, "
+    "updated_by STRING, options STRING, total_buckets INT NOT NULL, done BOOLEAN NOT NULL, "
+    "deleted_record_count BIGINT"
 )
-_BRANCHES = pa.schema([pa.field("branch_name", _TEXT, nullable=False), pa.field("create_time", _TIME, nullable=False)])
-_CONSUMERS = pa.schema(
-    [pa.field("consumer_id", _TEXT, nullable=False), pa.field("next_snapshot_id", _LONG, nullable=False)]
-)
+_BRANCHES = _columns("branch_name STRING NOT NULL, create_time TIMESTAMP(3) NOT NULL")
+_CONSUMERS = _columns("consumer_id STRING NOT NULL, next_snapshot_id BIGINT NOT NULL")
 
 _ALIASES = {"tags": {"tagged_snapshot_id": "snapshot_id"}}
 

@@ -110,8 +110,6 @@ class Tags:
     """The tags of one branch. Thread-safe.
 
     Args:
-        layout: of the branch.
-        snapshots: of the branch.
         default_retained_ms: ``tag.default-time-retained``, called at each create; None: kept until deleted.
     """
 

@@ -78,7 +78,6 @@ class FaultyStore(StoreWrapper):
     """Carries out faults.
 
     Args:
-        inner: the store.
         faults: fault by call index (counted from 0 over all views), or a function of index and call.
         clock: where slow calls spend their time; needed for `Fault.SLOW` only.
         slow_s: how long a slow call takes.

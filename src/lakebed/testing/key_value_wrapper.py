@@ -56,7 +56,6 @@ class KeyValueWrapper(KeyValue):
     """A `KeyValue` that hands every call to `intercept`. Subclasses override that one method.
 
     Args:
-        inner: the store, or another wrapper.
         page_count: rows that a scan takes in one call; None: a scan is one call.
     """
 

@@ -55,7 +55,6 @@ class ScheduledKeyValue(KeyValueWrapper):
     Args:
         inner: what actors share. Open it without the scheduler's environment, so that its own locks are no switching
             points; or with it, if its inside is to be simulated too.
-        scheduler: whose actors call.
         faults: as for stores; None: the scheduler's. ``lost_request`` and ``late`` are of writes; a read that gets no
             answer is `Unavailable`.
     """

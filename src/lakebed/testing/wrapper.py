@@ -58,7 +58,6 @@ class StoreWrapper(ObjectStore):
     """An `ObjectStore` that hands every call to `intercept`. Subclasses override that one method.
 
     Args:
-        inner: the store, or another wrapper.
         page_count: names a listing takes in one call.
     """
 

@@ -16,7 +16,7 @@ from lakebed.objects import StoreLimits, open_store
 from lakebed.objects.create_once import put_new
 from lakebed.objects.limits import UPLOAD_PART_BYTES_MIN
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
-from lakebed.testing.profile import ProfiledStore
+from worlds.request_prices import ProfiledStore
 
 PART = UPLOAD_PART_BYTES_MIN
 SMALL_PARTS = StoreLimits(upload_part_bytes=PART)

@@ -7,7 +7,6 @@ import pytest
 from lakebed.duration import (
     format_duration,
     format_iso_duration,
-    format_size,
     parse_duration_ms,
     parse_size_bytes,
 )
@@ -59,6 +58,5 @@ def test_iso_text_is_javas() -> None:
 def test_sizes() -> None:
     """Sizes are powers of 1024, with and without unit."""
     assert [parse_size_bytes(text) for text in ("128 mb", "1g", "4096", "1.5 KB")] == [128 << 20, 1 << 30, 4096, 1536]
-    assert [format_size(size) for size in (128 << 20, 1 << 30, 4097, 0)] == ["128 mb", "1 gb", "4097 b", "0 b"]
     with pytest.raises(InvalidRequest, match="is not a size"):
         parse_size_bytes("many")

@@ -20,7 +20,7 @@ from lakebed.objects.probe import probe_create_only
 from lakebed.runtime import Environment
 from lakebed.testing import Fault, FaultyStore, ManualClock, SimulatedRuntime
 from lakebed.testing.actor_loop import ActorLoop
-from lakebed.testing.profile import ProfiledStore, StoreProfile, bill
+from worlds.request_prices import ProfiledStore, StoreProfile, bill
 
 
 class Flaky(MemoryDriver):

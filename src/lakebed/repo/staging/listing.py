@@ -207,9 +207,6 @@ def text_of(path: bytes) -> str:
 def decode_entries(values: pa.BinaryArray, *, paths: Sequence[str]) -> list[Entry]:
     """The entries of a column of values, none of them a tombstone or null.
 
-    Args:
-        paths: whose values they are, for the error.
-
     Raises:
         Corruption: a value is not an entry.
     Cost: about 0.5 us each: without their identities the values are one MessagePack array, which is decoded at once.

@@ -89,9 +89,6 @@ class View(Closing):
     def layers_of(self, paths: Sequence[bytes]) -> list[tuple[bytes | None, bytes | None]]:
         """What the newest token holds of each path, and what the path would read as without that row.
 
-        Args:
-            paths: each once.
-
         Returns:
             Encoded entries. The first: None without a row, `TOMBSTONE` for one; the second: None when there is nothing.
 

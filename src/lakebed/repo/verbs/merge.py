@@ -33,7 +33,6 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
     """Merge a reference into a branch.
 
     Args:
-        branch: the branch that changes.
         source: any reference; of a branch what is committed there.
         message: by default ``Merge 'source' into 'branch'``.
         strategy: what to take where both changed, ``source-wins`` or ``dest-wins``; None: that is a conflict.

@@ -114,7 +114,6 @@ class Engine:
 
         Args:
             names: paths with the names that messages show.
-            reading: how they are read.
 
         Cost: one job; a second one for the first bad rows, and a pass over their files on this machine.
         """

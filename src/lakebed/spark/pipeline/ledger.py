@@ -112,7 +112,6 @@ class Ledger:
 
     Args:
         run_id: letters, digits, ``.``, ``_`` and ``-``, at most 128.
-        environment: clock and pools.
     """
 
     def __init__(self, store: ObjectStore, *, run_id: str, environment: Environment) -> None:

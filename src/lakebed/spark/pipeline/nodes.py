@@ -82,10 +82,6 @@ Node: TypeAlias = Scalar | Items | Mapping
 def compose(text: str, *, file: str) -> Node:
     """Read one YAML document.
 
-    Args:
-        text: the document.
-        file: its name, for error messages.
-
     Raises `InvalidRequest`: not YAML, empty, or a key twice in one mapping; `facts` has ``file`` and ``line``.
     """
     try:

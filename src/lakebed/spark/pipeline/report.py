@@ -46,7 +46,6 @@ def write_report(
     Args:
         path: the HTML file; the JSON file gets the same name with the ending ``.json``.
         branch: ``repository/branch``: the runs in that branch.
-        storage_options: settings of the lake's store.
         **options: see `ReportOptions`.
 
     Raises `NotFound`: no lake there, or no such run; `InvalidRequest`: the file cannot be written.

@@ -113,7 +113,6 @@ def run_file(path: str | Path, *, spark: SparkSession | None = None, **options: 
     """Run a pipeline file: every step that the ledger of its run does not have yet.
 
     Args:
-        path: the YAML file.
         spark: the session to use; None: one is started when a step first needs it.
         **options: see `RunOptions`.
 

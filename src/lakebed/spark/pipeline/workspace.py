@@ -65,7 +65,6 @@ def open_workspace(
             lake (access key and secret come from the environment).
         branch: ``repository/branch``; None: the lake itself.
         create: create the lake, or the branch, when it is missing.
-        storage_options: for the lake's store.
 
     Raises:
         NotFound: no such lake or branch, and not `create`; no such repository.
