@@ -20,7 +20,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test test-long check bench bench-table bench-kv bench-repo simulate mutations clean
+.PHONY: help demo unit test test-long check bench bench-table bench-kv bench-repo bench-fleet simulate mutations clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -48,7 +48,7 @@ check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m ruff format --quiet --check . || { echo "Some files are not formatted: run $(RUN) -m ruff format ."; exit 1; }
 	@$(RUN) -m mypy --no-error-summary
 
-bench: bench-table bench-kv bench-repo ## all benchmarks; SCALE=0.1 for a quick look
+bench: bench-table bench-kv bench-repo bench-fleet ## all benchmarks; SCALE=0.1 for a quick look
 
 bench-table: java $(VENV)/.ready $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
@@ -58,6 +58,9 @@ bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb
 
 bench-repo: $(VENV)/.ready ## repositories against their own uncompacted state, and their server
 	@$(RUN) bench/repo.py --scale $(SCALE)
+
+bench-fleet: $(VENV)/.ready postgresql ## fleets: grants, logs, reads, failover, relocation, costs; 20 minutes
+	@$(RUN) bench/fleet.py --scale $(SCALE)
 
 simulate: $(VENV)/.ready ## seeded simulations with faults; SEEDS=300, or one run: SEED=17 SCENE=kv/power
 ifdef SCENE

@@ -1,235 +1,282 @@
-"""The logs of a fleet: ``fleet_log.py FOLDER [NAME ...]``. One JSON line a figure on standard output.
+"""The logs of a fleet: appends, tail reads and reads from the beginning of each engine; JetStream without a leader.
 
-Owns: what is measured of a log, and how each engine is started. Figures: durable appends a second and their latency,
-of one and of 64 timelines, each with one append under way; how long after an append a waiting reader has its rows; how
-fast a timeline is read from its beginning. `bench/fleet.py` calls the same functions.
+Owns: what is measured of a log, and how each engine is started. Each timeline has one append under way.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
+from fleet_parts import Size, process, quantile, say
+from lakebed.clock import SystemClock
+from lakebed.errors import LakebedError
 from lakebed.fleet.log.embedded import open_embedded
+from lakebed.fleet.log.jetstream_log import JetStreamLog
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log, rows_of
 from lakebed.fleet.log.record import ChainReader
+from lakebed.fleet.log.serve import LogSettings, run_log
 from lakebed.fleet.model import LogMark
 from lakebed.ids import new_uuid
 from lakebed.kv.group_commit import LogGroups
+from worlds.fleet_log_process import CheckedAppends
 from worlds.nats_cluster import NatsCluster
+from worlds.postgresql import running_postgresql
+from worlds.waiting import wait_until
 
 VALUE_BYTES = 256
 ROW_COUNT = 4
 """Rows of an append: about 1 KiB together."""
-SECONDS = 4.0
 _RNG = random.Random(1)
-_SERVE = """
-import sys
-from lakebed.fleet.log.serve import LogSettings, run_log
-sys.exit(run_log(LogSettings(storage_url=sys.argv[1])))
-"""
+_ROWS = rows_of([b"key %d" % number for number in range(ROW_COUNT)], [_RNG.randbytes(VALUE_BYTES) for _ in range(4)])
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One figure of one log."""
+class Workloads:
+    """What is measured of one log.
 
-    log: str
-    workload: str
-    per_s: float = 0.0
-    p50_ms: float = 0.0
-    p99_ms: float = 0.0
-    writes: int = 0
-    """Objects of the store, where that is known."""
-    count: int = 0
+    Args:
+        name: of the log, in the names of results.
+        append_target: of appends a second from 64 timelines.
+    """
+
+    def __init__(self, log: Log, size: Size, *, name: str, append_target: str = "") -> None:
+        self._log = log
+        self._size = size
+        self._name = f"log_{name}"
+        self._append_target = append_target
+
+    def run(self) -> None:
+        """All of it."""
+        for timelines in (1, 64):
+            self._appends(timelines)
+            self._tail(timelines)
+            self._follow(timelines)
+        self._catch_up()
+
+    def _created(self, count: int) -> list[str]:
+        prefix = f"bench/{new_uuid(_RNG)[:8]}"
+        names = [f"{prefix}-{number}" for number in range(count)]
+        for name in names:
+            self._log.create(name)
+        return names
+
+    def _load(self, names: list[str]) -> list[float]:
+        """Append in a closed loop, one thread a timeline; how long each append took."""
+        latencies: list[list[float]] = [[] for _ in names]
+        end_s = time.perf_counter() + self._size.seconds
+
+        def work(number: int) -> None:
+            rng = random.Random(_RNG.getrandbits(64))
+            while (started_s := time.perf_counter()) < end_s:
+                self._log.append(names[number], _ROWS, write_id=new_uuid(rng))
+                latencies[number].append(time.perf_counter() - started_s)
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            list(pool.map(work, range(len(names))))
+        return [one for own in latencies for one in own]
+
+    def _appends(self, timelines: int) -> None:
+        names, seconds = self._created(timelines), self._size.seconds
+        rates: list[float] = []
+        slowest: list[float] = []
+        count, groups = 0, _counted.groups
+        for turn in range(1 + self._size.samples):
+            if turn == 1:
+                groups = _counted.groups
+            taken = self._load(names)
+            if turn:
+                rates.append(len(taken) / seconds)
+                slowest.append(1e3 * quantile(taken, 0.99))
+                count += len(taken)
+        facts: dict[str, Any] = {"durable": True, "rows": count}
+        if _counted.groups > groups:
+            facts["requests"] = {"put": _counted.groups - groups}
+        target = self._append_target if timelines > 1 else ""
+        say(f"{self._name}_append_{timelines}", "appends/s", rates, target=target, is_rate=True, **facts)
+        say(f"{self._name}_append_{timelines}_p99", "ms", slowest, **facts)
+        if "requests" in facts:
+            say(f"{self._name}_appends_a_put_{timelines}", "appends", [count / facts["requests"]["put"]], **facts)
+
+    def _tail(self, timelines: int) -> None:
+        """How long after the call of an append a waiting reader has its row; one append in 5 ms."""
+        names = self._created(timelines)
+        delays = [self._delays(names) for _ in range(self._size.samples)]
+        for share, name in ((0.5, "p50"), (0.99, "p99")):
+            samples = [1e3 * quantile(one, share) for one in delays]
+            say(f"{self._name}_tail_{timelines}_{name}", "ms", samples, durable=True)
+
+    def _delays(self, names: list[str]) -> list[float]:
+        delays: list[float] = []
+        with self._reader(names, lambda value: delays.append(time.perf_counter() - float(value))):
+            end_s, turn = time.perf_counter() + self._size.seconds, 0
+            while time.perf_counter() < end_s:
+                row = rows_of([b"k"], [b"%.6f" % time.perf_counter()])
+                self._log.append(names[turn % len(names)], row, write_id=new_uuid(_RNG))
+                turn += 1
+                time.sleep(0.005)
+            wait_until(lambda: len(delays) >= turn)
+        return delays
+
+    def _follow(self, timelines: int) -> None:
+        """How many rows a second one waiting reader of all timelines reads while all of them are appended to."""
+        names = self._created(timelines)
+        rates = [self._followed(names) for _ in range(self._size.samples)]
+        say(f"{self._name}_tail_{timelines}", "rows/s", rates, is_rate=True, durable=True)
+
+    def _followed(self, names: list[str]) -> float:
+        seen: list[None] = []
+        with self._reader(names, lambda _: seen.append(None)):
+            started_s = time.perf_counter()
+            count = len(self._load(names)) * ROW_COUNT
+            wait_until(lambda: len(seen) >= count)
+            return count / (time.perf_counter() - started_s)
+
+    @contextmanager
+    def _reader(self, names: list[str], take: Callable[[bytes], None]) -> Iterator[None]:
+        """A thread that waits for timelines and reads what comes, from now on."""
+        log = self._log
+        readers: dict[str, ChainReader] = {}
+        for name in names:
+            readers[name] = ChainReader(log, name, LogMark())
+            while readers[name].read(bytes_max=4 << 20):
+                pass
+        is_over = threading.Event()
+
+        def read() -> None:
+            while not is_over.is_set():
+                for name in log.wait_many({one: readers[one].mark.lsn for one in names}, timeout_s=0.5):
+                    for record in readers[name].read(bytes_max=1 << 20):
+                        for value in record.columns()[1]:
+                            assert value is not None
+                            take(value)
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            reading.join()
+
+    def _catch_up(self) -> None:
+        """Rows a second of a timeline that is read from its beginning."""
+        records = self._size.count(2_000, least=50)
+        (timeline,) = self._created(1)
+        with ThreadPoolExecutor(16) as pool:
+            ids = [new_uuid(_RNG) for _ in range(records)]
+            list(pool.map(lambda write_id: self._log.append(timeline, _ROWS, write_id=write_id), ids))
+        rates = []
+        for _ in range(self._size.samples):
+            reader = ChainReader(self._log, timeline, LogMark())
+            started_s = time.perf_counter()
+            while reader.read(bytes_max=4 << 20):
+                pass
+            rates.append(reader.mark.lsn / (time.perf_counter() - started_s))
+            assert reader.mark.lsn == records * ROW_COUNT
+        say(f"{self._name}_catch_up", "rows/s", rates, is_rate=True, rows=records * ROW_COUNT)
 
 
-def _quantile(sorted_values: list[float], share: float) -> float:
-    return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))] if sorted_values else 0.0
+class _Counted:
+    """The objects that databases of this process put into their logs: one a group."""
+
+    groups = 0
 
 
-def appends(log: Log, *, name: str, timelines: int, seconds: float = SECONDS) -> Figure:
-    """Durable appends in a closed loop, one thread a timeline."""
-    values = [_RNG.randbytes(VALUE_BYTES) for _ in range(ROW_COUNT)]
-    rows = rows_of([b"key %d" % number for number in range(ROW_COUNT)], values)
-    prefix = f"bench/{new_uuid(_RNG)[:8]}"
-    for number in range(timelines):
-        log.create(f"{prefix}-{number}")
-    latencies: list[list[float]] = [[] for _ in range(timelines)]
-    before = _append_count()
-    end_s = time.perf_counter() + seconds
-
-    def work(number: int) -> None:
-        timeline, rng = f"{prefix}-{number}", random.Random(number)
-        while (started_s := time.perf_counter()) < end_s:
-            log.append(timeline, rows, write_id=new_uuid(rng))
-            latencies[number].append(time.perf_counter() - started_s)
-
-    with ThreadPoolExecutor(timelines) as pool:
-        list(pool.map(work, range(timelines)))
-    taken = sorted(one for own in latencies for one in own)
-    return Figure(
-        name,
-        f"append_{timelines}",
-        per_s=len(taken) / seconds,
-        p50_ms=1e3 * _quantile(taken, 0.5),
-        p99_ms=1e3 * _quantile(taken, 0.99),
-        writes=_append_count() - before,
-        count=len(taken),
-    )
+_counted = _Counted()
 
 
-_groups = 0
-
-
-def _append_count() -> int:
-    return _groups
-
-
-def count_objects() -> None:
-    """Count the objects that databases of this process put into their logs."""
+def _count_groups() -> None:
     inner = LogGroups.append_oldest
 
     def counted(self: LogGroups) -> int:
-        global _groups
-        _groups += 1
+        _counted.groups += 1
         return inner(self)
 
     LogGroups.append_oldest = counted  # type: ignore[method-assign]
 
 
-def tails(log: Log, *, name: str, timelines: int, seconds: float = SECONDS) -> Figure:
-    """One reader waits for all timelines and reads what comes; the time from the call of an append to its rows."""
-    prefix = f"bench/{new_uuid(_RNG)[:8]}"
-    names = [f"{prefix}-{number}" for number in range(timelines)]
-    for timeline in names:
-        log.create(timeline)
-    readers = {timeline: ChainReader(log, timeline, LogMark()) for timeline in names}
-    delays: list[float] = []
-    is_over = threading.Event()
-
-    def read() -> None:
-        while not is_over.is_set():
-            found = log.wait_many({one: readers[one].mark.lsn for one in names}, timeout_s=0.5)
-            for timeline in found:
-                records = readers[timeline].read(bytes_max=1 << 20)
-                now_s = time.perf_counter()
-                for record in records:
-                    delays.extend(now_s - float(value) for value in record.columns()[1] if value is not None)
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    end_s = time.perf_counter() + seconds
-    turn = 0
-    while time.perf_counter() < end_s:
-        timeline = names[turn % timelines]
-        log.append(timeline, rows_of([b"k"], [b"%.6f" % time.perf_counter()]), write_id=new_uuid(_RNG))
-        turn += 1
-        time.sleep(0.005)
-    time.sleep(0.3)
-    is_over.set()
-    reading.join()
-    delays.sort()
-    return Figure(
-        name,
-        f"tail_{timelines}",
-        per_s=len(delays) / seconds,
-        p50_ms=1e3 * _quantile(delays, 0.5),
-        p99_ms=1e3 * _quantile(delays, 0.99),
-        count=len(delays),
-    )
+def embedded(size: Size) -> None:
+    """The embedded log in this process, on a folder."""
+    _count_groups()
+    log = open_embedded(str(size.folder / "embedded"))
+    try:
+        Workloads(log, size, name="embedded", append_target=">= 2000").run()
+    finally:
+        log.close()
 
 
-def catch_up(log: Log, *, name: str, records: int = 2_000) -> Figure:
-    """Reads a timeline from its beginning: rows a second."""
-    timeline = f"bench/{new_uuid(_RNG)[:8]}"
-    log.create(timeline)
-    values = [_RNG.randbytes(VALUE_BYTES) for _ in range(ROW_COUNT)]
-    rows = rows_of([b"key %d" % number for number in range(ROW_COUNT)], values)
-    with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda _: log.append(timeline, rows, write_id=new_uuid(random.SystemRandom())), range(records)))
-    reader = ChainReader(log, timeline, LogMark())
-    started_s = time.perf_counter()
-    while reader.read(bytes_max=4 << 20):
-        pass
-    taken_s = time.perf_counter() - started_s
-    assert reader.mark.lsn == records * ROW_COUNT
-    return Figure(name, "catch_up_rows", per_s=reader.mark.lsn / taken_s, count=reader.mark.lsn)
+def _serve(storage: str, sender: Any) -> None:
+    sys.exit(run_log(LogSettings(storage_url=storage), started=sender.send))
 
 
-@contextmanager
-def embedded(folder: Path) -> Iterator[Log]:
-    """The embedded log in this process."""
-    log = open_embedded(str(folder / "embedded"))
-    yield log
-    log.close()
-
-
-@contextmanager
-def over_http(folder: Path) -> Iterator[Log]:
+def over_http(size: Size) -> None:
     """The embedded log in a process of its own."""
-    command = [sys.executable, "-c", _SERVE, str(folder / "served")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        log = open_log(process.stdout.readline().strip().removesuffix(".").rpartition(" ")[2])
-        try:
-            yield log
-        finally:
-            log.close()
-            process.terminate()
+    with process(_serve, str(size.folder / "served")) as (url, _):
+        _measure(url, size, name="http")
 
 
-@contextmanager
-def jetstream(folder: Path) -> Iterator[Log]:
+def postgresql(size: Size) -> None:
+    """PostgreSQL, whose commits wait for the disk."""
+    with running_postgresql(fsync=True) as server:
+        _measure(server.make_database(), size, name="postgresql")
+
+
+def jetstream(size: Size) -> None:
     """Three servers on this machine that sync always, three replicas."""
-    (folder / "nats").mkdir(parents=True, exist_ok=True)
-    with NatsCluster(folder / "nats") as cluster:
+    with NatsCluster(size.folder / "nats") as cluster:
         cluster.wait_for_jetstream()
-        log = open_log(f"{cluster.url}/bench")
-        try:
-            yield log
-        finally:
-            log.close()
+        _measure(f"{cluster.url}/bench", size, name="jetstream", append_target=">= 2000")
 
 
-@contextmanager
-def postgresql(url: str) -> Iterator[Log]:
-    """PostgreSQL, at a URL."""
+def _measure(url: str, size: Size, *, name: str, append_target: str = "") -> None:
     log = open_log(url)
-    yield log
-    log.close()
+    try:
+        Workloads(log, size, name=name, append_target=append_target).run()
+    finally:
+        log.close()
 
 
-def measure(log: Log, *, name: str, seconds: float = SECONDS) -> Iterator[Figure]:
-    """All figures of one log."""
-    for timelines in (1, 64):
-        yield appends(log, name=name, timelines=timelines, seconds=seconds)
-        yield tails(log, name=name, timelines=timelines, seconds=seconds)
-    yield catch_up(log, name=name)
+def leader(size: Size) -> None:
+    """The longest pause of an append while JetStream's leader is killed under load; what was lost or reordered."""
+    pauses: list[float] = []
+    acknowledged = 0
+    for turn in range(max(1, size.samples - 2)):
+        with NatsCluster(size.folder / f"nats-{turn}") as cluster:
+            cluster.wait_for_jetstream()
+            work = CheckedAppends(partial(open_log, f"{cluster.url}/bench"), count=6, now_s=SystemClock().monotonic_s)
+            try:
+                work.wait_for(size.count(1_000, least=50))
+                cluster.kill(cluster.number_of(_leader_of(work)))
+                work.wait_for(size.count(1_000, least=50), timeout_s=120)
+                work.stop()
+                work.check(work.log)  # raises for a row that is lost, is there twice, or is out of order
+                pauses.append(max(work.longest_pause_s, work.longest_shared_s))
+                acknowledged += work.count
+            finally:
+                work.close()
+    say("log_jetstream_leader_killed", "s without appends", pauses, target="<= 10", rows=acknowledged, durable=True)
+    say("log_jetstream_leader_lost", "rows lost or reordered", [0.0], target="<= 0", rows=acknowledged, durable=True)
 
 
-def main(folder: Path, names: list[str]) -> None:
-    """Print the figures of the named logs: embedded, http, jetstream, or a URL of PostgreSQL."""
-    count_objects()
-    known = {"embedded": embedded, "http": over_http, "jetstream": jetstream}
-    for name in names or list(known):
-        opening = known[name](folder) if name in known else postgresql(name)
-        with opening as log:
-            for figure in measure(log, name=name.partition("://")[0]):
-                print(json.dumps(asdict(figure)), flush=True)
+def _leader_of(work: CheckedAppends) -> str:
+    log = work.log
+    assert isinstance(log, JetStreamLog)
+    found: list[str] = []
 
+    def ask() -> bool:
+        try:
+            found.append(log.jetstream.leader(0))
+        except LakebedError:
+            return False
+        return True
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    wait_until(ask)
+    return found[-1]

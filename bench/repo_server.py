@@ -14,7 +14,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -139,10 +140,9 @@ def say(workload: str, unit: str, samples: list[float], requests: int, durable: 
     print(json.dumps({**found, "requests": requests, "durable": durable, "target": target}), flush=True)
 
 
-def main() -> None:
-    """Make the base, start the server, measure, stop it."""
-    folder, scale, sample_count = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    count = max(10_000, int(1_000_000 * scale))
+@contextmanager
+def served(folder: Path, *, count: int) -> Iterator[tuple[int, str, list[str]]]:
+    """A server over a base of so many objects, as a process: its port, what it is authorized with, the paths."""
     paths = [f"lake/part={row // 1000:04d}/{row % 1000:03d}.parquet" for row in range(count)]
     with repo.open_all(str(folder), options=RepositoryOptions(background=False)) as home:
         target = home.create("base").branch("main")
@@ -151,33 +151,23 @@ def main() -> None:
         )
         target.commit("base")
         home.repository("base").create_branch("up")
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "lakebed.cli",
-            "serve",
-            str(folder),
-            "--port",
-            "0",
-            "--json",
-            "--access-log",
-            "",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    command = [sys.executable, "-m", "lakebed.cli", "serve", str(folder), "--port", "0", "--json", "--access-log", ""]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert server.stdout is not None
         started = json.loads("".join(iter(server.stdout.readline, "}\n")) + "}")
         key = f"{started['access_key_id']}:{started['secret_access_key']}".encode()
-        authorization = f"Basic {base64.b64encode(key).decode()}"
-        port = int(started["endpoint"].rsplit(":", 1)[1])
-        asyncio.run(measure(port, authorization, paths=paths, sample_count=sample_count))
+        yield int(started["endpoint"].rsplit(":", 1)[1]), f"Basic {base64.b64encode(key).decode()}", paths
     finally:
         server.terminate()
         server.wait(60)
+
+
+def main() -> None:
+    """Make the base, start the server, measure, stop it."""
+    folder, scale, sample_count = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    with served(folder, count=max(10_000, int(1_000_000 * scale))) as (port, authorization, paths):
+        asyncio.run(measure(port, authorization, paths=paths, sample_count=sample_count))
 
 
 if __name__ == "__main__":

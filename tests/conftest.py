@@ -12,28 +12,24 @@ import hashlib
 import hmac
 import http.client
 import os
-import pwd
 import shutil
-import signal
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
 from lakebed.objects import open_store
+from worlds.postgresql import NotInstalled, PostgreSQL, running_postgresql
 
 ROOT = Path(__file__).parents[1]
 AZURITE = ROOT / "tests" / "servers" / "node_modules" / ".bin" / "azurite-blob"
@@ -186,105 +182,15 @@ def make_container(port: int, place: str) -> None:
     assert status == 201, status
 
 
-@dataclass(frozen=True)
-class PostgreSQL:
-    """A running cluster of our own."""
-
-    port: int
-    password: str = field(repr=False)
-    process: subprocess.Popen[bytes] = field(repr=False)
-
-    def url(self, database: str, *, password: str | None = None) -> str:
-        """Of a database on it."""
-        return f"postgresql://lakebed:{password or self.password}@127.0.0.1:{self.port}/{database}?sslmode=disable"
-
-    def make_database(self) -> str:
-        """The URL of a new, empty database."""
-        name = f"lakebed_{uuid.uuid4().hex}"
-        self.run(f"CREATE DATABASE {name}")
-        return self.url(name)
-
-    def answers(self) -> bool:
-        """Whether it lets clients in."""
-        with suppress(psycopg.Error):
-            return bool(self.run("SELECT 1"))
-        return False
-
-    def run(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run one statement by itself; its rows."""
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
-
-
-def postgresql_program(name: str) -> str | None:
-    """A program of PostgreSQL: on the PATH, or where Debian puts it."""
-    found = shutil.which(name)
-    versions = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
-    return found or (str(versions[-1]) if versions else None)
-
-
-def as_nobody_special(folder: Path) -> list[str]:
-    """What to put before a command: PostgreSQL refuses to run as root. The folder goes to whom it runs as."""
-    if os.geteuid() != 0:
-        return []
-    for user in ("postgres", "nobody"):
-        with suppress(KeyError):
-            entry = pwd.getpwnam(user)
-            os.chown(folder, entry.pw_uid, entry.pw_gid)
-            return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups", "--"]
-    return missing("PostgreSQL does not run as root, and there is no user postgres or nobody")  # type: ignore[no-any-return]
-
-
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQL]:
     """A PostgreSQL cluster in a temporary folder, on a free loopback port."""
-    initdb, postgres = postgresql_program("initdb"), postgresql_program("postgres")
-    if initdb is None or postgres is None:
-        missing("PostgreSQL is not installed: on Debian and Ubuntu, apt-get install postgresql")
-    # Not pytest's folder, which other users may not enter.
-    with tempfile.TemporaryDirectory(prefix="lakebed-postgresql-", ignore_cleanup_errors=True) as name:
-        folder, port, password = Path(name), free_port(), f"it's:a/secret@{uuid.uuid4().hex}"
-        prefix = as_nobody_special(folder)
-        log = folder / "log"
-        (folder / "password").write_text(password)
-        (folder / "password").chmod(0o644)
-        made = subprocess.run(
-            [*prefix, str(initdb), "-D", str(folder / "data"), "-U", "lakebed", "--auth=scram-sha-256",
-             f"--pwfile={folder / 'password'}", "--encoding=UTF8", "--locale=C", "--no-sync"],
-            capture_output=True, text=True, cwd=folder, check=False,
-        )  # fmt: skip
-        assert made.returncode == 0, made.stderr
-        settings = {"port": port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off",
-                    "max_connections": 200, "shared_buffers": "32MB"}  # fmt: skip
-        command = [*prefix, str(postgres), "-D", str(folder / "data")]
-        command += [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
-        with log.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
-        server = PostgreSQL(port, quote(password, safe=""), process)
+    with ExitStack() as running:
         try:
-            wait_for_postgresql(server, log)
-            yield server
-        finally:
-            process.send_signal(signal.SIGQUIT)  # at once: its contents are not needed
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(30)
-
-
-def wait_for_postgresql(server: PostgreSQL, log: Path) -> None:
-    """Return when it lets clients in."""
-    for _ in range(START_TRIES_MAX):
-        try:
-            server.run("SELECT 1")
-            return
-        except psycopg.OperationalError:
-            with suppress(subprocess.TimeoutExpired):
-                server.process.wait(0.1)
-                break
-    pytest.fail(f"PostgreSQL did not start:\n{log.read_text()[-2000:]}")
+            server = running.enter_context(running_postgresql())
+        except NotInstalled as problem:
+            missing(str(problem))
+        yield server
 
 
 @pytest.fixture(params=["memory", "local", "s3", "azure"])
