@@ -64,9 +64,10 @@ class ShiftedClock(SystemClock):
 
     def __init__(self) -> None:
         self._shift_s = 0.0
+        self._wall_s = 0.0
 
     def now_ms(self) -> int:
-        return super().now_ms() + round(self._shift_s * 1000)
+        return super().now_ms() + round((self._shift_s + self._wall_s) * 1000)
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self._shift_s
@@ -74,6 +75,10 @@ class ShiftedClock(SystemClock):
     def advance(self, seconds: float) -> None:
         """Let time pass."""
         self._shift_s += seconds
+
+    def set_wall(self, seconds: float) -> None:
+        """Move the wall clock alone: ahead, or back when negative."""
+        self._wall_s += seconds
 
 
 @dataclass

@@ -88,7 +88,7 @@ class AttachedTenant:
         self.is_asked = False
         """A commit was asked for, or is needed to learn a rejection."""
         self.dirty_since_ms: int | None = None
-        """When the oldest row, or change of files, came that is not committed."""
+        """When the oldest row, or change of files, came that is not committed, by `NodeContext.elapsed_ms`."""
         self._context = context
         self._turn = context.environment.runtime.lock()
         self._telling = context.environment.runtime.lock()
@@ -135,7 +135,8 @@ class AttachedTenant:
     @property
     def manifest_bytes(self) -> int:
         """Size of the base's manifest."""
-        return 0 if self._base_ref is None else self._base_ref.size_bytes
+        reference = self._base_ref
+        return 0 if reference is None else reference.size_bytes
 
     def find(self, name: str) -> Timeline:
         """A committed timeline by name or id. Raises `NotFound` (``timeline_not_found``)."""
@@ -155,7 +156,8 @@ class AttachedTenant:
     @property
     def uncommitted_bytes(self) -> int:
         """Layers of the open transaction, and rows in memory."""
-        layers = 0 if self.transaction is None else self.transaction.layer_bytes
+        transaction = self.transaction  # another thread may give it up
+        layers = 0 if transaction is None else transaction.layer_bytes
         return layers + sum(timeline.unflushed_bytes for timeline in self.timelines.values())
 
     @property
@@ -177,20 +179,26 @@ class AttachedTenant:
 
     # ---- locations
 
-    def put_location(self, location: Location) -> None:
-        """Take a location over in memory; a step settles it. Raises `Conflict` (``stale_generation``)."""
+    def put_location(self, location: Location) -> bool:
+        """Take a location over in memory; a step settles it. False: the tenant is gone, and this object is of no use.
+
+        Raises `Conflict` (``stale_generation``).
+        """
         with self._telling:
+            if self.is_gone:
+                return False
             wanted = self._wanted
             if location.generation < wanted.generation or (
                 location.generation == wanted.generation and wanted.mode is None and location.mode is not None
             ):
                 raise stale_generation(self.tenant, location.generation, wanted.generation)
             if location.generation == wanted.generation and location.mode is not None and self._is_late(location):
-                return
+                return True
             if wanted is not self._settled and wanted.txn is not None and wanted.txn != location.txn:
                 # It was never begun here: nothing was written in it.
                 self.retirement.never_begun(wanted.txn, wanted.generation)
             self._wanted = location
+            return True
 
     def _is_late(self, location: Location) -> bool:
         """Whether a location of our generation was read from the ledger before what is known here."""
@@ -246,7 +254,7 @@ class AttachedTenant:
         is_resumed = resumed is not None and (resumed.generation, resumed.txn) == (location.generation, location.txn)
         transaction = None
         if location.txn is not None:
-            record = resumed if is_resumed and resumed is not None else record_of(location)
+            record = resumed if is_resumed and resumed is not None else LocalTenant.of(location)
             timelines = base.timelines
             if is_resumed:
                 timelines = _resumed_timelines(context.local.state(self.tenant), base, txn=record.txn)
@@ -265,9 +273,11 @@ class AttachedTenant:
         self._give_up()
         self._base, self._base_ref = base, location.manifest
         self._set.transaction = transaction
-        self.dirty_since_ms = context.now_ms() if transaction is not None and transaction.is_changed else None
         self.is_asked = transaction is not None and transaction.request is not None
         self._set.show(self.indices, anew=True)
+        self._note_committed()
+        if transaction is not None and transaction.is_changed:
+            self._note_dirty()
         self.state = {
             AttachmentMode.STALE: TenantState.STALE,
             AttachmentMode.READER: TenantState.READER,
@@ -291,11 +301,13 @@ class AttachedTenant:
     def retire_once(self) -> bool:
         """Acknowledge what was given up; whether all is. Raises `Unavailable`, `OutcomeUnknown`."""
         with self._turn:
+            settled = self._settled
             if not self.retirement.run():
                 return False
-            if self.state is TenantState.DETACHED:
-                self.retirement.remember(self._wanted.generation, is_acknowledged=True)
-                self.is_gone = True
+            if self.state is TenantState.DETACHED and settled is not None:
+                self.retirement.remember(settled.generation, is_acknowledged=True)
+                with self._telling:  # it may have been attached again meanwhile
+                    self.is_gone = settled is self._wanted
             return True
 
     # ---- commits
@@ -320,7 +332,7 @@ class AttachedTenant:
                 self._expire_pins(transaction)
                 self._flush(transaction, rotate=flush)
                 if not transaction.is_changed and not self.is_asked:
-                    self.dirty_since_ms = None
+                    self._note_committed()
                     return False
             return self._ask(transaction)
 
@@ -351,8 +363,7 @@ class AttachedTenant:
         self._set.show(following.timelines, anew=False)
         self._set.forget_files(before, after)
         self.is_asked = False
-        is_flushed = all(timeline.is_flushed for timeline in self.timelines.values())
-        self.dirty_since_ms = None if is_flushed else self._context.now_ms()
+        self._note_committed()
         _LOG.info("committed", tenant=self.tenant, txn=after.txn)
 
     def _break(self, transaction: OpenTransaction, reason: str) -> None:
@@ -440,7 +451,7 @@ class AttachedTenant:
             transaction = self._may_write()
             if transaction is None:
                 return False
-            timeline = self.timelines[found_timeline(transaction.timelines, name).id]
+            timeline = self._shown(found_timeline(transaction.timelines, name).id)
             if not timeline.is_read_only:
                 timeline.advance_cutoff(self._wanted.policy)
             if timeline.compact_full():
@@ -489,7 +500,13 @@ class AttachedTenant:
 
     def _note_dirty(self) -> None:
         if self.dirty_since_ms is None:
-            self.dirty_since_ms = self._context.now_ms()
+            self.dirty_since_ms = self._context.elapsed_ms()
+
+    def _note_committed(self) -> None:
+        """Only rows in memory are not committed. First forget, then look: rows that come later are noted."""
+        self.dirty_since_ms = None
+        if self.transaction is not None and not all(one.is_flushed for one in self.timelines.values()):
+            self._note_dirty()
 
     def _note_rows(self, timeline: Timeline) -> None:
         self._set.note_rows(timeline.id, timeline)
@@ -520,7 +537,7 @@ class AttachedTenant:
             if is_done(transaction.timelines, change):
                 return False
             if transaction.request is not None:
-                raise Unavailable(f"A commit of {self.tenant} waits for its answer.", kind="commit_pending")
+                raise commit_pending(self.tenant)
             if change.kind == "detach":
                 self._detach_files(found_timeline(transaction.timelines, target_of(change)))
             now_ms = self._context.now_ms()
@@ -534,38 +551,14 @@ class AttachedTenant:
 
     def _detach_files(self, index: TimelineIndex) -> None:
         """Write all files of a branch anew, so that it names none of its ancestors'."""
-        timeline = self.timelines[index.id]
-        timeline.compact_full()
+        self._shown(index.id).compact_full()
 
-
-def record_of(location: Location) -> LocalTenant:
-    """What the local state is to have of a new attachment."""
-    assert location.txn is not None
-    assert location.mode is not None
-    return LocalTenant(
-        tenant=location.tenant,
-        generation=location.generation,
-        mode=location.mode,
-        txn=location.txn,
-        base=location.base,
-        manifest=location.manifest,
-        policy=location.policy,
-        created_ms=location.created_ms,
-    )
-
-
-def location_of(record: LocalTenant) -> Location:
-    """The location that a resumed transaction had."""
-    return Location(
-        tenant=record.tenant,
-        generation=record.generation,
-        mode=record.mode,
-        txn=record.txn,
-        base=record.base,
-        manifest=record.manifest,
-        policy=record.policy,
-        created_ms=record.created_ms,
-    )
+    def _shown(self, id: str) -> Timeline:
+        """A timeline of the working set that is committed. Raises `Unavailable`: not yet."""
+        found = self.timelines.get(id)
+        if found is None:
+            raise commit_pending(self.tenant)
+        return found
 
 
 def _resumed_timelines(body: bytes | None, base: Manifest, *, txn: int) -> tuple[TimelineIndex, ...]:
@@ -583,6 +576,11 @@ def stale_generation(tenant: str, generation: int, newest: int) -> Conflict:
         kind="stale_generation",
         generation=newest,
     )
+
+
+def commit_pending(tenant: str) -> Unavailable:
+    """The error of a change that has to follow a commit which is not answered yet."""
+    return Unavailable(f"A commit of {tenant} waits for its answer: ask again.", kind="commit_pending")
 
 
 def not_attached(tenant: str) -> Unavailable:

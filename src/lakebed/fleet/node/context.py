@@ -49,3 +49,7 @@ class NodeContext:
     def now_ms(self) -> int:
         """Unix milliseconds, UTC."""
         return self.environment.clock.now_ms()
+
+    def elapsed_ms(self) -> int:
+        """Milliseconds from an arbitrary start. For waits and ages: they do not follow a wall clock that is set."""
+        return int(self.environment.clock.monotonic_s() * 1000)

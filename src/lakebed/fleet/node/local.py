@@ -8,12 +8,15 @@ Invariants:
   so the holder knows that no older process of this state writes any more.
 - A change is durable when its call returns; a crash leaves the old record or the new one.
 - A path is recorded before anything is put there (`LocalTenant.minted`).
-- A record that cannot be read is as if it were not there: then the node does not continue, and waits for an attach.
+- A record that cannot be read, or whose timelines cannot, is as if it were not there: then the node does not continue,
+  and waits for an attach.
+- What one fleet left is not read in another, which has transactions with the same numbers.
 
 Layout of the folder::
 
     lock                     locked by the running process
     id                       a random name of this state: another one after it was lost
+    fleet                    URL of the fleet's storage
     tenants/<tenant>.json    LocalTenant
     tenants/<tenant>.state   the timelines of the open transaction, as a manifest
 
@@ -30,9 +33,10 @@ from typing import Final, Protocol
 
 import msgspec
 
-from lakebed.errors import Conflict, NotFound, Unavailable
+from lakebed.errors import Conflict, LakebedError, NotFound, Unavailable
+from lakebed.fleet.manifest import decode_manifest, refer
 from lakebed.fleet.model import AttachmentMode, ManifestRef, Policy, Stored
-from lakebed.fleet.ports import CommitRequest
+from lakebed.fleet.ports import CommitRequest, Location
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -42,6 +46,7 @@ _TENANTS: Final = "tenants"
 _RECORD: Final = ".json"
 _STATE: Final = ".state"
 _ID: Final = "id"
+_FLEET: Final = "fleet"
 _LOCK: Final = "lock"
 
 
@@ -67,6 +72,36 @@ class LocalTenant(Stored, frozen=True):
     """The transaction was rejected, or given up: nothing is written for this attachment any more."""
     is_acknowledged: bool = False
     """Broken, and the control plane knows that nothing is written any more."""
+
+    @classmethod
+    def of(cls, location: Location) -> LocalTenant:
+        """The record of a new attachment."""
+        assert location.txn is not None
+        assert location.mode is not None
+        return cls(
+            tenant=location.tenant,
+            generation=location.generation,
+            mode=location.mode,
+            txn=location.txn,
+            base=location.base,
+            manifest=location.manifest,
+            policy=location.policy,
+            created_ms=location.created_ms,
+        )
+
+    @property
+    def location(self) -> Location:
+        """The location that the transaction had."""
+        return Location(
+            tenant=self.tenant,
+            generation=self.generation,
+            mode=self.mode,
+            txn=self.txn,
+            base=self.base,
+            manifest=self.manifest,
+            policy=self.policy,
+            created_ms=self.created_ms,
+        )
 
 
 class _Files(Protocol):
@@ -186,8 +221,11 @@ class LocalState:
         """The name of this state; empty before it was acquired."""
         return self._id
 
-    def acquire(self, environment: Environment) -> None:
-        """Take the exclusive lock, and mint `id` if the state is new.
+    def acquire(self, environment: Environment, *, fleet: str) -> None:
+        """Take the exclusive lock, and mint `id` if the state is new, or another fleet's: that is forgotten.
+
+        Args:
+            fleet: URL of its storage. When it becomes another one, the node only loses what it could resume.
 
         Raises:
             Conflict: kind ``local_state_locked``: another process uses the state.
@@ -202,9 +240,14 @@ class LocalState:
         self._is_held = True
         try:
             found = self._files.read(_ID)
+            if self._files.read(_FLEET) not in (None, fleet.encode()):
+                found = None
+                for name in list(self._files.names()):
+                    self._files.remove(name)
             if not found:
                 found = new_uuid(environment.rng).encode()
                 self._files.write(_ID, found)
+            self._files.write(_FLEET, fleet.encode())
         except BaseException:
             self.release()
             raise
@@ -231,6 +274,16 @@ class LocalState:
             return None if body is None else msgspec.json.decode(body, type=LocalTenant)
         except (msgspec.DecodeError, UnicodeDecodeError, ValueError):
             return None
+
+    def can_resume(self, record: LocalTenant) -> bool:
+        """Whether the timelines of a record's transaction are there; of a request, exactly those that it asked with."""
+        body = self.state(record.tenant)
+        if record.request is not None:
+            return body is not None and refer(record.request.manifest.path, body) == record.request.manifest
+        try:
+            return body is None or decode_manifest(body, path="the local state").tenant == record.tenant
+        except LakebedError:
+            return False
 
     def store(self, record: LocalTenant) -> None:
         """Replace a tenant's record. Raises `Unavailable`, also when the disk is full: nothing changed."""

@@ -33,7 +33,7 @@ from lakebed.fleet.model import NodeRecord, TimelineIndex
 from lakebed.fleet.node.attached import (
     AttachedTenant,
     TenantState,
-    location_of,
+    commit_pending,
     not_attached,
     stale_generation,
 )
@@ -145,13 +145,16 @@ class Node(NodePort):
             Conflict: ``local_state_locked``; ``node_decommissioned``.
         """
         context = self._context
-        context.local.acquire(context.environment)
+        context.local.acquire(context.environment, fleet=context.storage.root_url)
         resumed = []
         for record in context.local.tenants():
             if record.is_broken:
                 self._given_up[record.tenant] = record.generation
                 continue
-            self._add(AttachedTenant(context, location_of(record), resumed=record))
+            if not context.local.can_resume(record):
+                _LOG.info("not resumed", tenant=record.tenant, txn=record.txn)
+                continue
+            self._add(AttachedTenant(context, record.location, resumed=record))
             resumed.append(Resumed(record.tenant, record.generation, record.txn))
         self._resumed = tuple(resumed)
         try:
@@ -243,17 +246,18 @@ class Node(NodePort):
         self._check_open()
         with self._lock:
             attached = self._tenants.get(location.tenant)
-            if attached is None or attached.is_gone:
-                over = self._given_up.get(location.tenant, 0)
-                if location.mode is None:
-                    self._given_up[location.tenant] = max(over, location.generation)
-                    return
-                if location.generation <= over:
-                    raise stale_generation(location.tenant, location.generation, over)
-                self._add(AttachedTenant(self._context, location))
-            else:
-                attached.put_location(location)
+            if attached is not None and attached.put_location(location):
                 self._active[location.tenant] = None
+                return
+            over = self._given_up.get(location.tenant, 0)
+            if attached is not None:
+                over = max(over, attached.location.generation)
+            if location.mode is None:
+                self._given_up[location.tenant] = max(over, location.generation)
+                return
+            if location.generation <= over:
+                raise stale_generation(location.tenant, location.generation, over)
+            self._add(AttachedTenant(self._context, location))
 
     def locations(self) -> list[Held]:
         return [one.held() for one in list(self._tenants.values()) if not one.is_gone]
@@ -266,26 +270,32 @@ class Node(NodePort):
     # ---- steps
 
     def work_once(self) -> bool:
-        """Run the step that is due of any tenant; whether one was. Any number of workers may call."""
+        """Run the step that is due of any tenant; whether one was. Any number of workers may call.
+
+        Raises: what no code foresees; the step is tried again after a wait.
+        """
         if self._is_closed:
             return False
         found = self._next_step()
         if found is None:
             return self._relieve() or self._watch_if_due()
         schedule, step = found
-        attached = schedule.attached
         try:
             return schedule.run(step)
         finally:
-            with self._lock:
-                self._busy.discard(attached.tenant)
-                if attached.is_gone and self._tenants.get(attached.tenant) is attached:
-                    del self._tenants[attached.tenant], self._schedules[attached.tenant]
-                    self._given_up[attached.tenant] = attached.location.generation
-                    self._active.pop(attached.tenant, None)
+            self._release(schedule.attached)
+
+    def _release(self, attached: AttachedTenant) -> None:
+        """A worker has run a step of a tenant."""
+        with self._lock:
+            self._busy.discard(attached.tenant)
+            if attached.is_gone and self._tenants.get(attached.tenant) is attached:
+                del self._tenants[attached.tenant], self._schedules[attached.tenant]
+                self._given_up[attached.tenant] = attached.location.generation
+                self._active.pop(attached.tenant, None)
 
     def _next_step(self) -> tuple[Schedule, str] | None:
-        now_ms = self._context.now_ms()
+        now_ms = self._context.elapsed_ms()
         with self._lock:
             if not self._queue:
                 self._fill_queue(now_ms)
@@ -313,25 +323,27 @@ class Node(NodePort):
                 del self._active[tenant]
 
     def _relieve(self) -> bool:
-        """Flush the largest memtable that can be flushed when memory is short."""
+        """Flush the largest memtable that can be flushed when memory is short. One worker waits for a tenant's turn."""
         budget = self._context.budget
         if not budget.is_tight:
             return False
         for tenant, timeline in budget.largest():
-            attached = self._tenants.get(tenant)
-            if attached is None:
-                budget.forget(tenant)
-                continue
+            with self._lock:
+                schedule = self._schedules.get(tenant)
+                if schedule is None:
+                    budget.forget(tenant)
+                if schedule is None or tenant in self._busy:
+                    continue
+                self._busy.add(tenant)
             try:
-                if attached.flush_timeline(timeline):
+                if schedule.relieve(timeline):
                     return True
-            except (Unavailable, OutcomeUnknown) as error:
-                attached.problem = error
-                return False
+            finally:
+                self._release(schedule.attached)
         return False
 
     def _watch_if_due(self) -> bool:
-        now_ms = self._context.now_ms()
+        now_ms = self._context.elapsed_ms()
         if self.watches_in_background or now_ms - self._watched_ms < self._context.options.poll_ms:
             return False
         self._watched_ms = now_ms
@@ -356,8 +368,11 @@ class Node(NodePort):
         news = self._context.log.wait_many(positions, timeout_s=timeout_s)
         for key, last in news.items():
             attached, timeline = watched[key]
+            schedule = self._schedules.get(attached.tenant)
+            if schedule is None or schedule.attached is not attached:
+                continue  # it was detached meanwhile
             if last < timeline.last_lsn:  # a log that looks shorter is asked for its records, which tells
-                self._schedules[attached.tenant].run("ingest")
+                schedule.run("ingest")
                 continue
             timeline.log_last = max(last, timeline.log_last)
             with self._lock:
@@ -413,7 +428,10 @@ class Node(NodePort):
             state.update({one.id: one for one in attached.base.timelines})
             return True
 
-        self._until_committed(attached, is_done)
+        try:
+            self._until_committed(attached, is_done)
+        except Corruption as error:
+            raise self._reads.file_gone(attached, error) from error
         found = state.get(change.id) or next((one for one in state.values() if one.name == change.name), before)
         if found is None:
             return TimelineInfo(id=change.id, name=change.name, lsn=0, committed_lsn=0, cutoff=0)
@@ -476,7 +494,7 @@ class Node(NodePort):
         except Corruption as error:
             raise self._reads.file_gone(attached, error) from error
         if not is_done:
-            raise Unavailable(f"A commit of {tenant} waits for its answer: ask again.", kind="commit_pending")
+            raise commit_pending(tenant)
 
     def lag(self, tenant: str) -> dict[str, int]:
         attached = self._attached(tenant)
@@ -512,8 +530,10 @@ class Node(NodePort):
     def is_ready(self, tenant: str, timeline: str, lsn: int) -> bool:
         """Whether an LSN of a timeline can be read without waiting. Cost: some lookups."""
         attached = self._tenants.get(tenant)
-        if attached is None or attached.state is TenantState.ATTACHING:
-            return attached is None
+        if attached is None or attached.location.mode is None:
+            return True
+        if attached.state in (TenantState.ATTACHING, TenantState.DETACHED):
+            return False
         found = attached.find(timeline)
         return found.last_lsn >= lsn
 
@@ -538,7 +558,7 @@ class Node(NodePort):
         attached = self._tenants.get(tenant)
         if attached is None or attached.location.mode is None:
             raise not_attached(tenant)
-        if attached.state is TenantState.ATTACHING:
+        if attached.state in (TenantState.ATTACHING, TenantState.DETACHED):
             attached.settle()
             if attached.state in (TenantState.ATTACHING, TenantState.DETACHED):
                 raise not_attached(tenant)

@@ -1,4 +1,8 @@
-"""When a step that failed is tried again: after waits that double."""
+"""When a step that failed is tried again: after waits that double.
+
+Times are milliseconds of a clock that only moves forward, from any start. Thread-safe, as far as two failures of one
+step at once count as one.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,13 @@ class Retries:
 
     def may_try(self, step: str, now_ms: int) -> bool:
         """Whether the wait is over."""
-        return step not in self._waits or now_ms >= self._waits[step][1]
+        found = self._waits.get(step)
+        return found is None or now_ms >= found[1]
 
     def failed(self, step: str, now_ms: int) -> None:
         """Wait longer than before."""
-        count = self._waits[step][0] + 1 if step in self._waits else 0
+        found = self._waits.get(step)
+        count = 0 if found is None else found[0] + 1
         self._waits[step] = count, now_ms + min(self._max_ms, self._first_ms << min(count, 16))
 
     def postpone(self, step: str, now_ms: int) -> None:

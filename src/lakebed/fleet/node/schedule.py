@@ -1,7 +1,8 @@
 """Which step of a tenant is due, and what follows from its errors.
 
 Owns: the order of steps, the rules for commits (R14), and the waits after failures. Invariants: a tenant to which
-nothing happens has no step due; a step that fails is tried again, and nothing is lost by that.
+nothing happens has no step due; a step that fails, also by a defect, is tried again after a wait, and nothing is lost
+by that.
 
 Does not know: what a step does.
 """
@@ -11,7 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from lakebed.errors import Conflict, Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import (
+    Conflict,
+    Corruption,
+    InternalError,
+    LakebedError,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedFormat,
+)
 from lakebed.fleet.node.attached import AttachedTenant, TenantState
 from lakebed.fleet.node.context import NodeContext
 from lakebed.fleet.node.retries import Retries
@@ -35,7 +45,11 @@ class Schedule:
         self._retries = Retries(first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
 
     def due(self, now_ms: int) -> str | None:
-        """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request."""
+        """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request.
+
+        Args:
+            now_ms: `NodeContext.elapsed_ms`.
+        """
         if self.attached.location is not self._location:
             self._location = self.attached.location
             self._retries.succeeded("settle")
@@ -83,9 +97,10 @@ class Schedule:
     def _is_asked_or_old(self, transaction: OpenTransaction, now_ms: int) -> bool:
         """Whether a commit is due however little there is to commit."""
         attached = self.attached
-        if attached.is_asked or any(
-            one.expires_ms is not None and one.expires_ms <= now_ms for one in transaction.timelines.values()
-        ):
+        if attached.is_asked:
+            return True
+        lifetimes = [one.expires_ms for one in transaction.timelines.values() if one.expires_ms is not None]
+        if lifetimes and min(lifetimes) <= self._context.now_ms():
             return True
         since_ms = attached.dirty_since_ms
         return since_ms is not None and now_ms - since_ms >= attached.location.policy.commit_age_ms
@@ -97,7 +112,7 @@ class Schedule:
         if (
             transaction is not None
             and transaction.request is None
-            and not self._is_asked_or_old(transaction, self._context.now_ms())
+            and not self._is_asked_or_old(transaction, self._context.elapsed_ms())
             and attached.flush_once()
             and transaction.layer_bytes < 4 * attached.manifest_bytes
         ):
@@ -120,7 +135,10 @@ class Schedule:
         )
 
     def run(self, step: str) -> bool:
-        """Run a step that `due` returned; whether it did something. An error is kept, and the step is tried later."""
+        """Run a step that `due` returned; whether it did something. An error is kept, and the step is tried later.
+
+        Raises: what no code foresees.
+        """
         attached = self.attached
         steps: dict[str, Callable[[], bool | None]] = {
             "settle": attached.settle,
@@ -130,12 +148,26 @@ class Schedule:
             "ingest": self._catch_up,
             "compact": attached.compact_once,
         }
-        now_ms = self._context.now_ms()
+        return self._tried(step, steps[step])
+
+    def relieve(self, timeline: str) -> bool:
+        """Flush all rows of one timeline, unless a flush of this tenant has to wait; whether it was done."""
+        attached = self.attached
+        transaction, now_ms = attached.transaction, self._context.elapsed_ms()
+        if transaction is None or transaction.request is not None or not self._retries.may_try("flush", now_ms):
+            return False
+        return self._tried("flush", lambda: attached.flush_timeline(timeline))
+
+    def _tried(self, step: str, call: Callable[[], bool | None]) -> bool:
+        attached, now_ms = self.attached, self._context.elapsed_ms()
         try:
-            done = steps[step]() is not False
-        except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption) as error:
+            done = call() is not False
+        except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption, UnsupportedFormat) as error:
             self._failed(step, error, now_ms)
             return False
+        except Exception as error:
+            self._failed(step, InternalError(f"The step {step} of {attached.tenant} failed: {error!r}."), now_ms)
+            raise
         if done:
             self._retries.succeeded(step)
         else:

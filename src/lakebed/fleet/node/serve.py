@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from traceback import format_exception
 from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import Conflict, LakebedError
+from lakebed.errors import Conflict, InternalError, LakebedError
 from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log
@@ -45,6 +48,8 @@ _WATCH_S: Final = 5.0
 """Longest wait for the log at once: a tenant that is attached meanwhile is watched after it."""
 _END_S: Final = 10.0
 """How long the commits at the end may take."""
+_DEFECTS_MAX: Final = 100
+"""Different defects that are remembered, so that each is reported once."""
 _DEFAULT_HTTP: Final = HttpOptions(quick_threads=32, uploads_max=8)
 _DEFAULT_OPTIONS: Final = NodeOptions()
 
@@ -77,14 +82,31 @@ class NodeSettings:
 
 
 class NodeThreads:
-    """The threads of a node: workers, one that watches the log, one for heartbeats. Close it to end them."""
+    """The threads of a node: workers, one that watches the log, one for heartbeats. Close it to end them.
 
-    def __init__(self, node: Node, *, options: NodeOptions, environment: Environment) -> None:
+    No error ends a thread: it is reported, and the thread continues.
+
+    Args:
+        on_defect: receives an error that no code foresees, each once; None: it is printed with its traceback.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        options: NodeOptions,
+        environment: Environment,
+        on_defect: Callable[[Exception], None] | None = None,
+    ) -> None:
         self._node = node
         self._options = options
         self._clock = environment.clock
         self._changed = environment.runtime.condition()
         self._is_over = False
+        self._on_defect = on_defect or _print_defect
+        self._told: dict[str, str] = {}
+        """The last error of each thread's work."""
+        self._defects: set[str] = set()
         node.watches_in_background = True
         loops: list[tuple[str, Callable[[], None]]] = [
             ("heartbeats", self._beat),
@@ -100,29 +122,45 @@ class NodeThreads:
                 self._changed.wait(seconds)
             return not self._is_over
 
+    def _tried(self, what: str, call: Callable[[], object]) -> bool:
+        """Call a function and report its error, if it is another one than last; whether it returned something true."""
+        try:
+            found = call()
+        except Exception as error:
+            self._report(what, error)
+            return False
+        self._told.pop(what, None)
+        return bool(found)
+
+    def _report(self, what: str, error: Exception) -> None:
+        text = repr(error)
+        with self._changed:
+            is_defect = not isinstance(error, LakebedError) or isinstance(error, InternalError)
+            is_known = text in self._defects or text == self._told.get(what)
+            self._told[what] = text
+            if is_defect and len(self._defects) < _DEFECTS_MAX:
+                self._defects.add(text)
+        if is_known or (isinstance(error, Conflict) and error.kind == "node_decommissioned"):
+            return  # a node that was decommissioned serves reads still
+        if is_defect:
+            self._on_defect(error)
+        else:
+            sys.stderr.write(f"{NAME}: {what}: {error}\n")
+
     def _beat(self) -> None:
         while self._pause(self._options.heartbeat_ms / 1000):
-            try:
-                self._node.heartbeat_once()
-            except LakebedError as error:  # a node that was decommissioned serves reads still
-                _report("no heartbeat", error)
+            self._tried("no heartbeat", self._node.heartbeat_once)
 
     def _watch(self) -> None:
+        what = "the log is not watched"
         while self._pause(self._options.poll_ms / 1000):
-            try:
-                self._node.watch_once(timeout_s=_WATCH_S)
-            except LakebedError as error:
-                _report("the log is not watched", error)
+            self._tried(what, lambda: self._node.watch_once(timeout_s=_WATCH_S))
+            if what in self._told:
                 self._pause(1.0)
 
     def _work(self) -> None:
         while not self._is_over:
-            try:
-                found = self._node.work_once()
-            except LakebedError as error:
-                _report("a step failed", error)
-                found = False
-            if not found and not self._pause(_IDLE_S):
+            if not self._tried("a step failed", self._node.work_once) and not self._pause(_IDLE_S):
                 return
 
     def close(self) -> None:
@@ -135,10 +173,7 @@ class NodeThreads:
         ends_s = self._clock.monotonic_s() + _END_S
         for held in self._node.locations():
             if held.txn is not None and self._clock.monotonic_s() < ends_s:
-                try:
-                    self._node.commit_once(held.tenant)
-                except LakebedError as error:
-                    _report(f"{held.tenant} was not committed", error)
+                self._tried(f"{held.tenant} was not committed", partial(self._node.commit_once, held.tenant))
         self._joins[0]()
         self._joins[1]()
 
@@ -219,10 +254,9 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
     threads = NodeThreads(node, options=settings.options, environment=environment)
 
     def close() -> None:
-        threads.close()
-        node.close()
-        log.close()
-        control.close()
+        with ExitStack() as ends:
+            for end in (control.close, log.close, node.close, threads.close):
+                ends.callback(end)
 
     serving = Serving.open(
         NAME,
@@ -244,9 +278,8 @@ def _address(settings: NodeSettings, environment: Environment) -> FleetAddress:
         asked.close()
 
 
-def _report(what: str, error: LakebedError) -> None:
-    if not (isinstance(error, Conflict) and error.kind == "node_decommissioned"):
-        sys.stderr.write(f"{NAME}: {what}: {error}\n")
+def _print_defect(error: Exception) -> None:
+    sys.stderr.write(f"{NAME}: {''.join(format_exception(error))}")
 
 
 def _print(endpoint: str) -> None:

@@ -15,7 +15,7 @@ Does not know: transactions, commits, other timelines. Steps that write files ho
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
@@ -90,9 +90,9 @@ class Timeline:
         self._mark: LogMark = index.mark
         self._cutoff = index.cutoff
         self._ages: deque[tuple[int, int]] = deque()
-        """(time, LSN): the LSN was the newest at that time. Oldest first."""
-        self._scans: Counter[int] = Counter()
-        """LSNs at which scans run."""
+        """(time by `_now_ms`, LSN): the LSN was the newest at that time. Oldest first."""
+        self._scans: dict[object, int] = {}
+        """LSNs of the scans that run. Each step is one operation of the mapping, for a scan may end at any moment."""
         self._marks: dict[int, str] = {index.mark.lsn: index.mark.checksum}
         """Checksums at the ends of the records ingested last, by LSN."""
 
@@ -212,7 +212,7 @@ class Timeline:
     def note_age(self, retain_ms: int) -> None:
         """Remember when the newest LSN was there, for the cutoff by age."""
         if retain_ms:
-            now_ms, ages = self._clock.now_ms(), self._ages
+            now_ms, ages = self._now_ms(), self._ages
             if not ages or now_ms - ages[-1][0] >= retain_ms // _AGE_SAMPLES:
                 ages.append((now_ms, self._mark.lsn))
 
@@ -225,14 +225,18 @@ class Timeline:
         newest = self._mark.lsn
         cutoff = newest - policy.retain_rows
         if policy.retain_ms:
-            cutoff = min(cutoff, self._lsn_before(self._clock.now_ms() - policy.retain_ms))
+            cutoff = min(cutoff, self._lsn_before(self._now_ms() - policy.retain_ms))
         tree = self.tree()
         with tree.lock:
-            cutoff = min((cutoff, *self._scans))
+            cutoff = min((cutoff, *list(self._scans.values())))
             if cutoff > self._cutoff:
                 self._cutoff = cutoff
                 tree.retain_since_sequence = cutoff
             self._publisher.cutoff = self._cutoff
+
+    def _now_ms(self) -> int:
+        """Time that only moves forward, from an arbitrary start: a wall clock that is set ages no row."""
+        return int(self._clock.monotonic_s() * 1000)
 
     def _lsn_before(self, time_ms: int) -> int:
         """The newest LSN that was the newest at a time; the cutoff when it is not remembered."""
@@ -322,7 +326,8 @@ class Timeline:
         """
         lsn = view.sequence if view.sequence is not None else self.last_lsn
         schema = PAIR_SCHEMA.with_metadata({"lsn": str(lsn)})
-        self._scans[lsn] += 1
+        token = object()
+        self._scans[token] = lsn
         try:
             is_empty, tries_left = True, _READ_TRIES_MAX
             while True:
@@ -341,9 +346,7 @@ class Timeline:
             if is_empty:
                 yield pa.RecordBatch.from_arrays([pa.array([], pa.binary())] * 2, schema=schema)
         finally:
-            self._scans[lsn] -= 1
-            if self._scans[lsn] <= 0:
-                del self._scans[lsn]
+            del self._scans[token]
 
 
 def _columns(rows: pa.RecordBatch) -> tuple[list[bytes], list[bytes | None]]:

@@ -311,7 +311,7 @@ def test_a_folder_survives_the_process(tmp_path: Any) -> None:
     node.flush_once(TENANT)
     twin = LocalState(tmp_path / "a")
     with pytest.raises(Conflict):
-        twin.acquire(fleet.environment)
+        twin.acquire(fleet.environment, fleet="memory:")
     fleet.crash("a")
     fleet.locals["a"] = twin
     node = fleet.node("a", attach=False)

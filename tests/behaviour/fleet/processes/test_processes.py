@@ -6,7 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -43,6 +43,12 @@ def node_of(storm: Storm, number: int = 0) -> str:
     found = storm.fleet.operator.tenant(storm.known[number].tenant).preferred
     assert found is not None
     return found
+
+
+def send(local: LocalFleet, part: str, number: int) -> None:
+    """Send a signal to a part, unless it has ended and is not started again yet."""
+    with suppress(ProcessLookupError):
+        local.kill(part, number)
 
 
 def progress(storm: Storm) -> list[int]:
@@ -139,12 +145,12 @@ def test_a_long_storm(tmp_path: Path, seed: int) -> None:
             part = rng.choice([*NODES, *NODES, "control", "log"])
             match rng.randrange(4):
                 case 0:
-                    local.kill(part)
+                    send(local, part, signal.SIGKILL)
                 case 1 if part in NODES and not stopped:
-                    local.kill(part, signal.SIGSTOP)
+                    send(local, part, signal.SIGSTOP)
                     stopped.append(part)
                 case 2 if stopped:
-                    local.kill(stopped.pop(), signal.SIGCONT)
+                    send(local, stopped.pop(), signal.SIGCONT)
                 case _:
                     try:
                         storm.fleet.operator.migrate(f"t{rng.randrange(8)}", rng.choice(NODES))
@@ -152,5 +158,5 @@ def test_a_long_storm(tmp_path: Path, seed: int) -> None:
                         continue  # it moves already, or the node is away
             assert not storm.problems(), "\n".join(storm.problems())
         for part in stopped:
-            local.kill(part, signal.SIGCONT)
+            send(local, part, signal.SIGCONT)
         wait_for_progress(storm)
