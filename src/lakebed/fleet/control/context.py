@@ -45,6 +45,10 @@ class ManagedLog(Protocol):
         """Delete a timeline's records; again is a no-op."""
         ...
 
+    def close(self) -> None:
+        """Release connections and threads; again is a no-op."""
+        ...
+
 
 class Events:
     """What operators want to know later."""

@@ -1,9 +1,8 @@
 """The process of a control plane: it works while it has the ledger, and waits for it while another process owns it.
 
-Owns: the life of a control plane in a process: open the ledger, serve, tick, lose the ledger, open it again. On a
-database one process owns the ledger, and others are standbys that take over when its lease has ended (5 s; at once when
-it ran on the same machine); on PostgreSQL all are active. The port answers all the time. Nothing is handed over: the
-next process reads the ledger and continues.
+Owns: what a process does while it has the ledger (`lakebed.fleet.tenure` says when): serve, and tick. On a database one
+process owns the ledger, and others are standbys that take over when its lease has ended (5 s; at once when it ran on
+the same machine); on PostgreSQL all are active. The port answers all the time.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from traceback import format_exception
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import Closed, Conflict, Fenced, LakebedError
 from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
@@ -26,6 +24,7 @@ from lakebed.fleet.layout import LEDGER_FOLDER
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.ports import FleetAddress, NodePort
+from lakebed.fleet.tenure import Tenure
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.memory import lean_pool
@@ -53,8 +52,6 @@ LEDGER_OPTIONS: Final = DatabaseOptions(
 )
 """Settings of the embedded ledger's database."""
 
-_LOOK_S: Final = 0.25
-"""How often a standby looks whether the owner is gone."""
 _MAINTAIN_S: Final = 600.0
 """How often unused space of the ledger is reclaimed."""
 _DEFAULT_HTTP: Final = HttpOptions(quick_threads=32, transfer_threads=32, uploads_max=8)
@@ -89,28 +86,22 @@ class ControlSettings:
     http: HttpOptions = _DEFAULT_HTTP
 
 
-class Tenure:
-    """Opens the ledger for a site as soon as it can, works, and opens it again after it was lost: in three threads.
+class _Work:
+    """What a process does with the ledger, in four threads.
 
     Args:
         endpoint: where the site answers.
         owned: called each time this process has the ledger.
-
-    Raises as `open_key_value`, but not for a ledger that another process owns. Cost: as `open_key_value`.
     """
 
     def __init__(
-        self, site: ControlSite, settings: ControlSettings, *, endpoint: str, owned: Callable[[], None] | None = None
+        self, site: ControlSite, settings: ControlSettings, *, endpoint: str, owned: Callable[[], None] | None
     ) -> None:
         self._site = site
         self._settings = settings
         self._endpoint = endpoint
         self._owned = owned or _nothing
-        self._problem = ""
         self._environment = site.serving.environment
-        self._changed = self._environment.runtime.condition()
-        self._is_lost = False
-        self._is_over = False
         self._storage = open_store(
             settings.storage_url,
             storage_options=settings.storage_options,
@@ -118,29 +109,9 @@ class Tenure:
             durable=settings.durable,
         )
         self._log = None if settings.open_log is None else settings.open_log()
-        self._opened: KeyValue | None = None
-        try:
-            self._opened = self._open(take_over=settings.take_over)
-        except Conflict as error:
-            if error.kind != "owned":
-                raise
-        site.on_fenced = self._lose
-        site.on_close = self.close
-        self._join = self._environment.runtime.spawn(self._run, name="lakebed-control")
 
-    def close(self) -> None:
-        """End the work and close the ledger."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
-        self._join()
-
-    def _lose(self) -> None:
-        with self._changed:
-            self._is_lost = True
-            self._changed.notify_all()
-
-    def _open(self, *, take_over: bool) -> KeyValue:
+    def open(self, take_over: bool) -> KeyValue:
+        """The ledger. Raises as `open_key_value`."""
         settings = self._settings
         if settings.ledger is not None:
             return open_key_value(settings.ledger, environment=self._environment)
@@ -154,36 +125,14 @@ class Tenure:
             options=LEDGER_OPTIONS,
         )
 
-    def _run(self) -> None:
-        while True:
-            key_value, self._opened = self._opened, None
-            if key_value is not None:
-                try:
-                    self._work(key_value)
-                except LakebedError as error:
-                    self._report(error)
-                finally:
-                    self._site.control = None
-                    self._closed(key_value)
-            with self._changed:
-                if not self._is_over:
-                    self._changed.wait(_LOOK_S)
-                if self._is_over:
-                    return
-            try:
-                self._opened = self._open(take_over=False)
-            except LakebedError as error:
-                self._report(error)
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
 
-    def _closed(self, key_value: KeyValue) -> None:
-        try:
-            key_value.close()
-        except LakebedError as error:
-            self._report(error)
-
-    def _work(self, key_value: KeyValue) -> None:
+    def run(self, key_value: KeyValue, tenure: Tenure[KeyValue]) -> None:
         """Serve and tick until the ledger is lost, or the process is to end."""
-        settings, self._is_lost = self._settings, False
+        settings = self._settings
         address = settings.address or FleetAddress(
             str(parse_url(settings.storage_url)), "", "kv" if settings.ledger is None else "postgresql"
         )
@@ -194,75 +143,57 @@ class Tenure:
             nodes=settings.nodes,
             options=replace(settings.options, address=address),
             environment=self._environment,
-            on_defect=self._report_defect,
+            on_defect=tenure.report_defect,
         )
+        tick_s = settings.options.tick_ms / 1000
+        rounds: tuple[tuple[str, Callable[[], None], float], ...] = (
+            ("detect", control.detect_once, tick_s),
+            ("attend", control.attend_once, tick_s),
+            ("maintain", key_value.maintain, _MAINTAIN_S),
+        )
+        joins = []
         try:
             control.scan_once()
             self._site.control = control
             self._owned()
-            spawn = self._environment.runtime.spawn
-            joins = [
-                spawn(lambda: self._repeat(control.detect_once), name="lakebed-control-detect"),
-                spawn(lambda: self._repeat(control.attend_once), name="lakebed-control-attend"),
-            ]
-            try:
-                self._tick(control, key_value)
-            finally:
-                self._lose()
-                for join in joins:
-                    join()
+            for name, step, every_s in rounds:
+                repeat = partial(tenure.repeat, step, every_s=every_s)
+                joins.append(self._environment.runtime.spawn(repeat, name=f"lakebed-control-{name}"))
+            tenure.repeat(control.work_once, every_s=tick_s)
         finally:
             self._site.control = None
+            for join in joins:
+                join()
             control.close()
 
-    def _waits(self, seconds: float) -> bool:
-        """Wait; whether the work continues."""
-        with self._changed:
-            if not (self._is_lost or self._is_over):
-                self._changed.wait(seconds)
-            return not (self._is_lost or self._is_over)
 
-    def _repeat(self, step: Callable[[], None]) -> None:
-        """Do a step at every tick, apart from the work, which waits for nodes and for the store."""
-        while self._waits(self._settings.options.tick_ms / 1000):
-            try:
-                step()
-            except (Fenced, Closed):
-                self._lose()
-            except LakebedError as error:
-                self._report(error)
-            except Exception as error:
-                self._report_defect(error)
+def _serve_owned(
+    site: ControlSite, settings: ControlSettings, *, endpoint: str, owned: Callable[[], None] | None = None
+) -> None:
+    """Serve the control plane as soon as this process has the ledger, and again after it was lost.
 
-    def _tick(self, control: ControlPlane, key_value: KeyValue) -> None:
-        clock = self._environment.clock
-        maintained_s = clock.monotonic_s()
-        while self._waits(self._settings.options.tick_ms / 1000):
-            try:
-                control.work_once()
-                if clock.monotonic_s() - maintained_s >= _MAINTAIN_S:
-                    maintained_s = clock.monotonic_s()
-                    key_value.maintain()
-            except (Fenced, Closed):
-                self._site.serving.log_problem("another process has taken over the ledger; this one is a standby now.")
-                return
-            except LakebedError as error:
-                self._report(error)
-            except Exception as error:
-                self._report_defect(error)
+    Raises as `open_key_value`, but not for a ledger that another process owns.
+    """
+    work = _Work(site, settings, endpoint=endpoint, owned=owned)
+    try:
+        tenure = Tenure(
+            "ledger",
+            work.open,
+            work.run,
+            report=site.serving.log_problem,
+            environment=site.serving.environment,
+            take_over=settings.take_over,
+        )
+    except BaseException:
+        work.close()
+        raise
 
-    def _report_defect(self, error: Exception) -> None:
-        """Say what no code foresees, with its traceback. The next round tries again: all state is in the ledger."""
-        if repr(error) != self._problem:
-            self._site.serving.log_problem("".join(format_exception(error)))
-        self._problem = repr(error)
+    def close() -> None:
+        tenure.close()
+        work.close()
 
-    def _report(self, error: LakebedError) -> None:
-        """Say once what does not work; that another process owns the ledger is no problem."""
-        problem = "" if error.kind == "owned" else error.message
-        if problem and problem != self._problem:
-            self._site.serving.log_problem(problem)
-        self._problem = problem
+    site.on_fenced = tenure.lose
+    site.on_close = close
 
 
 def _nothing() -> None:
@@ -297,7 +228,7 @@ def run_control(
     with bind(host, port, backlog=settings.http.backlog) as listener:
         endpoint = url_of(host, listener)
         site = _site(settings, endpoint, environment=Environment())
-        Tenure(site, settings, endpoint=endpoint, owned=owned)
+        _serve_owned(site, settings, endpoint=endpoint, owned=owned)
         serve(application(site), site, listener, ready=lambda: (started or _print)(endpoint))
     return 0
 
@@ -311,7 +242,7 @@ def start_control(
     try:
         endpoint = url_of("127.0.0.1", listener)
         site = _site(settings, endpoint, environment=environment)
-        Tenure(site, settings, endpoint=endpoint)
+        _serve_owned(site, settings, endpoint=endpoint)
         return RunningServer(application(site), site, listener)
     except BaseException:
         listener.close()

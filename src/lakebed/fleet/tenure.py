@@ -1,0 +1,145 @@
+"""`Tenure`: a process works with what one process owns at a time, and waits for it while another process owns it.
+
+Owns: the life of an ownership (open, work, lose, close, open again) in a thread of its own, and what is said of
+problems. Invariants: only `close` ends the thread. A step that fails is reported and tried again; an error that no code
+foresees is reported with its traceback. Nothing is handed over: the next owner reads all state from what it opens.
+
+Does not know: what is owned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from traceback import format_exception
+from typing import Final, Generic, Protocol, TypeVar
+
+from lakebed.errors import Closed, Conflict, Fenced, LakebedError
+from lakebed.runtime import Environment
+
+_LOOK_S: Final = 0.25
+"""How often a standby looks whether the owner is gone."""
+_SAY_AGAIN_S: Final = 60.0
+"""How long a problem that was reported is not reported again."""
+_SAID_COUNT_MAX: Final = 100
+
+
+class Owned(Protocol):
+    """What is opened: it is closed when it is lost, and at the end."""
+
+    def close(self) -> None:
+        """Give it back."""
+        ...
+
+
+T = TypeVar("T", bound=Owned)
+R = TypeVar("R")
+
+
+class Tenure(Generic[T]):
+    """Opens something as soon as it can, works with it, and opens it again after it was lost. Thread-safe.
+
+    Args:
+        what: is owned, for messages: ``log``.
+        opened: opens it; with True also when another process owns it. Raises `Conflict` (``owned``) while another does.
+        work: works with it, and returns when `waits` is False; another thread closes it afterwards.
+        report: receives what does not work.
+        take_over: the first time also when another process owns it.
+
+    Raises as `opened`, but not for what another process owns. Cost: as `opened`.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        opened: Callable[[bool], T],
+        work: Callable[[T, Tenure[T]], None],
+        *,
+        report: Callable[[str], None],
+        environment: Environment,
+        take_over: bool = False,
+    ) -> None:
+        self._what = what
+        self._opened = opened
+        self._work = work
+        self._report = report
+        self._clock = environment.clock
+        self._changed = environment.runtime.condition()
+        self._is_lost = False
+        self._is_over = False
+        self._said: dict[str, float] = {}
+        first: T | None = None
+        try:
+            first = opened(take_over)
+        except Conflict as error:
+            if error.kind != "owned":
+                raise
+        self._join = environment.runtime.spawn(lambda: self._run(first), name=f"lakebed-{what}-owner")
+
+    def close(self) -> None:
+        """End the work, and close what is owned."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._join()
+
+    def lose(self) -> None:
+        """Another process owns it now: end the work, and open it again when that is possible."""
+        with self._changed:
+            self._is_lost = True
+            self._changed.notify_all()
+
+    def waits(self, seconds: float) -> bool:
+        """Wait; whether the work continues."""
+        with self._changed:
+            if not (self._is_lost or self._is_over):
+                self._changed.wait(seconds)
+            return not (self._is_lost or self._is_over)
+
+    def repeat(self, step: Callable[[], object], *, every_s: float, problem: str = "") -> None:
+        """Do a step again and again, whatever it raises, until what is owned is lost or closed."""
+        while self.waits(every_s):
+            self._attempt(step, problem)
+
+    def report_defect(self, error: Exception) -> None:
+        """Report an error that no code foresees, with its traceback."""
+        self._say("".join(format_exception(error)), key=repr(error))
+
+    def _run(self, owned: T | None) -> None:
+        while True:
+            if owned is not None:
+                self._attempt(partial(self._work, owned, self), "")
+                if self._is_lost and not self._is_over:
+                    self._report(f"another process has taken over the {self._what}; this one is a standby now.")
+                self._attempt(owned.close, f"the {self._what} was not closed")
+            with self._changed:
+                if not self._is_over:
+                    self._changed.wait(_LOOK_S)
+                if self._is_over:
+                    return
+                self._is_lost = False
+            owned = self._attempt(lambda: self._opened(False), f"the {self._what} cannot be opened")
+
+    def _attempt(self, step: Callable[[], R], problem: str) -> R | None:
+        """What a step returns; None when it fails. `Fenced` and `Closed` mean that what is owned is lost."""
+        try:
+            return step()
+        except (Fenced, Closed):
+            self.lose()
+        except LakebedError as error:
+            if error.kind != "owned":
+                message = f"{problem}: {error.message}" if problem else error.message
+                self._say(message, key=message)
+        except Exception as error:
+            self.report_defect(error)
+        return None
+
+    def _say(self, message: str, *, key: str) -> None:
+        now_s = self._clock.monotonic_s()
+        with self._changed:
+            if now_s - self._said.get(key, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+                return
+            if len(self._said) >= _SAID_COUNT_MAX:
+                self._said.clear()
+            self._said[key] = now_s
+        self._report(message)

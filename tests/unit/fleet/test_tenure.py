@@ -1,0 +1,121 @@
+"""`Tenure`: nothing but its end ends it, whatever its parts raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from lakebed.errors import Closed, Conflict, Corruption, Fenced, LakebedError
+from lakebed.fleet.tenure import Tenure
+from lakebed.runtime import Environment
+from worlds.waiting import wait_until
+
+
+class Parts:
+    """What a tenure opens and works with. Each step raises the next of its errors, while there is one."""
+
+    def __init__(self, **errors: list[Exception]) -> None:
+        self.errors = errors
+        self.steps: list[str] = []
+        self.said: list[str] = []
+
+    def step(self, name: str) -> None:
+        """Note a step."""
+        self.steps.append(name)
+        if self.errors.get(name):
+            raise self.errors[name].pop(0)
+
+    def opened(self, take_over: bool) -> Parts:
+        """Open it."""
+        self.step("take over" if take_over else "open")
+        return self
+
+    def work(self, _: Parts, tenure: Tenure[Parts]) -> None:
+        """Work with it."""
+        self.step("work")
+        tenure.repeat(partial(self.step, "round"), every_s=0.001, problem="a round failed")
+
+    def close(self) -> None:
+        """Close it."""
+        self.step("close")
+
+    def tenure(self, *, take_over: bool = False) -> Tenure[Parts]:
+        """Start."""
+        return Tenure(
+            "thing",
+            self.opened,
+            self.work,
+            report=self.said.append,
+            environment=Environment(),
+            take_over=take_over,
+        )
+
+
+ERRORS: list[Callable[[], Exception]] = [
+    lambda: ValueError("unforeseen"),
+    lambda: Closed("closed"),
+    lambda: Fenced("fenced"),
+    lambda: Corruption("damaged"),
+    lambda: LakebedError("another"),
+]
+
+
+@pytest.mark.parametrize("step", ["work", "round", "close"])
+@pytest.mark.parametrize("error", ERRORS, ids=["defect", "closed", "fenced", "corruption", "another"])
+def test_no_error_ends_it(step: str, error: Callable[[], Exception]) -> None:
+    """After an error of any kind in any step it works again; what was opened was closed."""
+    parts = Parts(**{step: [error()]})
+    tenure = parts.tenure()
+    if step == "close":
+        wait_until(lambda: "round" in parts.steps)
+        tenure.lose()
+    wait_until(lambda: not parts.errors[step] and "round" in parts.steps[parts.steps.index(step) + 1 :])
+    tenure.close()
+    assert parts.steps[-1] == "close"
+    assert parts.steps.count("open") == parts.steps.count("close")
+
+
+def test_it_is_opened_until_it_can_be() -> None:
+    """While another process owns it nothing is said; other errors are said, a defect with its traceback."""
+    owned = [Conflict("owned by another", kind="owned") for _ in range(2)]
+    parts = Parts(open=[*owned, ValueError("unforeseen"), Corruption("damaged")])
+    tenure = parts.tenure()
+    wait_until(lambda: "round" in parts.steps)
+    tenure.close()
+    assert parts.steps.count("open") == 5
+    assert len(parts.said) == 2
+    assert "Traceback" in parts.said[0]
+    assert "unforeseen" in parts.said[0]
+    assert parts.said[1] == "the thing cannot be opened: damaged"
+
+
+def test_what_cannot_be_opened_at_first_is_raised() -> None:
+    """Unless another process owns it."""
+    with pytest.raises(Corruption):
+        Parts(open=[Corruption("damaged")]).tenure()
+    parts = Parts()
+    parts.tenure(take_over=True).close()
+    assert parts.steps[0] == "take over"
+
+
+def test_a_problem_is_reported_once() -> None:
+    """Also where two alternate."""
+    parts = Parts(round=[error for _ in range(50) for error in (Corruption("one"), ValueError("two"))])
+    tenure = parts.tenure()
+    wait_until(lambda: not parts.errors["round"])
+    tenure.close()
+    assert len(parts.said) == 2
+    assert parts.said[0] == "a round failed: one"
+
+
+def test_what_is_lost_is_opened_again() -> None:
+    """It says that it is a standby."""
+    parts = Parts()
+    tenure = parts.tenure()
+    wait_until(lambda: "round" in parts.steps)
+    tenure.lose()
+    wait_until(lambda: parts.steps.count("open") == 2)
+    tenure.close()
+    assert parts.said == ["another process has taken over the thing; this one is a standby now."]
