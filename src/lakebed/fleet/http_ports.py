@@ -59,6 +59,8 @@ PATIENCE_S: Final = 8.0
 _CONNECT_S: Final = 1.0
 _READ_S: Final = 10.0
 _HEARTBEAT_S: Final = 1.0
+"""How long all processes together may keep a heartbeat: with the pause before the next one, less than the time after
+which the others take the node for silent (`ControlOptions.silent_ms`)."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 0.5
 _CONNECTIONS_MAX: Final = 64
@@ -178,7 +180,7 @@ class Asker:
                 body=content,
                 headers=self._headers,
                 retries=False,
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
+                timeout=urllib3.Timeout(connect=min(_CONNECT_S, read_s), read=read_s),
                 preload_content=preload,
                 redirect=False,
             )
@@ -242,12 +244,13 @@ class HttpControl(ControlPort, OperatorPort):
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Goes to every process, so that each knows who is alive; one answer is enough."""
         content = msgspec.json.encode(heartbeat)
+        patience_s = _HEARTBEAT_S / len(self._asker.endpoints)
         replies: list[HeartbeatReply] = []
         failure: LakebedError | None = None
         for endpoint in self._asker.endpoints:
             try:
                 reply = self._asker.send(
-                    endpoint, "POST", "/upcall/v1/heartbeat", content, again=True, read_s=_HEARTBEAT_S
+                    endpoint, "POST", "/upcall/v1/heartbeat", content, again=True, read_s=patience_s
                 )
             except (Unavailable, OutcomeUnknown) as error:
                 failure = error
@@ -277,7 +280,7 @@ class HttpControl(ControlPort, OperatorPort):
         return self._one(TenantRecord, "POST", "/v1/tenant", asked, again=False)
 
     def delete_tenant(self, tenant: str) -> None:
-        self._asker.ask("DELETE", f"/v1/tenant/{encoded(tenant)}")
+        self._asker.ask("DELETE", f"/v1/tenant/{encoded(tenant)}", again=False)
 
     def tenants(self) -> list[TenantRecord]:
         """Cost: 1 request a thousand tenants."""

@@ -133,24 +133,28 @@ class Ledger:
             self._learn(record.tenant, raw)
             yield record
 
-    def create(self, step: Step[R]) -> R:
+    def create(self, step: Step[R], *, floor: Floor | None = None) -> R:
         """Write the record of a new tenant.
 
-        Raises `AlreadyExists` (``tenant_exists``).
+        Args:
+            floor: that the record begins above. The write expects it: a tenant of the name that came and went
+                meanwhile has used ids above it.
+
+        Raises `AlreadyExists` (``tenant_exists``), `Unavailable` (``contention``).
         """
         tenant = step.record.tenant
         write = _Write()
         write.add(None, step)
+        write.expected[layout.gone_key(tenant)] = None if floor is None else _ENCODE(floor)
         try:
             self.key_value.write(write.puts, write.deletes, expected=write.expected)
-        except Conflict as error:
-            raise _exists(tenant) from error
-        except OutcomeUnknown:
-            found = self.key_value.get(layout.tenant_key(tenant))
-            if found != write.puts[0][1]:
-                if found is not None:
-                    raise _exists(tenant) from None
-                raise
+        except (Conflict, OutcomeUnknown) as error:
+            found, is_unclear = self.key_value.get(layout.tenant_key(tenant)), isinstance(error, OutcomeUnknown)
+            if found is None:
+                changes = f"A tenant {tenant!r} was created and deleted meanwhile: try again."
+                raise error if is_unclear else Unavailable(changes, kind="contention") from error
+            if not is_unclear or found != write.puts[0][1]:
+                raise _exists(tenant) from error
         self._learn(tenant, write.puts[0][1])
         return step.reply
 

@@ -308,3 +308,20 @@ def test_many_processes_over_a_store_that_fails() -> None:
             record, done = check.tenant(tenant), check.finished_all(tenant)
             assert [one.id for one in done] == list(range(1, record.committed + 1))
             assert [one.base for one in done] == list(range(record.committed))
+
+
+def test_a_tenant_begins_above_one_that_came_and_went_meanwhile(key_value: KeyValue) -> None:
+    """Between the look at the floor and the write: the ids of the other one are not used again."""
+    ledger, other = Ledger(key_value), Ledger(key_value)
+    late = attached("t")
+    record = other.create(attached("t"))
+    other.remove(record, Floor(record.next_txn, record.next_generation))
+    with pytest.raises(Unavailable) as caught:
+        ledger.create(late, floor=None)
+    assert caught.value.kind == "contention"
+    floor = ledger.floor("t")
+    assert floor is not None
+    new = machine.new_tenant("t", policy=Policy(), floor=floor, now_ms=0)
+    assert ledger.create(Step(new, new), floor=floor).next_txn == 2
+    with pytest.raises(AlreadyExists):
+        ledger.create(late, floor=floor)

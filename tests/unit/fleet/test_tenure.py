@@ -9,8 +9,26 @@ import pytest
 
 from lakebed.errors import Closed, Conflict, Corruption, Fenced, LakebedError
 from lakebed.fleet.tenure import Tenure
-from lakebed.runtime import Environment
+from lakebed.runtime import Environment, ThreadRuntime
 from worlds.waiting import wait_until
+
+
+class NotingRuntime(ThreadRuntime):
+    """Notes when a thread ends."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def spawn(
+        self, function: Callable[[], None], *, name: str, stop: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
+        def noted() -> None:
+            try:
+                function()
+            finally:
+                self.is_over = True
+
+        return super().spawn(noted, name=name, stop=stop)
 
 
 class Parts:
@@ -20,6 +38,7 @@ class Parts:
         self.errors = errors
         self.steps: list[str] = []
         self.said: list[str] = []
+        self.runtime = NotingRuntime()
 
     def step(self, name: str) -> None:
         """Note a step."""
@@ -48,7 +67,7 @@ class Parts:
             self.opened,
             self.work,
             report=self.said.append,
-            environment=Environment(),
+            environment=Environment(runtime=self.runtime),
             take_over=take_over,
         )
 
@@ -71,7 +90,11 @@ def test_no_error_ends_it(step: str, error: Callable[[], Exception]) -> None:
     if step == "close":
         wait_until(lambda: "round" in parts.steps)
         tenure.lose()
-    wait_until(lambda: not parts.errors[step] and "round" in parts.steps[parts.steps.index(step) + 1 :])
+    wait_until(
+        lambda: parts.runtime.is_over
+        or (not parts.errors[step] and "round" in parts.steps[parts.steps.index(step) + 1 :])
+    )
+    assert not parts.runtime.is_over
     tenure.close()
     assert parts.steps[-1] == "close"
     assert parts.steps.count("open") == parts.steps.count("close")

@@ -101,10 +101,18 @@ class ControlContext:
         """A node, to be called."""
         return self.nodes(member.record)
 
-    def begin_log(self, tenant: str) -> None:
-        """Begin the log of a new tenant's first timeline; done again before each attach until it has committed."""
-        if self.log is not None:
-            self.log.create(log_key(tenant, MAIN))
+    def begin_log(self, tenant: str) -> bool:
+        """Begin the log of a new tenant's first timeline; whether it is there.
+
+        Done before each location is sent until the tenant has committed, so a log that is away delays the tenant.
+        """
+        try:
+            if self.log is not None:
+                self.log.create(log_key(tenant, MAIN))
+        except LakebedError as error:
+            LOG.info("log not begun", tenant=tenant, error=error.kind)
+            return False
+        return True
 
     def now_ms(self) -> int:
         """Unix time in milliseconds, UTC."""

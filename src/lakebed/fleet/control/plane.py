@@ -187,14 +187,18 @@ class ControlPlane(ControlPort, OperatorPort):
         if now_s < self._scan_s:
             return
         self._scan_s = now_s + self._options.scan_interval_ms / 1000
-        for node in self._ledger.nodes():
-            self._members.learn(node).is_synced = False
+        for known in self._ledger.nodes():
+            self._members.learn(known).is_synced = False
+        moving: dict[str, list[str]] = {}
+        draining = {one.record.node for one in self._members.all() if one.record.is_draining}
         for record in self._ledger.tenants():
             self._look_at(record)
+            node = record.preferred if record.preferred in draining else record.home
+            if node is not None and (record.preferred == node) is (node in draining):
+                moving.setdefault(node, []).append(record.tenant)
         self._collector.add(self._ledger.tasks())
-        for member in self._members.all():
-            if member.record.is_draining and member.is_usable:
-                self._relocations.drain(member.record.node, self._tenants_on(member.record.node))
+        for node, tenants in moving.items():
+            self._relocations.drain(node, tenants)
 
     def _look_at(self, record: TenantRecord) -> None:
         """What one tenant needs after a scan."""
@@ -415,14 +419,15 @@ class ControlPlane(ControlPort, OperatorPort):
         layout.check_name(tenant, what="tenant")
         machine.check_policy(policy or Policy())
         now_ms = self._context.now_ms()
-        new = machine.new_tenant(tenant, policy=policy or Policy(), floor=self._ledger.floor(tenant), now_ms=now_ms)
+        floor = self._ledger.floor(tenant)
+        new = machine.new_tenant(tenant, policy=policy or Policy(), floor=floor, now_ms=now_ms)
         member = self._members.choose()
         if member is None:
             step = Step(new, new)
         else:
             attached = machine.attach(new, member.record, now_ms=now_ms)
             step = Step(attached.record, attached.record)
-        record = self._ledger.create(step)
+        record = self._ledger.create(step, floor=floor)
         self._context.begin_log(tenant)
         if member is None:
             self._reconciler.look_at(tenant)
@@ -528,25 +533,22 @@ class ControlPlane(ControlPort, OperatorPort):
 
     def drain(self, node: str, *, undo: bool = False) -> None:
         self._change_node(node, lambda now: replace(now, is_draining=not undo))
-        if not undo:
-            self._relocations.drain(node, self._tenants_on(node))
-            return
-        back = [record.tenant for record in self._ledger.tenants() if record.home == node]
-        self._relocations.stop_drain(node, back)
-
-    def _tenants_on(self, node: str) -> list[str]:
-        return [record.tenant for record in self._ledger.tenants() if record.preferred == node]
+        tenants = self._ledger.tenants()
+        self._relocations.drain(node, [one.tenant for one in tenants if (one.home if undo else one.preferred) == node])
 
     def decommission(self, node: str) -> None:
         now_ms = self._context.now_ms()
+        is_new = True
 
         def decide(now: NodeRecord) -> NodeRecord:
-            if now.is_decommissioned:
-                return now
-            return replace(now, is_decommissioned=True, decommissioned_ms=now_ms)
+            nonlocal is_new
+            is_new = not now.is_decommissioned
+            return replace(now, is_decommissioned=True, decommissioned_ms=now_ms) if is_new else now
 
         self._change_node(node, decide)
         count = self._reconciler.look_at_tenants_of(node)
+        if not is_new:
+            return
         message = f"{node} will not write again: its transactions are acknowledged for it."
         self._events.add("node_decommissioned", message, node=node)
         LOG.info("decommissioned", node=node, tenants=count)

@@ -10,6 +10,7 @@ Does not know: why a tenant moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -23,6 +24,10 @@ from lakebed.fleet.records import Step
 from lakebed.metrics import default_registry
 
 R = TypeVar("R")
+
+UNFINISHED_COUNT_MAX: Final = 200
+"""Unfinished transactions of a tenant, above which a node that says that it is broken is attached anew only after it
+has acknowledged some: each attach adds one to the record."""
 
 _ATTACHES: Final = default_registry.counter(
     "lakebed_fleet_attaches_total", help_text="Tenants attached to a node, by the control plane's own decision."
@@ -220,6 +225,7 @@ class Reconciler:
                 draft.take(machine.detach(draft.record, one.node, now_ms=now_ms))
         own = records.attachment_of(draft.record, draft.record.preferred)
         is_broken = own is not None and self._broken.get(record.tenant) == own.generation
+        is_broken = is_broken and len(record.transactions) < UNFINISHED_COUNT_MAX
         if own is None or not own.may_commit or not members.is_usable(own.node) or is_broken:
             if record.tenant not in chosen:
                 chosen[record.tenant] = self._chosen(own.node if own is not None and is_broken else None)
@@ -303,13 +309,15 @@ class Reconciler:
             if members.is_usable(one.node):
                 self._again(one)
             return
+        if one.location.manifest is None and one.location.txn is not None and not self._context.begin_log(tenant):
+            self._again(one)
+            return
         try:
-            if one.location.manifest is None and one.location.txn is not None:
-                self._context.begin_log(tenant)
             self._context.port(member).put_location(one.location)
         except Conflict as error:  # the node has a newer generation than we knew
             _DELIVERIES.add(1, error.kind)
-            self._context.ledger.tenant(tenant, fresh=True)
+            with suppress(LakebedError):
+                self._context.ledger.tenant(tenant, fresh=True)
             self._again(one)
         except LakebedError as error:
             _DELIVERIES.add(1, error.kind)

@@ -203,13 +203,8 @@ class Relocations:
     # ---- drains
 
     def drain(self, node: str, tenants: list[str]) -> None:
-        """Move these tenants off a node, one by one."""
-        known = self._drains.setdefault(node, _Drain())
-        known.waiting = deque(tenants)
-
-    def stop_drain(self, node: str, returning: list[str]) -> None:
-        """Move tenants back to a node, one by one."""
-        self._drains[node] = _Drain(deque(returning))
+        """Move these tenants off a node, or back to one that is not draining any more, one by one."""
+        self._drains.setdefault(node, _Drain()).waiting = deque(tenants)
 
     def _drain_once(self, node: str) -> None:
         drain, context = self._drains[node], self._context

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from lakebed.errors import Unavailable
+from lakebed.fleet.control.reconciler import UNFINISHED_COUNT_MAX
+from lakebed.fleet.ports import TimelineChange
 from worlds.fleet_control import World
 
 
@@ -26,3 +29,43 @@ def test_a_silent_node_is_replaced_and_told_when_it_answers() -> None:
     assert "t" not in old.held
     assert [event.kind for _, event in world.control.events()] == ["node_silent"]
     assert world.log.pruned == {"t/main": 2}
+
+
+def test_a_log_that_is_away_delays_new_tenants_alone() -> None:
+    """A tenant that was created is reported as created, and comes when the log does; the node serves its others."""
+    world = World()
+    world.add("a")
+    world.control.create_tenant("old")
+    create, node = world.log.create, world.nodes["a"]
+
+    def away(timeline: str, *, after: int = 0) -> None:
+        raise Unavailable("the log does not answer")
+
+    world.log.create = away  # type: ignore[method-assign]
+    record = world.control.create_tenant("new")
+    assert record.preferred == "a"
+    change = TimelineChange("branch", "x", id="i")
+    for _ in range(30):
+        world.wait(0.1)
+        assert world.control.change_timeline("old", change).name == "x"
+    assert "new" not in node.held
+    world.log.create = create  # type: ignore[method-assign]
+    world.wait(1)
+    assert "new" in node.held
+    assert "new/main" in world.log.created
+
+
+def test_a_record_is_bounded_where_a_node_never_acknowledges() -> None:
+    """A node that says again and again that it is broken is attached anew until too much is not acknowledged."""
+    world = World()
+    world.add("a", "b")
+    world.control.create_tenant("t")
+    node = world.node_of("t")
+    node.broken.add("t")
+    world.wait(UNFINISHED_COUNT_MAX)
+    assert len(world.control.tenant("t").transactions) == UNFINISHED_COUNT_MAX
+    for one in world.control.tenant("t").transactions[:-1]:
+        node.ack("t", one.id, one.generation)
+    last = world.control.tenant("t").next_txn
+    world.wait(world.options.scan_interval_ms / 1000 + 1)
+    assert world.control.tenant("t").next_txn > last

@@ -270,3 +270,28 @@ def test_tenants_wait_for_a_node() -> None:
     world.wait(0.5)
     assert world.node_of("t").held["t"].txn == 1
     assert world.log.created == {"t/main"}
+
+
+def test_a_new_control_plane_continues_the_way_back() -> None:
+    """By the tenants' records, also while one is on its way."""
+    world = fleet()
+    for number in range(5):
+        world.control.create_tenant(f"t{number}")
+    node = world.node_of("t")
+    home = {one.tenant for one in world.control.tenants() if one.preferred == node.name}
+    world.control.drain(node.name)
+    world.wait(20)
+    world.control.drain(node.name, undo=True)
+    world.start()
+    world.wait(40)
+    assert {one.tenant for one in world.control.tenants() if one.preferred == node.name} == home
+    assert all(one.home is None for one in world.control.tenants())
+
+
+def test_a_node_that_is_drained_is_reported_once() -> None:
+    """Not at every scan of the ledger."""
+    world = fleet(scan_interval_ms=1_000)
+    node = world.node_of("t")
+    world.control.drain(node.name)
+    world.wait(20)
+    assert [event.kind for _, event in world.control.events()].count("drained") == 1

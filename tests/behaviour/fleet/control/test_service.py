@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 import pytest
 import urllib3
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.fleet.client import Tenant
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.serve import ControlSettings, start_control
 from lakebed.fleet.control.service import ControlCall
 from lakebed.fleet.http_ports import HttpControl
+from lakebed.fleet.log.port import Log
 from lakebed.fleet.model import Policy
-from lakebed.fleet.ports import NodePort, NodeReport, TimelineChange
+from lakebed.fleet.node.options import NodeOptions
+from lakebed.fleet.ports import Heartbeat, NodePort, NodeReport, TimelineChange
+from lakebed.fleet.routing import ClientOptions
+from lakebed.http.asking import CLASS_HEADER, KIND_HEADER
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.process import RunningServer
 from lakebed.objects import open_store
@@ -249,3 +257,60 @@ def test_its_description_has_every_route(server: RunningServer[TokenCaller, Cont
     found: dict[str, Any] = urllib3.request("GET", url_of(server) + "/openapi.json").json()
     for path in ("/upcall/v1/commit", "/upcall/v1/heartbeat", "/control/v1/node", "/v1/tenant/{tenant}/route"):
         assert path in found["paths"]
+
+
+def test_a_control_plane_that_hangs_delays_no_heartbeat(
+    fleet: Fleet, server: RunningServer[TokenCaller, ControlCall]
+) -> None:
+    """Of several processes one accepts connections and never answers: the others hear the node in time."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as hung:
+        fleet.add(HttpControl(url_of(server), token=TOKEN), "a")
+        both = HttpControl([f"http://127.0.0.1:{hung.getsockname()[1]}", url_of(server)], token=TOKEN)
+        clock, took_s = Environment().clock, []
+        for _ in range(5):
+            begun_s = clock.monotonic_s()
+            assert both.heartbeat(Heartbeat("a", "a-1", tenant_count=0, unflushed_bytes=0)).is_known
+            took_s.append(clock.monotonic_s() - begun_s)
+        options = ControlOptions()
+        assert min(took_s) < (options.silent_ms - NodeOptions().heartbeat_ms) / 1000
+        both.close()
+
+
+class _Once(BaseHTTPRequestHandler):
+    """Deletes a tenant: the first reply is lost, and then the tenant is gone."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_DELETE(self) -> None:
+        self.asked.append(self.path)
+        if len(self.asked) == 1:
+            self.close_connection = True
+            return
+        body = b'{"message": "There is no such tenant."}'
+        self.send_response(404)
+        self.send_header(KIND_HEADER, "tenant_not_found")
+        self.send_header(CLASS_HEADER, "NotFound")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_deletion_whose_reply_was_lost_is_a_deletion(tmp_path: Path) -> None:
+    """Asked again the tenant is gone; the caller is not told that it never was there."""
+    _Once.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Once) as lossy:
+        thread = threading.Thread(target=lossy.serve_forever)
+        thread.start()
+        control = HttpControl(f"http://127.0.0.1:{lossy.server_port}")
+        environment = Environment()
+        tenant = Tenant(
+            "t", control=control, nodes=lambda _: cast(NodePort, None), log=cast(Log, None),
+            environment=environment, storage=open_store(str(tmp_path)), options=ClientOptions(),
+        )  # fmt: skip
+        tenant.drop()
+        with pytest.raises(NotFound):
+            tenant.drop()
+        lossy.shutdown()
+        thread.join()
+        control.close()
+    assert len(_Once.asked) == 3
