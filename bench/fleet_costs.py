@@ -19,9 +19,9 @@ from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import RequestCounts
-from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.fleet_node import TENANT, Fleet
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
 
 R = TypeVar("R")
 

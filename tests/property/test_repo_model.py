@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.repo import RangeOptions, Repositories, RepositoryOptions
 from lakebed.repo.catalog import LocalCatalog
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.model import ancestors, chosen, difference, merged
 
 PATHS = [folder + name for folder in ("", "a/", "a/b/", "ab/") for name in ("x", "y", "z")]

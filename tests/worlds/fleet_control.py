@@ -29,13 +29,13 @@ from lakebed.fleet.ports import (
     TimelineChange,
     TimelineInfo,
 )
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.testing import Crashed, ManualClock
-from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from worlds.memory_key_value import MemoryKeyValue
 
 R = TypeVar("R")
 

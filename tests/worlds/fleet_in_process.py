@@ -21,10 +21,10 @@ from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.fleet.routing import ClientOptions
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 
 STEP_S = 0.1
 WORK_STEPS_MAX = 200

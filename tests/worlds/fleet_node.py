@@ -38,10 +38,10 @@ from lakebed.fleet.ports import (
     TimelineChange,
 )
 from lakebed.ids import new_uuid
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from worlds.memory_key_value import MemoryKeyValue
 
 TENANT = "acme"
 _NUMBERS = count()

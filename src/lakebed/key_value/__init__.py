@@ -1,5 +1,5 @@
 """The key-value store under repositories: one port, and what can stand behind it.
 
-`port` says what every implementation promises; `memory`, `database` and `postgres` are three of them; `open_key_value`
+`port` says what every implementation promises; `database` and `postgres` are two of them; `open_key_value`
 in `lakebed.key_value.open` chooses by URL. Importing this package costs nothing.
 """

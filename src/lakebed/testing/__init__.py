@@ -9,11 +9,9 @@ from lakebed.testing.actor_loop import Actor, Deadlock, StepsExceeded
 from lakebed.testing.between import Between
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed, Fault, FaultyStore, random_faults
-from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.power_loss import PowerLossStore
 from lakebed.testing.recording import Recorded, RecordingStore
 from lakebed.testing.scheduled_calls import FaultRates, ScheduledCalls
-from lakebed.testing.scheduled_key_value import ScheduledKeyValue
 from lakebed.testing.scheduled_store import ScheduledStore
 from lakebed.testing.scheduler import Scheduler, seed_count
 from lakebed.testing.simulated_runtime import SimulatedClock, SimulatedRuntime
@@ -28,14 +26,11 @@ __all__ = [
     "Fault",
     "FaultRates",
     "FaultyStore",
-    "KeyValueCall",
-    "KeyValueWrapper",
     "ManualClock",
     "PowerLossStore",
     "Recorded",
     "RecordingStore",
     "ScheduledCalls",
-    "ScheduledKeyValue",
     "ScheduledStore",
     "Scheduler",
     "SimulatedClock",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
+from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 
 IMPLEMENTATIONS = ["memory", "database in memory", "database in a folder", "PostgreSQL"]
 

@@ -8,7 +8,6 @@ import pytest
 
 import lakebed.kv
 from lakebed.key_value.database import DatabaseKeyValue
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.kv import DatabaseOptions
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
@@ -17,6 +16,7 @@ from lakebed.repo.catalog import LocalCatalog
 from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 
 HOUR_S = 3_600
 

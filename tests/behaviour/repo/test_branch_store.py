@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import ObjectStore
 from lakebed.objects.create_once import create_once
 from lakebed.repo import data
@@ -32,6 +31,7 @@ from lakebed.repo.tags import create_tag
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import MemoryRepository, Trap, entry_of, open_context
 from worlds.repo.operations import commit, merge
 

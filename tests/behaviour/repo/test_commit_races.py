@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from lakebed.errors import LakebedError, OutcomeUnknown
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import Walk
 from lakebed.repo.compact import compact_once
@@ -22,6 +21,7 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.reflog import reflog
 from lakebed.repo.staging.write import delete_prefix
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import (
     MemoryRepository,
     Pause,

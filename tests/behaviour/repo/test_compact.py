@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from lakebed.errors import LakebedError, NotFound, Unavailable
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.metrics import render
 from lakebed.repo import compact
 from lakebed.repo.branches import create_branch, delete_branch, load_branch
@@ -20,6 +19,7 @@ from lakebed.repo.model import Branch, DiffKind
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import (
     MemoryRepository,
     contents,

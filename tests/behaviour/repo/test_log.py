@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.repo.branches import create_branch, load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.memory_repository import MemoryRepository, contents, open_context, put, put_many, remove
 from worlds.repo.operations import commit, log, log_page, merge
 

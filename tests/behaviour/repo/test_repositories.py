@@ -13,7 +13,6 @@ import pytest
 
 import lakebed.repo
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown
-from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.objects import open_store
 from lakebed.repo import Repositories, RepositoryOptions
 from lakebed.repo.branches import load_branch
@@ -25,6 +24,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from lakebed.testing.wrapper import StoreWrapper
+from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 from worlds.repo.memory_repository import Pause, Trap, TrappedKeyValue, TrappedStore
 
 QUIET = RepositoryOptions(background=False)

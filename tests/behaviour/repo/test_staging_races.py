@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, NotFound, OutcomeUnknown
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.lsm.file_id import file_id_at
 from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.staging.write import delete_many, delete_prefix, stage, stage_if_absent, stage_many
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.repo.staging import BRANCH, StagedBranch
 
 Verb = Callable[[StagedBranch], object]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.objects import open_store
 from lakebed.repo.branches import load_branch
 from lakebed.repo.catalog import LocalCatalog
@@ -17,6 +16,7 @@ from lakebed.repo.repositories import Repositories
 from lakebed.repo.upkeep import Upkeep
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 
 
 class Asked(MemoryKeyValue):

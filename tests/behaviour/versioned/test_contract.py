@@ -16,7 +16,6 @@ from lakebed.fleet.client import Tenant
 from lakebed.fleet.layout import layer_path
 from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.timeline import Timeline, TimelineView
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.kv.admin import DatabaseAdmin
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.layout import sst_path
@@ -31,6 +30,7 @@ from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.fleet_in_process import FleetInProcess
+from worlds.memory_key_value import MemoryKeyValue
 
 
 @dataclass

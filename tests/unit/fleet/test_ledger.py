@@ -15,11 +15,12 @@ from lakebed.fleet.ledger import DONE_MAX, Ledger
 from lakebed.fleet.model import Floor, ManifestRef, NodeRecord, Policy, Progress, TenantRecord
 from lakebed.fleet.ports import CommitReply, CommitRequest, Event
 from lakebed.fleet.records import Step
-from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
-from lakebed.testing import FaultRates, ScheduledKeyValue, Scheduler
+from lakebed.testing import FaultRates, Scheduler
 from worlds.fleet_control import CountedKeyValue
+from worlds.memory_key_value import MemoryKeyValue, MemorySpace
+from worlds.scheduled_key_value import ScheduledKeyValue
 
 NODE = NodeRecord("a", "http://a:1", "a-1", "a-disk", 0)
 

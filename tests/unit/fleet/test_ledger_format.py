@@ -13,7 +13,7 @@ import pytest
 from lakebed.errors import Corruption
 from lakebed.fleet import layout
 from lakebed.fleet.ledger import Ledger
-from lakebed.key_value.memory import MemoryKeyValue
+from worlds.memory_key_value import MemoryKeyValue
 
 FOLDER = pathlib.Path(__file__).parents[2] / "golden" / "fleet"
 

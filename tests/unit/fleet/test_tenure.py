@@ -91,8 +91,9 @@ def test_no_error_ends_it(step: str, error: Callable[[], Exception]) -> None:
         wait_until(lambda: "round" in parts.steps)
         tenure.lose()
     wait_until(
-        lambda: parts.runtime.is_over
-        or (not parts.errors[step] and "round" in parts.steps[parts.steps.index(step) + 1 :])
+        lambda: (
+            parts.runtime.is_over or (not parts.errors[step] and "round" in parts.steps[parts.steps.index(step) + 1 :])
+        )
     )
     assert not parts.runtime.is_over
     tenure.close()

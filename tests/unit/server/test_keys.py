@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.runtime import Environment
 from lakebed.server.keys import AccessKeys
 from lakebed.server.options import ServerOptions
 from lakebed.testing.clock import ManualClock
+from worlds.memory_key_value import MemoryKeyValue
 
 OPTIONS = ServerOptions(key_recheck_s=2.0, token_lifetime_s=60, tokens_per_key_max=3)
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from lakebed.key_value.memory import MemoryKeyValue
-from lakebed.testing import KeyValueCall, KeyValueWrapper
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from worlds.memory_key_value import MemoryKeyValue
 
 R = TypeVar("R")
 

@@ -7,10 +7,11 @@ from collections import Counter
 from dataclasses import replace
 
 from lakebed.errors import Conflict, OutcomeUnknown, Unavailable
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.key_value.port import KeyValue
-from lakebed.testing import FaultRates, Scheduler, scheduled_key_value
-from lakebed.testing.scheduled_key_value import ScheduledKeyValue
+from lakebed.testing import FaultRates, Scheduler
+from worlds import scheduled_key_value
+from worlds.memory_key_value import MemoryKeyValue
+from worlds.scheduled_key_value import ScheduledKeyValue
 
 STORM = FaultRates(error_before=0.05, lost_request=0.05, lost_reply=0.05, late=0.05, crash=0.01, pause=0.02)
 SEEDS = 60

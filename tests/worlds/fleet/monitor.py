@@ -23,9 +23,9 @@ from lakebed.fleet.model import Manifest, TenantRecord, TimelineIndex, Transacti
 from lakebed.key_value.port import KeyValue
 from lakebed.lsm.model import Kind
 from lakebed.objects.port import ObjectStore
-from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.fleet.oracle import Content, Oracle
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from worlds.kv.files import LoggedRow, read_file
 from worlds.promise import PromiseBroken
 

@@ -31,18 +31,18 @@ from lakebed.fleet.model import MAIN, NodeRecord, Policy
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.actor_loop import Actor, ActorLoop
-from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.scheduled_calls import FaultRates
-from lakebed.testing.scheduled_key_value import ScheduledKeyValue
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.fleet.calls import ControlCalls, NodeCalls
 from worlds.fleet.monitor import FleetMonitor, ObservedLedger
 from worlds.fleet.oracle import Appended, Oracle
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from worlds.memory_key_value import MemoryKeyValue
 from worlds.promise import PromiseBroken
+from worlds.scheduled_key_value import ScheduledKeyValue
 from worlds.world import FAULTS, World
 
 R = TypeVar("R")

@@ -19,7 +19,6 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from lakebed.errors import OutcomeUnknown
-from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
 from lakebed.lsm.cache import BlockCache
@@ -40,8 +39,9 @@ from lakebed.repo.staging.view import open_view
 from lakebed.repo.staging.write import delete, stage, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing.faulty import Crashed
-from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
+from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 
 R = TypeVar("R")
 

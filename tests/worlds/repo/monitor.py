@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lakebed.errors import LakebedError
-from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.store import Committed
@@ -29,6 +28,7 @@ from lakebed.repo.model import TOMBSTONE, Branch, Commit, MetarangeRef, StagingT
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import decode_record
 from lakebed.testing.wrapper import Call, StoreWrapper
+from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 from worlds.promise import PromiseBroken
 from worlds.repo.model import History, Ledger, Moment, State, alike, shown
 from worlds.repo.model_verbs import Change, DeletePrefix, JudgedVerb, Known, Tagging

@@ -14,7 +14,6 @@ from hashlib import md5
 
 import msgspec
 
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
 from lakebed.repo.branches import load_branch
@@ -32,6 +31,7 @@ from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import View, branch_view
 from lakebed.repo.staging.write import delete, delete_many, delete_prefix, stage
 from lakebed.runtime import Environment
+from worlds.memory_key_value import MemoryKeyValue
 
 BRANCH = "main"
 """The branch's branch."""

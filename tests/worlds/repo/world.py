@@ -37,12 +37,12 @@ from lakebed.runtime import Environment
 from lakebed.testing.actor_loop import ActorLoop
 from lakebed.testing.clock import START_MS
 from lakebed.testing.scheduled_calls import FaultRates
-from lakebed.testing.scheduled_key_value import ScheduledKeyValue
 from lakebed.testing.simulated_runtime import SimulatedClock
 from worlds.promise import PromiseBroken
 from worlds.repo.model import State, alike, difference, identified, shown
 from worlds.repo.monitor import MonitoredKeyValue, MonitoredStore, RepositoryMonitor
 from worlds.repo.operations import diff_uncommitted
+from worlds.scheduled_key_value import ScheduledKeyValue
 from worlds.world import FAULTS, World
 
 UNDELETE_DAYS: Final = 2

@@ -8,9 +8,9 @@ from lakebed.errors import NotFound, Unavailable
 from lakebed.fleet import layout
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.model import TransactionState
-from lakebed.key_value.memory import MemoryKeyValue
 from lakebed.testing import Crashed, Fault, FaultyStore
 from worlds.fleet_control import CountedKeyValue, World
+from worlds.memory_key_value import MemoryKeyValue
 
 SETTLE_S = 2.0
 

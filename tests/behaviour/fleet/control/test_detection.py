@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakebed.fleet.control.options import ControlOptions
-from lakebed.key_value.memory import MemoryKeyValue
 from worlds.fleet_control import CountedKeyValue, World
+from worlds.memory_key_value import MemoryKeyValue
 
 
 def states(world: World) -> dict[str, str]:

@@ -14,8 +14,8 @@ from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.service import ROUTES
 from lakebed.fleet.model import Policy
 from lakebed.fleet.ports import AckRequest, Heartbeat, NodeReport, TimelineChange
-from lakebed.key_value.memory import MemoryKeyValue
 from worlds.fleet_control import CountedKeyValue, World
+from worlds.memory_key_value import MemoryKeyValue
 
 OWN = {"health", "metrics", "openapi", "fleet"}
 """Of the process: these ask nothing of the ledger."""

@@ -18,10 +18,10 @@ from lakebed.fleet.log.jetstream_log import JetStreamLog
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.log.serve import LogSettings, start_log
-from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
 from lakebed.key_value.open import open_key_value
 from lakebed.runtime import Environment
 from worlds.fleet_log import TIMELINE
+from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 from worlds.nats_cluster import NatsCluster, nats_program
 
 LOGS = ["memory", "shared memory", "database in memory", "database in a folder", "PostgreSQL", "HTTP", "JetStream"]

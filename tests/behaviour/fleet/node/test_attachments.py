@@ -15,8 +15,8 @@ from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, AttachmentMode, Policy
 from lakebed.fleet.ports import Heartbeat, HeartbeatReply, Location, TimelineChange
 from lakebed.ids import new_uuid
-from lakebed.key_value.memory import MemoryKeyValue
 from worlds.fleet_node import SMALL, TENANT, Fleet
+from worlds.memory_key_value import MemoryKeyValue
 
 
 def test_a_reader_follows_commits_and_the_log() -> None:

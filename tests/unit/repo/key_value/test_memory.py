@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lakebed.key_value import memory
-from lakebed.key_value.memory import MemoryKeyValue, MemorySpace
+from worlds import memory_key_value as memory
+from worlds.memory_key_value import MemoryKeyValue, MemorySpace
 
 STEPS = 300
 

@@ -1,4 +1,4 @@
-"""The key-value port in memory: for tests, and for repositories that end with the process.
+"""The key-value port in memory.
 
 Owns: `MemorySpace`, the rows, and `MemoryKeyValue`, a handle on them. Rows lie in sorted blocks that never change: a
 write replaces the blocks it touches, and copies the list of blocks only when a snapshot has taken it since. So a

@@ -6,7 +6,7 @@ under way when its actor reads lands before that read, or never.
 
 Example, two actors that raise one counter:
     >>> from lakebed.errors import Conflict
-    >>> from lakebed.key_value.memory import MemoryKeyValue
+    >>> from worlds.memory_key_value import MemoryKeyValue
     >>> from lakebed.testing import Scheduler
     >>> scheduler, space = Scheduler(7), MemoryKeyValue()
     >>> def count():
@@ -32,9 +32,9 @@ from typing import Final, TypeVar
 
 from lakebed.errors import Unavailable
 from lakebed.key_value.port import KeyValue
-from lakebed.testing.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from lakebed.testing.scheduled_calls import CallErrors, FaultRates
 from lakebed.testing.scheduler import Scheduler
+from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
 
 R = TypeVar("R")
 
