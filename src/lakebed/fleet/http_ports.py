@@ -24,7 +24,15 @@ from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.fleet.model import Manifest, NodeRecord, Policy, TenantRecord
 from lakebed.fleet.node.bodies import API as NODE_API
-from lakebed.fleet.node.bodies import END_OF_STREAM, LSN_HEADER, CheckpointBody, KeysBody, Utilization
+from lakebed.fleet.node.bodies import (
+    END_OF_STREAM,
+    LSN_HEADER,
+    URL_KEY_BYTES_MAX,
+    CheckpointBody,
+    KeysBody,
+    RangeBody,
+    Utilization,
+)
 from lakebed.fleet.ports import (
     AckReply,
     AckRequest,
@@ -408,6 +416,10 @@ class HttpNode(NodePort):
         return cast(TimelineInfo, self._ask("POST", path, TimelineInfo, change, read_s=CHANGE_S))
 
     def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
+        if len(key) > URL_KEY_BYTES_MAX:
+            body = msgspec.msgpack.encode(KeysBody([key], lsn, at_least))
+            reply = self._read("POST", f"{_timeline(tenant, timeline)}/values", body)
+            return Found(self._values(reply)[0], int(reply.headers[LSN_HEADER]))
         text = urlsafe_b64encode(key).decode()
         path = f"{_timeline(tenant, timeline)}/value"
         reply = self._read("GET", path, key=text, lsn=lsn, at_least=at_least or None)
@@ -417,7 +429,9 @@ class HttpNode(NodePort):
         self, tenant: str, timeline: str, keys: Sequence[bytes], *, lsn: int | None = None, at_least: int = 0
     ) -> list[bytes | None]:
         body = msgspec.msgpack.encode(KeysBody(list(keys), lsn, at_least))
-        reply = self._read("POST", f"{_timeline(tenant, timeline)}/values", body)
+        return self._values(self._read("POST", f"{_timeline(tenant, timeline)}/values", body))
+
+    def _values(self, reply: urllib3.BaseHTTPResponse) -> list[bytes | None]:
         try:
             return _VALUES.decode(reply.data)
         except msgspec.MsgspecError as error:
@@ -433,9 +447,13 @@ class HttpNode(NodePort):
         lsn: int | None = None,
         at_least: int = 0,
     ) -> Iterator[pa.RecordBatch]:
+        path = f"{_timeline(tenant, timeline)}/rows"
+        if len(start or b"") + len(end or b"") > URL_KEY_BYTES_MAX:
+            body = msgspec.msgpack.encode(RangeBody(start, end, lsn, at_least))
+            return _batches(self._read("POST", path, body, preload=False), self._url)
         reply = self._read(
             "GET",
-            f"{_timeline(tenant, timeline)}/rows",
+            path,
             preload=False,
             start=None if start is None else urlsafe_b64encode(start).decode(),
             end=None if end is None else urlsafe_b64encode(end).decode(),

@@ -32,6 +32,19 @@ class KeysBody(msgspec.Struct, frozen=True, omit_defaults=True):
     at_least: int = 0
 
 
+URL_KEY_BYTES_MAX: Final = 8 << 10
+"""Longest keys that a URL has, as every proxy passes them: longer ones are in a body."""
+
+
+class RangeBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A range of keys to read at one LSN."""
+
+    start: bytes | None = None
+    end: bytes | None = None
+    lsn: int | None = None
+    at_least: int = 0
+
+
 class CheckpointBody(msgspec.Struct, frozen=True):
     """The committed transaction."""
 

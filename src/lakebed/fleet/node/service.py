@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,7 @@ from lakebed.fleet.node.bodies import (
     LSN_HEADER,
     CheckpointBody,
     KeysBody,
+    RangeBody,
     Utilization,
 )
 from lakebed.fleet.node.node import Node
@@ -42,6 +43,8 @@ from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.http.serving import Serving
 from lakebed.http.site import Change
 from lakebed.metrics import render
+
+A = TypeVar("A", KeysBody, RangeBody)
 
 _LSN_MAX: Final = (1 << 53) - 1
 
@@ -179,17 +182,26 @@ async def get(call: NodeCall) -> Response:
 
 @NODE.add("POST", _TIMELINE + "/values", "getMany", needs="read", takes=bytes, gives={200: bytes})
 async def get_many(call: NodeCall) -> Response:
-    """Read the values of many keys, as MessagePack, in the order asked."""
+    """Read the values of many keys, as MessagePack, in the order asked; of one key, also the LSN of its state."""
+    asked = await _asked(call, KeysBody)
+    node, tenant, timeline = call.node, call.tenant, call.timeline
+    if len(asked.keys) == 1:
+        one = await call.quick(node.get, tenant, timeline, asked.keys[0], lsn=asked.lsn, at_least=asked.at_least)
+        content = msgspec.msgpack.encode([one.value])
+        return Response(content, headers={LSN_HEADER: str(one.lsn)}, media_type="application/msgpack")
+    found = await call.quick(node.get_many, tenant, timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least)
+    return Response(msgspec.msgpack.encode(found), media_type="application/msgpack")
+
+
+async def _asked(call: NodeCall, kind: type[A]) -> A:
+    """The MessagePack body of a read, checked. Raises `InvalidRequest`."""
     try:
-        asked = msgspec.msgpack.decode(await call.body(bytes_max=BODY_BYTES_MAX), type=KeysBody)
+        asked = msgspec.msgpack.decode(await call.body(bytes_max=BODY_BYTES_MAX), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not a list of keys: {error}.", kind="invalid_body") from error
+        raise InvalidRequest(f"The body is not what this read takes: {error}.", kind="invalid_body") from error
     _check_lsn(asked.lsn or 0)
     _check_lsn(asked.at_least)
-    found = await call.quick(
-        call.node.get_many, call.tenant, call.timeline, asked.keys, lsn=asked.lsn, at_least=asked.at_least
-    )
-    return Response(msgspec.msgpack.encode(found), media_type="application/msgpack")
+    return asked
 
 
 def _check_lsn(lsn: int) -> None:
@@ -207,9 +219,21 @@ def _check_lsn(lsn: int) -> None:
 )  # fmt: skip
 async def scan(call: NodeCall) -> Response:
     """Read a range of keys as an Arrow IPC stream; the schema's metadata has the LSN."""
-    start, end, (lsn, at_least) = call.key("start"), call.key("end"), call.at()
+    lsn, at_least = call.at()
+    return await _scanned(call, RangeBody(call.key("start"), call.key("end"), lsn, at_least))
+
+
+@NODE.add("POST", _TIMELINE + "/rows", "scanLong", needs="read", takes=bytes, gives={200: bytes})
+async def scan_long(call: NodeCall) -> Response:
+    """Read a range whose bounds, as MessagePack, may be longer than a URL."""
+    return await _scanned(call, await _asked(call, RangeBody))
+
+
+async def _scanned(call: NodeCall, asked: RangeBody) -> Response:
     node, tenant, timeline = call.node, call.tenant, call.timeline
-    chunks = await call.download(lambda: _stream(node.scan(tenant, timeline, start, end, lsn=lsn, at_least=at_least)))
+    chunks = await call.download(
+        lambda: _stream(node.scan(tenant, timeline, asked.start, asked.end, lsn=asked.lsn, at_least=asked.at_least))
+    )
     return StreamedResponse(chunks, 200, {"content-type": ARROW_TYPE})
 
 

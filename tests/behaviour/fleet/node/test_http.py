@@ -78,6 +78,24 @@ def test_reads_are_those_of_the_node(running: Running) -> None:
     assert client.utilization().tenant_count == 1
 
 
+@pytest.mark.parametrize("size", [8 << 10, (8 << 10) + 1, 65_535])
+def test_keys_that_are_longer_than_a_url(running: Running, size: int) -> None:
+    """Every key that can be written is read: by itself, among others, and as a bound of a range."""
+    fleet, client = running.fleet, running.client()
+    key = b"k" * size
+    rows = rows_of([key, key[:-1] + b"j"], [b"long", b"before"])
+    last = fleet.log.append(log_key(TENANT, MAIN), rows, write_id=new_uuid(fleet.rng))
+    found = client.get(TENANT, MAIN, key, at_least=last)
+    assert (found.value, found.lsn) == (b"long", last)
+    assert client.get(TENANT, MAIN, key, lsn=last - 2).value is None
+    assert client.get_many(TENANT, MAIN, [key, key[:-1]]) == [b"long", None]
+    for start, end in ((key, None), (key, key[:-1] + b"l"), (key[:-2], key), (None, key[:-1] + b"k")):
+        batches = list(client.scan(TENANT, MAIN, start, end))
+        assert batches[0].schema.metadata == {b"lsn": b"%d" % last}
+        expected = [one for one in (key[:-1] + b"j", key) if (start or b"") <= one and (end is None or one < end)]
+        assert [one for batch in batches for one in batch.column(0).to_pylist()][-2:] == expected
+
+
 def test_changes_over_http(running: Running) -> None:
     """Changes, checkpoints, compactions and locations work as by direct calls, and can be repeated."""
     fleet, client = running.fleet, running.client()
