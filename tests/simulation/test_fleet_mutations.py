@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from lakebed.fleet import machine, records
+from lakebed.errors import Conflict
+from lakebed.fleet import ledger, machine, records
 from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.members import Members
 from lakebed.fleet.control.pruning import Pruner
 from lakebed.fleet.layout import log_key
+from lakebed.fleet.model import MAIN, LogMark
+from lakebed.fleet.node import attached, changes, local
 from lakebed.fleet.node import timeline as node_timeline
 from lakebed.fleet.node import transaction as transaction_module
 from lakebed.fleet.node.attached import AttachedTenant
@@ -294,6 +297,126 @@ def a_control_plane_trusts_its_clock(patch: Patch) -> None:
         return [one for one in self.all() if one.is_usable and now_s - one.heard_s > self._options.silent_ms / 1000]
 
     patch.setattr(Members, "overdue", overdue)
+
+
+# ---- tenants and timelines that come and go
+
+
+@undone_in("restores")
+def a_restore_drops_what_was(patch: Patch) -> None:
+    """R28: what a restored timeline was is not kept."""
+    changed = attached.changed
+
+    def dropping(timelines: Any, committed: Any, change: Any, *, now_ms: int) -> Any:
+        after = changed(timelines, committed, change, now_ms=now_ms)
+        return {id: one for id, one in after.items() if not change.kept_as or one.name != change.kept_as}
+
+    patch.setattr(attached, "changed", dropping)
+
+
+@undone_in("deeper_branches")
+def layers_of_deleted_parents_die(patch: Patch) -> None:
+    """Repair 1: a layer goes with the timeline that wrote it, whatever its branches name."""
+    all_paths = transaction_module.all_paths
+
+    def own_only(tenant: str, indices: Any) -> Any:
+        there = list(indices)
+        ids = {one.id for one in there}
+        return {id: path for id, path in all_paths(tenant, there).items() if path.split("/")[3] in ids}
+
+    patch.setattr(transaction_module, "all_paths", own_only)
+
+
+@undone_in("pins_and_cutoff")
+def pins_below_the_cutoff(patch: Patch) -> None:
+    """R28: a timeline is pinned and branched at any LSN, also at one whose state is not kept."""
+    branch = changes._branch
+
+    def anywhere(committed: Any, change: Any, *, now_ms: int) -> Any:
+        return branch({id: replace(one, cutoff=0) for id, one in committed.items()}, change, now_ms=now_ms)
+
+    patch.setattr(changes, "_branch", anywhere)
+
+
+@undone_in("pins_and_cutoff")
+def pins_expire_early(patch: Patch) -> None:
+    """A pin goes some seconds before its time."""
+    without_expired = attached.without_expired
+    patch.setattr(attached, "without_expired", lambda now, *, now_ms: without_expired(now, now_ms=now_ms + 3_000))
+
+
+@undone_in("tenants_created_again")
+def a_tenant_created_again_has_the_same_timeline(patch: Patch) -> None:
+    """R1: the first timeline of a tenant has the id that the deleted one's had."""
+    new_tenant = machine.new_tenant
+
+    def same(*given: Any, **more: Any) -> Any:
+        made = new_tenant(*given, **more)
+        return replace(made, names={MAIN: MAIN}, timelines=dict.fromkeys([MAIN], next(iter(made.timelines.values()))))
+
+    patch.setattr(machine, "new_tenant", same)
+
+
+@undone_in("tenants_created_again")
+def a_tenant_created_again_counts_anew(patch: Patch) -> None:
+    """R1: transactions and generations begin at 1 again."""
+    new_tenant = machine.new_tenant
+    patch.setattr(machine, "new_tenant", lambda name, **more: new_tenant(name, **{**more, "floor": None}))
+
+
+@undone_in("tenants_created_again")
+def tenants_are_removed_early(patch: Patch) -> None:
+    """R18: a deleted tenant is removed although its nodes may write."""
+    patch.setattr(Collector, "_remove", lambda self, tenant: self._remove_all(self._context.ledger.tenant(tenant)))
+
+
+@undone_in("power")
+def manifests_are_not_durable(patch: Patch) -> None:
+    """R6: a commit is asked for before its manifest is durable."""
+
+    def put_new(storage: Any, path: str, body: Any) -> None:
+        storage.put(path, body, create_only=True, durable=False)
+
+    patch.setattr(transaction_module, "put_new", put_new)
+
+
+@undone_in("power")
+def the_local_state_is_not_durable(patch: Patch) -> None:
+    """R15: the local state is what it was some seconds ago after a power loss."""
+    patch.setattr(local._Folder, "write", lambda self, name, body: self._store.put(name, body, durable=False))
+
+
+@undone_in("controls_in_turn")
+def records_are_written_blindly(patch: Patch) -> None:
+    """A control plane writes a record without comparing what is there."""
+    add = ledger._Write.add
+
+    def blindly(self: Any, before: Any, step: Any) -> Any:
+        body = add(self, before, step)
+        self.expected.clear()
+        return body
+
+    patch.setattr(ledger._Write, "add", blindly)
+
+
+@undone_in("reader_far_behind")
+def a_hole_in_the_log_is_skipped(patch: Patch) -> None:
+    """R20: a node that needs records which were pruned reads on behind them."""
+    ingest = Timeline.ingest_once
+
+    def skip(self: Any) -> int:
+        try:
+            return int(ingest(self))
+        except Conflict as error:
+            first = error.facts.get("first")
+            if error.kind != "log_pruned" or first is None:
+                raise
+            records = self._log.read(self.log_key, first - 1)
+            if records:
+                self._mark = LogMark(records[0].first_lsn - 1, records[0].previous)
+            return 0
+
+    patch.setattr(Timeline, "ingest_once", skip)
 
 
 @pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[one.__name__ for one, _ in MUTATIONS])

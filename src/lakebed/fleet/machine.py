@@ -76,13 +76,18 @@ WAIT: Final = "wait"
 
 
 def new_tenant(tenant: str, *, policy: Policy, floor: Floor | None, now_ms: int) -> TenantRecord:
-    """A tenant that was never attached; `floor` of an earlier one of its name."""
+    """A tenant that was never attached; `floor` of an earlier one of its name.
+
+    Its first timeline has an id that no earlier one has used: a request to drop or prune an earlier one's log, or to
+    append to it, may still be on its way. The id has a transaction's number, which no transaction gets.
+    """
+    main = MAIN if floor is None else f"{MAIN}-{floor.next_txn}"
     return TenantRecord(
         tenant,
-        next_txn=1 if floor is None else floor.next_txn,
+        next_txn=1 if floor is None else floor.next_txn + 1,
         next_generation=1 if floor is None else floor.next_generation,
-        timelines={MAIN: Progress(0, 0)},
-        names={MAIN: MAIN},
+        timelines={main: Progress(0, 0)},
+        names={MAIN: main},
         policy=policy,
         created_ms=now_ms,
     )

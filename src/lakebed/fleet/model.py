@@ -24,7 +24,7 @@ FIRST_BASE: Final = 0
 """The transaction that every tenant begins with: committed, without a manifest; its one timeline is `MAIN`, empty."""
 
 MAIN: Final = "main"
-"""Id and name of the timeline that a new tenant has."""
+"""Name of the timeline that a new tenant has. It is the id too, unless a tenant of the same name was deleted before."""
 
 GONE_MAX: Final = 256
 """Ids of timelines that are gone and remembered: 10 kB of a manifest at most."""
@@ -275,7 +275,7 @@ class Manifest(Stored, frozen=True):
     delayed in the network does not make it again."""
 
 
-def first_manifest(tenant: str, *, created_ms: int) -> Manifest:
-    """The state of a tenant that has never committed: one empty timeline."""
-    main = TimelineIndex(id=MAIN, name=MAIN, created_ms=created_ms, lsn=0, cutoff=0)
-    return Manifest(tenant=tenant, txn=FIRST_BASE, base=FIRST_BASE, timelines=(main,))
+def first_manifest(tenant: str, *, main: str = MAIN, created_ms: int) -> Manifest:
+    """The state of a tenant that has never committed: one empty timeline, with `main` as its id."""
+    index = TimelineIndex(id=main, name=MAIN, created_ms=created_ms, lsn=0, cutoff=0)
+    return Manifest(tenant=tenant, txn=FIRST_BASE, base=FIRST_BASE, timelines=(index,))

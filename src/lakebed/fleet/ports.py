@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from lakebed.fleet.model import (
+    MAIN,
     AttachmentMode,
     Manifest,
     ManifestRef,
@@ -48,6 +49,8 @@ class Location(Message, frozen=True):
     policy: Policy = Policy()
     created_ms: int = 0
     """Of the tenant: the time of its first timeline."""
+    main: str = MAIN
+    """Without a manifest: the id of that timeline."""
 
 
 class Held(Message, frozen=True):

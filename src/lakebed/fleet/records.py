@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from lakebed.errors import Conflict
 from lakebed.fleet.model import (
+    MAIN,
     Attachment,
     AttachmentMode,
     CollectTask,
@@ -134,7 +135,13 @@ def location_of(record: TenantRecord, attachment: Attachment) -> Location:
         manifest=record.manifest,
         policy=record.policy,
         created_ms=record.created_ms,
+        main=MAIN if record.manifest is not None else main_of(record),
     )
+
+
+def main_of(record: TenantRecord) -> str:
+    """The id of the timeline that is named `MAIN`."""
+    return record.names.get(MAIN, MAIN)
 
 
 def has_moved(record: TenantRecord) -> bool:

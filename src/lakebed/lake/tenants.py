@@ -20,6 +20,7 @@ from lakebed.fleet.manifest import decode_referenced
 from lakebed.fleet.model import Manifest, TenantRecord, first_manifest
 from lakebed.fleet.ports import TransactionList
 from lakebed.fleet.reclaim import plan_collection
+from lakebed.fleet.records import main_of
 from lakebed.fleet.scrub import Scrubber, ScrubReport
 from lakebed.fleet.state import TenantState
 from lakebed.key_value.open import open_key_value
@@ -74,7 +75,7 @@ class Records:
 
     def _manifest(self, record: TenantRecord) -> Manifest:
         if record.manifest is None:
-            return first_manifest(record.tenant, created_ms=record.created_ms)
+            return first_manifest(record.tenant, main=main_of(record), created_ms=record.created_ms)
         return decode_referenced(self._storage.get(record.manifest.path), record.manifest)
 
     def close(self) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from lakebed.errors import Conflict, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.fleet.layout import log_key
+from msgspec.structs import replace
+
+from lakebed.errors import AlreadyExists, Conflict, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.fleet.layout import by_id, log_key
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.ports import Route, TimelineChange
@@ -54,16 +56,17 @@ def control(world: FleetWorld, name: str = "control", *, lives: int = 2) -> None
     world.process(name, live, lives=lives)
 
 
-def node(world: FleetWorld, name: str, *, lives: int = 2, forgets: float = 0.2) -> None:
+def node(world: FleetWorld, name: str, *, lives: int = 2, forgets: float = 0.2, process: str = "") -> None:
     """A node that works as long as someone does; each life may find its local state lost."""
-    world.node_names.append(name)
+    if name not in world.node_names:
+        world.node_names.append(name)
 
     def live(process: str, rng: random.Random) -> None:
         actor = world.scheduler.current
         assert actor is not None
         run_node(world, name, process, keeps_local=rng.random() >= forgets)
 
-    world.process(name, live, lives=lives)
+    world.process(process or name, live, lives=lives)
 
 
 def run_node(world: FleetWorld, name: str, process: str, *, keeps_local: bool) -> None:
@@ -105,17 +108,22 @@ class Client:
         world: where it lives.
         tenant: what it works on.
         rng: its own randomness.
+        verbs: what it does.
     """
 
-    def __init__(self, world: FleetWorld, tenant: str, rng: random.Random) -> None:
+    def __init__(self, world: FleetWorld, tenant: str, rng: random.Random, *, verbs: Collection[str]) -> None:
         self.world = world
+        self.verbs = verbs
         self.tenant = tenant
         self.rng = rng
         self.log = world.log()
         self.control = world.control()
-        self.known: dict[str, int] = {MAIN: 0}
+        self.main = world.main_of(tenant)
+        self.life = world.monitor.lives[tenant]
+        """Which tenant of the name it is a client of."""
+        self.known: dict[str, int] = {self.main: 0}
         """Timelines, by id, with the last LSN that it knows of."""
-        self.names: dict[str, str] = {MAIN: MAIN}
+        self.names: dict[str, str] = {self.main: MAIN}
         self.read_only: set[str] = set()
 
     def pick(self, *, writable: bool = False) -> str:
@@ -157,11 +165,11 @@ class Client:
         port = self.world.node(self._route().node or "")
         if self.rng.random() < 0.4 and self.known[id]:
             lsn = max(0, self.known[id] - self.rng.randrange(6))
-            found = port.get(self.tenant, id, key, lsn=lsn)
+            found = port.get(self.tenant, by_id(id), key, lsn=lsn)
             if found.lsn != lsn:
                 raise PromiseBroken(f"I10: asked at {lsn} and answered at {found.lsn}")
         else:
-            found = port.get(self.tenant, id, key, at_least=self.known[id])
+            found = port.get(self.tenant, by_id(id), key, at_least=self.known[id])
             if found.lsn < self.known[id]:
                 raise PromiseBroken(f"I10: asked at least at {self.known[id]} and answered at {found.lsn}")
         self.world.oracle.check_value(timeline, key, found.lsn, found.value, what="get")
@@ -171,15 +179,15 @@ class Client:
         """Read at any node that has the tenant, also one that only follows it."""
         port = self.world.node(self.rng.choice(self.world.node_names))
         key = self.rng.choice(self.world.keys)
-        found = port.get(self.tenant, MAIN, key)
-        self.world.oracle.check_value(log_key(self.tenant, MAIN), key, found.lsn, found.value, what="get anywhere")
+        found = port.get(self.tenant, by_id(self.main), key)
+        self.world.oracle.check_value(log_key(self.tenant, self.main), key, found.lsn, found.value, what="get anywhere")
         self.world.counts["reads anywhere"] += 1
 
     def scan(self) -> None:
         """Read everything at one LSN."""
         id = self.pick()
         port = self.world.node(self._route().node or "")
-        batches = list(port.scan(self.tenant, id, at_least=self.known[id]))
+        batches = list(port.scan(self.tenant, by_id(id), at_least=self.known[id]))
         metadata = batches[0].schema.metadata or {}
         lsn = int(metadata[b"lsn"])
         rows = {key: value for one in batches for key, value in zip(*map(_listed, one.columns), strict=True)}
@@ -195,7 +203,7 @@ class Client:
                 self.world.environment.clock.sleep(0.1)
                 continue
             self.world.counts[change.kind] += 1
-            if change.kind in ("branch", "pin"):
+            if change.kind in ("branch", "pin", "restore"):
                 self._told(change, told.id, told.branch_lsn)
             return True
         self.world.counts[f"{change.kind} given up"] += 1
@@ -204,6 +212,8 @@ class Client:
     def _told(self, change: TimelineChange, id: str, branch_lsn: int) -> None:
         """I6: it was acknowledged."""
         world = self.world
+        if world.monitor.lives[self.tenant] != self.life or self.tenant not in world.monitor.records:
+            return  # the tenant that was told of is deleted
         if id != change.id or (change.lsn is not None and branch_lsn != change.lsn):
             raise PromiseBroken(f"{change} was answered by {id} at {branch_lsn}")
         known = world.oracle.parents.get(log_key(self.tenant, id))
@@ -212,36 +222,75 @@ class Client:
         record = world.monitor.records[self.tenant]
         if id not in record.timelines:
             raise PromiseBroken(f"I6: {change} was acknowledged, and the last committed manifest does not have it")
+        if change.kept_as and change.kept_as not in record.names:
+            raise PromiseBroken(f"I6: {change} was acknowledged, and what it replaces is not kept: {record.names}")
         world.monitor.promised.setdefault(self.tenant, {})[id] = (change.name, change.expires_ms)
         self.known[id], self.names[id] = branch_lsn, change.name
         if change.kind == "pin":
             self.read_only.add(id)
 
-    def branch(self, kind: str = "branch") -> None:
-        """Branch or pin a timeline, at its newest committed LSN or a little before."""
-        parent = self.pick()
+    def _new(self, parent: str) -> tuple[str, int | None]:
+        """The id of a timeline that will be made, and the LSN at which: the newest committed one or a little before."""
         id = f"t{next(self.world.numbers)}"
-        lsn = max(0, self.known[parent] - self.rng.randrange(8)) if self.rng.random() < 0.6 else None
         self.world.timelines[log_key(self.tenant, id)] = None
-        self.change(TimelineChange(kind, f"{kind}-{id}", id=id, parent=parent, lsn=lsn))
+        return id, max(0, self.known[parent] - self.rng.randrange(8)) if self.rng.random() < 0.6 else None
 
-    def delete(self) -> None:
+    def branch(self, kind: str = "branch", *, parent: str | None = None, expires_in_ms: int | None = None) -> None:
+        """Branch or pin a timeline."""
+        parent = parent or self.pick()
+        id, lsn = self._new(parent)
+        expires_ms = None if expires_in_ms is None else self.world.now_ms() + expires_in_ms
+        self.change(TimelineChange(kind, f"{kind}-{id}", id=id, parent=by_id(parent), lsn=lsn, expires_ms=expires_ms))
+
+    def branch_deeper(self) -> None:
+        """Branch what was branched last, so that branches have branches."""
+        self.branch(parent=next(reversed(self.known)))
+
+    def lease(self) -> None:
+        """Pin a timeline for a while."""
+        self.branch("pin", expires_in_ms=500 + self.rng.randrange(6_000))
+
+    def restore(self) -> None:
+        """Restore a timeline to an earlier LSN; what it was is kept under another name."""
+        parent = self.pick(writable=True)
+        id, lsn = self._new(parent)
+        name = self.names[parent]
+        asked = TimelineChange("restore", name, id=id, parent=by_id(parent), lsn=lsn, kept_as=f"kept-{id}")
+        if self.change(asked) and id in self.known:
+            self.names[parent] = asked.kept_as
+
+    def delete_parent(self) -> None:
+        """Delete a timeline that others were branched from, if there is one."""
+        parents = {parent for parent, _ in self.world.oracle.parents.values()}
+        ids = [id for id in self.known if id != self.main and log_key(self.tenant, id) in parents]
+        self.delete(ids)
+
+    def set_policy(self) -> None:
+        """Keep fewer or more states, so that the cutoff moves at another pace."""
+        self.control.set_policy(self.tenant, replace(POLICY, retain_rows=self.rng.choice((0, 0, 2, 8))))
+        self.world.counts["policies"] += 1
+
+    def delete(self, among: Sequence[str] | None = None) -> None:
         """Delete a timeline other than the first."""
-        ids = [one for one in self.known if one != MAIN]
+        ids = [one for one in self.known if one != self.main] if among is None else among
         if not ids:
             return
         id = self.rng.choice(ids)
         self.world.monitor.promised.get(self.tenant, {}).pop(id, None)
         name = self.names[id]
         del self.known[id], self.names[id]
-        self.change(TimelineChange("delete", name, id=self.rng.choice((id, ""))))
+        self.change(TimelineChange("delete", name, id=self._id_or_name(id, name)))
 
     def detach(self) -> None:
         """Make a branch independent of its parent."""
-        ids = [one for one in self.known if one != MAIN and one not in self.read_only]
+        ids = [one for one in self.known if one != self.main and one not in self.read_only]
         if ids:
             id = self.rng.choice(ids)
-            self.change(TimelineChange("detach", self.names[id], id=self.rng.choice((id, ""))))
+            self.change(TimelineChange("detach", self.names[id], id=self._id_or_name(id, self.names[id])))
+
+    def _id_or_name(self, id: str, name: str) -> str:
+        """The id, or as chance has it none, where no restore of another client can have moved the name."""
+        return self.rng.choice((id, "")) if name.endswith(f"-{id}") and "restore" not in self.verbs else id
 
     def checkpoint(self) -> None:
         """Flush and commit."""
@@ -250,7 +299,7 @@ class Client:
 
     def compact(self) -> None:
         """Merge all files of a timeline."""
-        self.world.node(self._route().node or "").compact(self.tenant, self.pick(writable=True))
+        self.world.node(self._route().node or "").compact(self.tenant, by_id(self.pick(writable=True)))
 
     def linger(self) -> None:
         """Let time pass."""
@@ -269,7 +318,12 @@ ACTIONS: Final[dict[str, Callable[[Client], None]]] = {
     "read anywhere": Client.read_anywhere,
     "branch": lambda client: client.branch(),
     "pin": lambda client: client.branch("pin"),
-    "delete": Client.delete,
+    "branch deeper": Client.branch_deeper,
+    "lease": Client.lease,
+    "restore": Client.restore,
+    "set policy": Client.set_policy,
+    "delete": lambda client: client.delete(),
+    "delete parent": Client.delete_parent,
     "detach": Client.detach,
     "checkpoint": Client.checkpoint,
     "compact": Client.compact,
@@ -283,12 +337,17 @@ def client(world: FleetWorld, tenant: str, name: str, *, verbs: Mapping[str, int
     """A client that does one thing after another."""
 
     def work(rng: random.Random) -> None:
-        using = Client(world, tenant, rng)
-        for _ in range(count):
-            verb = rng.choices(list(verbs), list(verbs.values()))[0]
-            world.expecting(lambda verb=verb: ACTIONS[verb](using))  # type: ignore[misc]
+        use(world, tenant, rng, verbs=verbs, count=count)
 
     worker(world, name, work)
+
+
+def use(world: FleetWorld, tenant: str, rng: random.Random, *, verbs: Mapping[str, int], count: int) -> None:
+    """What a client does, in the process that calls."""
+    using = Client(world, tenant, rng, verbs=verbs)
+    for _ in range(count):
+        verb = rng.choices(list(verbs), list(verbs.values()))[0]
+        world.expecting(lambda verb=verb: ACTIONS[verb](using))  # type: ignore[misc]
 
 
 def worker(world: FleetWorld, name: str, work: Callable[[random.Random], None]) -> None:
@@ -361,6 +420,39 @@ def attach_reader(tenant: str) -> Deed:
         world.counts["readers"] += 1
 
     return step
+
+
+def create_again(tenant: str, *, verbs: Mapping[str, int] = USING, count: int = 10) -> Deed:
+    """Delete a tenant, create another one of its name as soon as that is possible, and be a client of it."""
+
+    def is_made(world: FleetWorld) -> bool:
+        try:
+            world.control().create_tenant(tenant, POLICY)
+        except AlreadyExists:
+            return not world.control().tenant(tenant).is_deleted
+        return True
+
+    def step(world: FleetWorld, rng: random.Random) -> None:
+        _told(world, lambda: world.control().delete_tenant(tenant))
+        for _ in range(200):
+            if world.expecting(lambda: is_made(world)):
+                world.counts["created again"] += 1
+                use(world, tenant, rng, verbs=verbs, count=count)
+                return
+            world.environment.clock.sleep(0.2)
+        world.counts["not created again"] += 1
+
+    return step
+
+
+def _told(world: FleetWorld, call: Callable[[], None]) -> None:
+    """Call until there is an answer, or give up."""
+    for _ in range(TRIES_MAX):
+        try:
+            return call()
+        except (OutcomeUnknown, Unavailable) as error:
+            world.met(error)
+            world.environment.clock.sleep(0.2)
 
 
 def lose_log(tenant: str) -> Deed:

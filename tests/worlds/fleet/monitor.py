@@ -11,6 +11,7 @@ or collected, I9 nothing goes back. It never raises into the code under test, bu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -65,8 +66,14 @@ class FleetMonitor(StoreWrapper):
         """Of every transaction that was seen."""
         self.references: dict[str, set[str]] = {}
         """Paths that each tenant's last committed state names."""
+        self.lives: Counter[str] = Counter()
+        """How often a tenant of each name was created."""
+        self.floors: dict[str, tuple[int, int]] = {}
+        """The next transaction and generation of a tenant when it was removed."""
         self.promised: dict[str, dict[str, tuple[str, int | None]]] = {}
         """Of each tenant, timelines that a caller was told of: id to name and expiry."""
+        self.gone_timelines: set[str] = set()
+        """Log keys of timelines of tenants that were removed."""
         self.bodies: dict[str, int] = {}
         """Hashes of objects."""
         self.in_flight: dict[int, tuple[str, Callable[[], bool]]] = {}
@@ -132,7 +139,7 @@ class FleetMonitor(StoreWrapper):
     def _check_held(self, tenant: str, gone: set[str], *, by: str) -> None:
         """R21: while a hold runs, the state that its holder reads stays whole."""
         record = self.records[tenant]
-        for hold in record.holds:
+        for hold in () if record.is_deleted else record.holds:
             manifest = self.manifests.get((tenant, hold.txn))
             if manifest is None or hold.expires_ms <= self._now_ms():
                 continue
@@ -150,6 +157,7 @@ class FleetMonitor(StoreWrapper):
         """A tenant's record changed."""
         if after is None:
             assert before is not None
+            self._removed(before)
             self.references.pop(before.tenant, None)
             self.records.pop(before.tenant, None)
             self.promised.pop(before.tenant, None)
@@ -157,8 +165,12 @@ class FleetMonitor(StoreWrapper):
         tenant = after.tenant
         self.records[tenant] = after
         self.references.setdefault(tenant, set())
+        if after.is_deleted:  # its state is not needed any more
+            self.references[tenant] = set()
+            self.promised.pop(tenant, None)
         self._moves(before, after)
         if before is None:
+            self._created(after)
             return
         if after.next_txn < before.next_txn or after.next_generation < before.next_generation:
             raise PromiseBroken(f"I9: {tenant} would use a number again")
@@ -166,6 +178,31 @@ class FleetMonitor(StoreWrapper):
             self._committed(before, after, ledger)
         elif (after.manifest, after.deadlist) != (before.manifest, before.deadlist):
             raise PromiseBroken(f"I7: the committed manifest of {tenant} changed without a commit")
+
+    def _created(self, record: TenantRecord) -> None:
+        """I9: a tenant of a name that was there before uses nothing of that one again."""
+        tenant = record.tenant
+        self.lives[tenant] += 1
+        next_txn, next_generation = self.floors.get(tenant, (1, 1))
+        begun = [(one.id, one.generation) for one in record.transactions]
+        numbers = [*begun, (record.next_txn, record.next_generation)]
+        if any(txn < next_txn or generation < next_generation for txn, generation in numbers):
+            raise PromiseBroken(f"I9: {tenant} is created anew and uses numbers again: {numbers}")
+        if reused := [id for id in record.timelines if layout.log_key(tenant, id) in self.gone_timelines]:
+            raise PromiseBroken(f"I9: {tenant} is created anew and uses the timelines {reused} again")
+
+    def _removed(self, record: TenantRecord) -> None:
+        """I8, I11: a tenant goes when nothing can be written any more, and nothing is left."""
+        tenant = record.tenant
+        self.floors[tenant] = (record.next_txn, record.next_generation)
+        self.gone_timelines |= {layout.log_key(tenant, id) for id in record.timelines}
+        writing = [
+            txn for (of, txn), state in self.states.items() if of == tenant and state in ("open", "reject_pending")
+        ]
+        if writing:
+            raise PromiseBroken(f"I8: {tenant} is removed, and {writing[:3]} may still be written in")
+        if left := [meta.path for meta in self.root.list(layout.tenant_folder(tenant))]:
+            raise PromiseBroken(f"I11: {left[:3]} are left when {tenant} is removed")
 
     def finished(self, tenant: str, transaction: Transaction) -> None:
         """An entry of ``done/`` was written."""
@@ -281,7 +318,7 @@ class FleetMonitor(StoreWrapper):
         """I6: what a caller was told of is there."""
         there = {one.id for one in manifest.timelines}
         for id, (name, expires_ms) in self.promised.get(tenant, {}).items():
-            if id not in there and expires_ms is None:
+            if id not in there and (expires_ms is None or expires_ms > self._now_ms()):
                 raise PromiseBroken(f"I6: {name} ({id}) of {tenant} was acknowledged and is not in {manifest.txn}")
 
     def rows(self, path: str, meta: Any) -> list[LoggedRow]:

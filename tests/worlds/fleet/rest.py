@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Final
 
 from lakebed.errors import NotFound
-from lakebed.fleet.layout import log_key
+from lakebed.fleet.layout import by_id, log_key
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, TenantRecord, TransactionState
@@ -52,7 +52,9 @@ class Rest:
                 self._start(name)
         if not self.parts:
             self._start("spare")
-        sound = [one for one in world.tenants if one in world.monitor.records and not self._is_forked(one)]
+        records = world.monitor.records
+        there = [one for one in world.tenants if one in records and not records[one].is_deleted]
+        sound = [one for one in there if not self._is_forked(one)]
         for tenant in sound:
             self._append(tenant)
         self._until(lambda: self._all_committed(sound), "L1")
@@ -92,7 +94,7 @@ class Rest:
         raise PromiseBroken(f"{what}: the fleet does not come to rest: {waits}")
 
     def _append(self, tenant: str) -> None:
-        timeline = log_key(tenant, MAIN)
+        timeline = log_key(tenant, self.world.main_of(tenant))
         write_id = str(uuid.UUID(int=self.world.rng.getrandbits(128), version=4))
         last = self.world.log().append(timeline, rows_of([b"rest"], [b"1"]), write_id=write_id)
         self.world.oracle.acknowledged(timeline, last, [Appended(b"rest", b"1")])
@@ -127,6 +129,8 @@ class Rest:
 
     def _all_collected(self) -> str:
         for record in self.world.monitor.records.values():
+            if record.is_deleted:
+                return f"{record.tenant} is not removed"
             pending = [one for one in record.transactions if one.state is not TransactionState.OPEN]
             if pending or record.relocation is not None or len(record.transactions) > len(record.attachments):
                 return f"{record.tenant} has {record.transactions}, {record.attachments}, {record.relocation}"
@@ -144,12 +148,12 @@ class Rest:
             for lsn in range(info.cutoff, info.lsn + 1):
                 rows = {
                     key: value
-                    for batch in part.scan(record.tenant, info.id, lsn=lsn)
+                    for batch in part.scan(record.tenant, by_id(info.id), lsn=lsn)
                     for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
                 }
                 self.world.oracle.check(timeline, lsn, rows, what="at rest")
                 for key in self.world.keys:
-                    value = part.get(record.tenant, info.id, key, lsn=lsn).value
+                    value = part.get(record.tenant, by_id(info.id), key, lsn=lsn).value
                     self.world.oracle.check_value(timeline, key, lsn, value, what="at rest")
             self.world.counts["timelines read at rest"] += 1
 

@@ -16,6 +16,7 @@ from worlds.fleet.actors import (
     begin,
     client,
     control,
+    create_again,
     decommission,
     drain,
     kill,
@@ -163,6 +164,103 @@ def control_sleeps(world: FleetWorld) -> None:
     operator(world, "fate", stop_control(), stop_control(seconds=8.0))
 
 
+def restores(world: FleetWorld) -> None:
+    """Timelines are restored to earlier LSNs, again and again, while others write to them and the tenant moves."""
+    begin(world, "a")
+    control(world)
+    node(world, "n1")
+    node(world, "n2")
+    client(world, "a", "client 1", verbs={**BRANCHING, "restore": 5, "checkpoint": 2}, count=25)
+    client(world, "a", "client 2", verbs={**WRITING, "restore": 1}, count=15)
+    operator(world, "fate", world.rng.choice((stop("n1"), migrate("a"), kill("n2"))))
+
+
+def deeper_branches(world: FleetWorld) -> None:
+    """Branches of branches, whose parents are deleted and collected below them."""
+    begin(world, "a")
+    control(world)
+    node(world, "n1")
+    node(world, "n2")
+    verbs = {"append": 9, "branch deeper": 5, "delete parent": 4, "get": 2, "scan": 3, "checkpoint": 3, "compact": 2}
+    client(world, "a", "client 1", verbs={**verbs, "detach": 1, "linger": 3}, count=45)
+    client(world, "a", "client 2", verbs={**USING, "compact": 2}, count=12)
+    operator(world, "fate", world.rng.choice((stop("n1"), migrate("a"), kill("n1"))), pause_s=2.0)
+
+
+def pins_and_cutoff(world: FleetWorld) -> None:
+    """Pins with and without a lifetime are taken while the cutoff moves and what died is collected."""
+    begin(world, "a")
+    control(world, "control 1")
+    control(world, "control 2")
+    node(world, "n1")
+    node(world, "n2")
+    verbs = {"append": 9, "pin": 4, "lease": 4, "delete": 1, "get": 4, "scan": 2, "set policy": 2, "checkpoint": 3}
+    client(world, "a", "client 1", verbs={**verbs, "linger": 2}, count=35)
+    client(world, "a", "client 2", verbs={**WRITING, "compact": 5}, count=20)
+    operator(world, "fate", stop_control(), world.rng.choice((stop("n1"), migrate("a"))))
+
+
+def tenants_created_again(world: FleetWorld) -> None:
+    """Tenants are deleted and created again under their names, while nodes and collectors stand still."""
+    begin(world, "a", "b")
+    control(world, "control 1")
+    control(world, "control 2")
+    node(world, "n1")
+    node(world, "n2")
+    client(world, "a", "client a", verbs={**BRANCHING, "checkpoint": 2})
+    client(world, "b", "client b", count=12)
+    operator(world, "operator", create_again("a", verbs=BRANCHING), create_again("a"))
+    operator(world, "fate", stop_control(seconds=6.0), stop("n1"), stop_control(), pause_s=2.0)
+
+
+def power(world: FleetWorld) -> None:
+    """The power of all machines fails once; disks and bucket keep what was durable, and everything starts again."""
+
+    def start(life: str) -> None:
+        control(world, f"control{life}")
+        node(world, "n1", forgets=0, process=f"n1{life}")
+        node(world, "n2", forgets=0, process=f"n2{life}")
+        client(world, "a", f"client 1{life}", verbs={**WRITING, "branch": 1, "compact": 2})
+        client(world, "a", f"client 2{life}", verbs=BRANCHING, count=12)
+
+    begin(world, "a")
+    start("")
+    world.power_lost_at = world.rng.randrange(200, 2_000)
+
+    def revive() -> None:
+        world.lose_local_power()
+        start(" again")
+
+    world.revive = revive
+
+
+def controls_in_turn(world: FleetWorld) -> None:
+    """Three control planes decide at once, and each stands still or dies; nodes die and tenants move meanwhile."""
+    begin(world, "a", "b")
+    for number in range(3):
+        control(world, f"control {number}", lives=3)
+    node(world, "n1")
+    node(world, "n2")
+    node(world, "n3")
+    client(world, "a", "client a", verbs=WRITING, count=25)
+    client(world, "b", "client b", count=12)
+    operator(world, "fate", stop_control(), stop_control(), stop_control())
+    operator(world, "operator", migrate("a"), kill("n1"), migrate("b"), drain("n2"))
+
+
+def reader_far_behind(world: FleetWorld) -> None:
+    """A node that follows a tenant stands still while others commit and the log is pruned, and is asked again."""
+    begin(world, "a")
+    control(world)
+    node(world, "n1")
+    node(world, "n2")
+    node(world, "n3")
+    client(world, "a", "client 1", verbs={**WRITING, "checkpoint": 4, "compact": 2}, count=35)
+    client(world, "a", "client 2", verbs={"append": 4, "read anywhere": 8, "linger": 4}, count=25)
+    steps = [step for name in world.node_names for step in (attach_reader("a"), stop(name, seconds=3.0))]
+    operator(world, "operator", *steps, pause_s=0.4)
+
+
 SCENARIOS: Final[dict[str, Callable[[FleetWorld], None]]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -176,6 +274,13 @@ SCENARIOS: Final[dict[str, Callable[[FleetWorld], None]]] = {
         log_loss,
         readers,
         control_sleeps,
+        restores,
+        deeper_branches,
+        pins_and_cutoff,
+        tenants_created_again,
+        power,
+        controls_in_turn,
+        reader_far_behind,
     )
 }
 

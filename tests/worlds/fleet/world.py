@@ -24,11 +24,11 @@ from lakebed.errors import (
 )
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
+from lakebed.fleet.layout import log_key
 from lakebed.fleet.ledger import Ledger
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.model import MAIN, NodeRecord, Policy
-from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.key_value.port import KeyValue
@@ -37,6 +37,7 @@ from lakebed.testing.actor_loop import Actor, ActorLoop
 from lakebed.testing.scheduled_calls import FaultRates
 from lakebed.testing.wrapper import Call, StoreWrapper
 from worlds.fleet.calls import ControlCalls, NodeCalls
+from worlds.fleet.disk import PoweredState
 from worlds.fleet.monitor import FleetMonitor, ObservedLedger
 from worlds.fleet.oracle import Appended, Oracle
 from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
@@ -115,7 +116,7 @@ class ObservedLog(KeyValueWrapper):
 
     def _look(self) -> None:
         oracle = self._world.oracle
-        for timeline in list(self._world.timelines):
+        for timeline in self._world.all_timelines():
             try:
                 first, last = KeyValueLog([self.inner], environment=self._world.quiet, is_shared=True).bounds(timeline)
             except NotFound:
@@ -136,6 +137,8 @@ class ObservedLog(KeyValueWrapper):
         progress = None if record is None else record.timelines.get(id)
         if progress is None and id != MAIN:
             return  # a branch that is not committed: its log begins where it will be branched
+        if record is None and timeline not in self._world.timelines:
+            return  # of a tenant that was deleted
         committed = 0 if progress is None else progress.lsn
         if first > committed + 1:
             raise PromiseBroken(f"I5: the log of {timeline} begins at {first}, and {committed} is committed")
@@ -190,7 +193,7 @@ class FleetWorld(World):
         """By process."""
         self.node_processes: dict[str, str] = {}
         """The process that has each node's name now."""
-        self.locals: dict[str, LocalState] = {}
+        self.locals: dict[str, PoweredState] = {}
         self.node_names: list[str] = []
         self.frozen: set[str] = set()
         """Processes that stand still."""
@@ -276,7 +279,7 @@ class FleetWorld(World):
         if old is not None and not self.is_alive(self.node_processes.get(name, "")):
             old.release()
         if old is None or not keeps_local:
-            self.locals[name] = LocalState.in_memory()
+            self.locals[name] = PoweredState()
         node = Node(
             name,
             url=f"simulated://{name}",
@@ -319,6 +322,23 @@ class FleetWorld(World):
         for actor, ready, wake_s in self._held.pop(process, ()):
             if not actor.is_done:
                 actor.ready, actor.wake_s = ready, wake_s
+
+    def lose_local_power(self) -> None:
+        """The power of every node's disk was lost too."""
+        for local in self.locals.values():
+            local.disk.lose_power(self.rng)
+        self.frozen.clear()
+        self._held.clear()
+
+    def all_timelines(self) -> dict[str, None]:
+        """Log keys of all timelines that were asked for, or that a record names."""
+        named = {log_key(one.tenant, id): None for one in self.monitor.records.values() for id in one.timelines}
+        return {**self.timelines, **named}
+
+    def main_of(self, tenant: str) -> str:
+        """The id of the timeline that is named `MAIN` in the last committed state, or in the first."""
+        record = self.monitor.records.get(tenant)
+        return MAIN if record is None else record.names.get(MAIN, MAIN)
 
     def log_rows(self, timeline: str) -> dict[bytes, bytes]:
         """Everything that the log's store has of a timeline."""

@@ -15,7 +15,7 @@ from lakebed.fleet.control.members import Member, Members
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.ledger import Ledger
-from lakebed.fleet.model import MAIN, NodeRecord
+from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.ports import Event, NodePort
 from lakebed.log import logger
 from lakebed.metrics import default_registry
@@ -101,14 +101,14 @@ class ControlContext:
         """A node, to be called."""
         return self.nodes(member.record)
 
-    def begin_log(self, tenant: str) -> bool:
-        """Begin the log of a new tenant's first timeline; whether it is there.
+    def begin_log(self, tenant: str, main: str) -> bool:
+        """Begin the log of a new tenant's first timeline, by its id; whether it is there.
 
         Done before each location is sent until the tenant has committed, so a log that is away delays the tenant.
         """
         try:
             if self.log is not None:
-                self.log.create(log_key(tenant, MAIN))
+                self.log.create(log_key(tenant, main))
         except LakebedError as error:
             LOG.info("log not begun", tenant=tenant, error=error.kind)
             return False

@@ -428,7 +428,7 @@ class ControlPlane(ControlPort, OperatorPort):
             attached = machine.attach(new, member.record, now_ms=now_ms)
             step = Step(attached.record, attached.record)
         record = self._ledger.create(step, floor=floor)
-        self._context.begin_log(tenant)
+        self._context.begin_log(tenant, records.main_of(record))
         if member is None:
             self._reconciler.look_at(tenant)
         else:
@@ -499,7 +499,7 @@ class ControlPlane(ControlPort, OperatorPort):
     def manifest(self, tenant: str) -> Manifest:
         record = self._ledger.tenant(tenant, fresh=True)
         if record.manifest is None:
-            return first_manifest(tenant, created_ms=record.created_ms)
+            return first_manifest(tenant, main=records.main_of(record), created_ms=record.created_ms)
         return decode_referenced(self._storage.get(record.manifest.path), record.manifest)
 
     def transactions(self, tenant: str) -> TransactionList:

@@ -309,7 +309,8 @@ class Reconciler:
             if members.is_usable(one.node):
                 self._again(one)
             return
-        if one.location.manifest is None and one.location.txn is not None and not self._context.begin_log(tenant):
+        location, begin_log = one.location, self._context.begin_log
+        if location.manifest is None and location.txn is not None and not begin_log(tenant, location.main):
             self._again(one)
             return
         try:

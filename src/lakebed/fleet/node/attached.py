@@ -288,7 +288,7 @@ class AttachedTenant:
     def _read_base(self, location: Location) -> Manifest:
         reference = location.manifest
         if reference is None:
-            return first_manifest(self.tenant, created_ms=location.created_ms)
+            return first_manifest(self.tenant, main=location.main, created_ms=location.created_ms)
         try:
             body = self._context.storage.get(reference.path)
         except NotFound as error:

@@ -35,7 +35,7 @@ import msgspec
 
 from lakebed.errors import Conflict, LakebedError, NotFound, Unavailable
 from lakebed.fleet.manifest import decode_manifest, refer
-from lakebed.fleet.model import AttachmentMode, ManifestRef, Policy, Stored
+from lakebed.fleet.model import MAIN, AttachmentMode, ManifestRef, Policy, Stored
 from lakebed.fleet.ports import CommitRequest, Location
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_store
@@ -62,6 +62,8 @@ class LocalTenant(Stored, frozen=True):
     """Of `base`."""
     policy: Policy = Policy()
     created_ms: int = 0
+    main: str = MAIN
+    """As `Location.main`."""
     minted: tuple[str, ...] = ()
     """Paths at which something was, or may have been, put in the transaction; those of a pending request are in it."""
     request: CommitRequest | None = None
@@ -87,6 +89,7 @@ class LocalTenant(Stored, frozen=True):
             manifest=location.manifest,
             policy=location.policy,
             created_ms=location.created_ms,
+            main=location.main,
         )
 
     @property
@@ -101,6 +104,7 @@ class LocalTenant(Stored, frozen=True):
             manifest=self.manifest,
             policy=self.policy,
             created_ms=self.created_ms,
+            main=self.main,
         )
 
 

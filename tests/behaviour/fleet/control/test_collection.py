@@ -233,7 +233,27 @@ def test_a_deleted_tenant_leaves_nothing() -> None:
     assert world.log.dropped == {"t/main"}
     assert list(world.ledger.tasks_of("t")) == []
     record = world.control.create_tenant("t")
-    assert (record.transactions[0].id, record.attachments[0].generation) == (3, 2)
+    assert (record.transactions[0].id, record.attachments[0].generation) == (4, 2)
+
+
+def test_a_tenant_created_again_has_a_log_of_its_own() -> None:
+    """A request to drop or prune the log of the deleted one may still be on its way: it names another timeline."""
+    world = fleet()
+    names = [dict(world.control.tenant("t").names)]
+    for _ in range(3):
+        world.control.delete_tenant("t")
+        for node in world.nodes.values():
+            node.is_down = not node.held.get("t")
+        world.wait(1)
+        for one in world.control.tenant("t").transactions:
+            world.control.force_ack("t", one.id)
+        world.wait(SETTLE_S + 2)
+        for node in world.nodes.values():
+            node.is_down = len(names) == 2  # the third one is never attached
+        world.wait(3)
+        names.append(dict(world.control.create_tenant("t").names))
+    assert names[0] == {"main": "main"}
+    assert len({one["main"] for one in names}) == len(names)
 
 
 def test_the_log_is_pruned_to_the_committed_lsn_only() -> None:
