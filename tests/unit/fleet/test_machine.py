@@ -448,7 +448,8 @@ def test_a_new_tenant_of_an_old_name_begins_above_it() -> None:
     """No late request of the old one fits."""
     record = machine.new_tenant("t", policy=Policy(), floor=Floor(9, 5), now_ms=0)
     record = machine.attach(record, NODES["a"], now_ms=0).record
-    assert (record.transactions[0].id, record.attachments[0].generation) == (9, 5)
+    assert (record.transactions[0].id, record.attachments[0].generation) == (10, 5)
+    assert record.names == {"main": "main-9"}
 
 
 def test_a_deleted_tenant_takes_no_attachment() -> None:
