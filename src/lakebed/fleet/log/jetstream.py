@@ -249,6 +249,7 @@ class JetStream:
 
         Raises:
             WrongSequence: the last message is another one.
+            Unavailable: ``no_leader``: the stream has none now; nothing was published.
             OutcomeUnknown: there was no clear answer.
         """
         sent = {**headers, "Nats-Expected-Last-Subject-Sequence": str(expected)}
@@ -361,6 +362,8 @@ class JetStream:
         unclear: LakebedError = (OutcomeUnknown if changes else Unavailable)(
             f"JetStream at {self.shown} gave no clear answer: {words}", kind="log_unavailable"
         )
+        if isinstance(error, self._errors.NoStreamResponseError):  # no server took the message
+            return Unavailable(f"A stream of {self.shown} has no leader now.", kind="no_leader")
         code = getattr(error, "err_code", None)
         return _Refused(code, unclear) if code == _WRONG_SEQUENCE else unclear
 

@@ -44,10 +44,12 @@ class Appending:
         self._rows = rows
         self._write_id = write_id
         self._expected = expected
-        self._first_after: int | None = None
-        """The end of the timeline at the first attempt: a message of this append lies behind it."""
-        self._is_unclear = False
-        """Whether an attempt got no clear answer, so that its message may be there, or may come yet."""
+        self._is_begun = False
+        self._has_no_leader = False
+        """Whether the last attempt reached no leader, so that nothing was published."""
+        self._unclear: tuple[int, int] | None = None
+        """The ends of the timeline at the first and the last attempt that got no clear answer: their messages may be
+        there, or may come yet."""
 
     def attempt(self) -> int:
         """The LSN of the last row. To be called again after `Unavailable` and `OutcomeUnknown`."""
@@ -60,15 +62,17 @@ class Appending:
     def _once(self) -> int | None:
         """The LSN, or None if the timeline ends elsewhere by now."""
         subjects, timeline = self._subjects, self._timeline
-        tail = subjects.hint(timeline) if self._first_after is None else None
+        # A stream without a leader refuses a message at once, but leaves a question for its end without an answer.
+        tail = subjects.hint(timeline) if self._has_no_leader or not self._is_begun else None
         if tail is None:
             tail = subjects.known_tail(timeline)
-        if self._first_after is None:
-            self._first_after = tail.mark.lsn
-        elif self._is_unclear and tail.mark.lsn > self._first_after:
-            found = self._found_behind(self._first_after)
+        self._is_begun, self._has_no_leader = True, False
+        if self._unclear is not None and tail.mark.lsn > self._unclear[0]:
+            found = self._found_behind(self._unclear[0])
             if found is not None:
                 return found
+            if tail.mark.lsn > self._unclear[1]:  # other messages are where those of unclear attempts could be
+                self._unclear = None
         if self._expected is not None and self._expected != tail.mark.lsn:
             return self._refused(subjects.known_tail(timeline))
         return self._published(tail)
@@ -94,7 +98,11 @@ class Appending:
         except WrongSequence:
             return None
         except OutcomeUnknown:
-            self._is_unclear = True
+            first, last = self._unclear or (tail.mark.lsn, tail.mark.lsn)
+            self._unclear = min(first, tail.mark.lsn), max(last, tail.mark.lsn)
+            raise
+        except Unavailable as error:
+            self._has_no_leader = error.kind == "no_leader"
             raise
         if stored.is_duplicate:
             return self._lsn_at(number, stored.sequence)

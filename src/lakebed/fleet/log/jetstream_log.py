@@ -9,9 +9,10 @@ Does not know: connections, requests and errors of NATS (`jetstream`); how timel
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final, TypeVar
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -34,7 +35,7 @@ from lakebed.fleet.log.port import (
 from lakebed.fleet.log.record import LogRecord, encode_beginning
 from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.ids import new_uuid
-from lakebed.runtime import Environment
+from lakebed.runtime import Condition, Environment
 
 PATIENCE_S: Final = 30.0
 """Longer than a stream is without a leader after one was lost."""
@@ -46,6 +47,8 @@ _PAUSE_S: Final = 0.02
 _PAUSE_S_MAX: Final = 0.5
 _POLL_S: Final = 2.0
 """How often a wait looks whether notices of new messages were lost."""
+_LAST_COUNT_MAX: Final = 65_536
+"""Timelines whose last LSN is remembered."""
 
 T = TypeVar("T")
 
@@ -81,12 +84,14 @@ class JetStreamLog(Log):
         self._subjects = Subjects(jetstream, count=count, environment=environment, stale_s=stale_s)
         self.append_bytes_max = min(APPEND_BYTES_MAX, jetstream.max_payload - (jetstream.max_payload >> 2))
         self._lock = environment.runtime.lock()
-        self._turns: dict[str, tuple[AbstractContextManager[Any], int]] = {}
-        """The lock of each timeline that is appended to now, and how many threads use it."""
+        self._turns: dict[str, deque[Condition]] = {}
+        """Of each timeline that is appended to now, the threads that wait for their turn, in their order."""
         self._last: dict[str, int] = {}
-        """Last LSNs of timelines that are waited for."""
+        """Last LSNs of timelines that were waited for, or of which there was a notice."""
         self._seen: dict[int, int] = {}
-        """The newest sequence of each stream of which there was a notice."""
+        """The newest sequence of each stream of which there was a notice, or that was looked at."""
+        self._forgotten_count = 0
+        """How often last LSNs were forgotten: what was asked before is not remembered after it."""
         self._watchers = Watchers(self._lock)
         self._follows = False
         self._is_closed = False
@@ -122,9 +127,10 @@ class JetStreamLog(Log):
                 f"{self.jetstream.max_payload:,}: make several, or raise max_payload of the servers.",
                 kind="oversized_append",
             )
-        with self._turn(timeline):
+        ends_s = self._environment.clock.monotonic_s() + self._patience_s
+        with self._turn(timeline, ends_s):
             one = Appending(self.jetstream, self._subjects, timeline, rows, write_id=write_id, expected=expected)
-            return self._asked(one.attempt)
+            return self._asked(one.attempt, ends_s=ends_s)
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
         """Cost: 1 request; where this process has not just read up to `after`, about 20 more to find it."""
@@ -199,20 +205,44 @@ class JetStreamLog(Log):
     # ---- places
 
     @contextmanager
-    def _turn(self, timeline: str) -> Iterator[None]:
-        """Let one thread of this process append to a timeline at a time: they would only fail each other."""
+    def _turn(self, timeline: str, ends_s: float) -> Iterator[None]:
+        """Let one thread of this process append to a timeline at a time: they would only fail each other.
+
+        Raises `Unavailable` when the others take until `ends_s`.
+        """
+        clock, own = self._environment.clock, self._environment.runtime.condition(self._lock)
         with self._lock:
             self._check_open()
-            turn, users = self._turns.get(timeline, (self._environment.runtime.lock(), 0))
-            self._turns[timeline] = (turn, users + 1)
+            waiting = self._turns.get(timeline)
+            if waiting is None:
+                self._turns[timeline] = deque()
+            else:
+                waiting.append(own)
+                try:
+                    while own in waiting:
+                        left_s = ends_s - clock.monotonic_s()
+                        if left_s <= 0:
+                            trouble = Unavailable("Other appends to the timeline wait for an answer.")
+                            raise self._gave_up(trouble, unclear=False)
+                        own.wait(left_s)
+                except BaseException:
+                    if own in waiting:
+                        waiting.remove(own)
+                    else:
+                        self._pass_on(timeline)
+                    raise
         try:
-            with turn:
-                yield
+            yield
         finally:
             with self._lock:
-                turn, users = self._turns.pop(timeline)
-                if users > 1:
-                    self._turns[timeline] = (turn, users - 1)
+                self._pass_on(timeline)
+
+    def _pass_on(self, timeline: str) -> None:
+        """Let the next thread append. Under the lock."""
+        if self._turns[timeline]:
+            self._turns[timeline].popleft().notify_all()
+        else:
+            del self._turns[timeline]
 
     # ---- waiting
 
@@ -233,29 +263,43 @@ class JetStreamLog(Log):
     def _on_tail(self, subject: str, sequence: int, headers: dict[str, str]) -> None:
         number, timeline = int(subject.split(".")[2]), self._subjects.timeline_of(subject)
         with self._lock:
-            if sequence > self._seen.get(number, 0):
+            seen = self._seen.get(number, 0)
+            if sequence > seen:
                 self._seen[number] = sequence
+                if sequence > seen + 1 or len(self._last) >= _LAST_COUNT_MAX:
+                    self._forget(number)  # a notice between them was lost
                 self._last[timeline] = int(headers[LSN_HEADER])
                 self._watchers.wake([timeline])
 
     def _on_reconnect(self) -> None:
         with self._lock:
-            self._last.clear()
-            self._watchers.wake_all()
+            for number in range(self._subjects.count):
+                self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Ask again for the last LSNs of the timelines of a stream. Under the lock."""
+        self._forgotten_count += 1
+        for timeline in [one for one in self._last if self._subjects.place(one)[0] == number]:
+            del self._last[timeline]
+        self._watchers.wake_all()
 
     def _look(self, after: Mapping[str, int]) -> dict[str, int]:
         with self._lock:
             self._check_open()
             unknown = [timeline for timeline in after if timeline not in self._last]
+            forgotten_count = self._forgotten_count
+        found: dict[str, int] = {}
         if unknown:
             messages = self.jetstream.last_of_many(map(self._subjects.place, unknown))
             for timeline, message in zip(unknown, messages, strict=True):
                 if isinstance(message, LakebedError):
                     raise message
                 if message is not None:
-                    with self._lock:
-                        self._last.setdefault(timeline, mark_in(message, timeline).lsn)
+                    found[timeline] = mark_in(message, timeline).lsn
         with self._lock:
+            if forgotten_count == self._forgotten_count:
+                for timeline, lsn in found.items():
+                    self._last.setdefault(timeline, lsn)
             return self._differing(after)
 
     def _differing(self, after: Mapping[str, int]) -> dict[str, int]:
@@ -263,7 +307,7 @@ class JetStreamLog(Log):
         return {timeline: last[timeline] for timeline, lsn in after.items() if last.get(timeline, lsn) != lsn}
 
     def _catch_up(self, after: Mapping[str, int]) -> None:
-        """Forget what is known of timelines in streams of which notices were lost, so that it is asked again."""
+        """Forget what is known of timelines in streams of which the newest notices were lost."""
         for number in {self._subjects.place(timeline)[0] for timeline in after}:
             with self._lock:
                 seen = self._seen.get(number, 0)
@@ -271,15 +315,14 @@ class JetStreamLog(Log):
             with self._lock:
                 if newest > seen and self._seen.get(number, 0) == seen:
                     self._seen[number] = newest
-                    for timeline in [one for one in self._last if self._subjects.place(one)[0] == number]:
-                        del self._last[timeline]
+                    self._forget(number)
 
     # ---- asking again
 
-    def _asked(self, ask: Callable[[], T]) -> T:
-        """What a call gives that can be made again, as soon as the cluster answers."""
+    def _asked(self, ask: Callable[[], T], *, ends_s: float | None = None) -> T:
+        """What a call gives that can be made again, as soon as the cluster answers; at most until `ends_s`."""
         clock = self._environment.clock
-        ends_s = clock.monotonic_s() + self._patience_s
+        ends_s = clock.monotonic_s() + self._patience_s if ends_s is None else ends_s
         pause_s = _PAUSE_S
         unclear = False
         while True:

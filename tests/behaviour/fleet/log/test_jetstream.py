@@ -187,6 +187,111 @@ def test_a_wait_hears_of_other_processes(nats_cluster: NatsCluster) -> None:
         assert CLOCK.monotonic_s() - started_s < 1.9
 
 
+def test_a_notice_that_is_lost_before_another_one_is_noticed(nats_cluster: NatsCluster) -> None:
+    """A wait hears of a timeline whose notice was lost when the next one of the stream arrives."""
+    url, second = own(nats_cluster), "tenant/second"
+    with (
+        closing(opened(url, streams=1)) as log,
+        closing(opened(url, streams=1)) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        log.create(TIMELINE)
+        log.create(second)
+        log.wait(TIMELINE, 0, timeout_s=0.1)
+        tell, lost = log.jetstream.on_tail, []
+
+        def lossy(subject: str, sequence: int, headers: dict[str, str]) -> None:
+            if subject.endswith("main"):
+                lost.append(sequence)
+            else:
+                tell(subject, sequence, headers)
+
+        log.jetstream.on_tail = lossy
+        waiting = pool.submit(log.wait_many, {TIMELINE: 0}, timeout_s=12)
+        pause(0.2)
+        append(other, b"lost")
+        append(other, b"arrives", timeline=second)
+        assert waiting.result() == {TIMELINE: 1}
+        assert lost
+
+
+def test_an_append_waits_for_others_as_long_as_its_patience(nats_cluster: NatsCluster) -> None:
+    """Threads that append to one timeline wait at the same time, not one after another, while there is no answer."""
+    with closing(opened(own(nats_cluster), patience_s=0.5)) as log, ThreadPoolExecutor(1) as pool:
+        log.create(TIMELINE)
+        publish, begun, release = log.jetstream.publish, threading.Event(), threading.Event()
+
+        def slow(*arguments: Any, **settings: Any) -> Any:
+            begun.set()
+            release.wait(60)
+            return publish(*arguments, **settings)
+
+        log.jetstream.publish = slow  # type: ignore[method-assign]
+        first = pool.submit(append, log, b"first")
+        assert begun.wait(30)
+        with ThreadPoolExecutor(3) as others:
+            waiting = [others.submit(append, log, b"other") for _ in range(3)]
+            try:
+                errors = [one.exception(timeout=10) for one in waiting]
+            finally:
+                release.set()
+        assert [type(error) for error in errors] == [Unavailable] * 3
+        assert first.result() == 1
+        assert append(log, b"next") == 2
+
+
+def test_a_stream_without_a_leader_is_not_asked_for_its_end(nats_cluster: NatsCluster) -> None:
+    """Such a question waits for its time to end; the message itself is refused at once, and is sent again."""
+    with closing(opened(own(nats_cluster))) as log:
+        log.create(TIMELINE)
+        append(log, b"before")
+        publish, last, sent, asked = log.jetstream.publish, log.jetstream.last, [], []
+
+        def without_leader(*arguments: Any, **settings: Any) -> Any:
+            sent.append(arguments)
+            if len(sent) < 5:
+                raise Unavailable("there is none now", kind="no_leader")
+            return publish(*arguments, **settings)
+
+        def noted(*arguments: Any) -> Any:
+            asked.append(arguments)
+            return last(*arguments)
+
+        log.jetstream.publish = without_leader  # type: ignore[method-assign]
+        log.jetstream.last = noted  # type: ignore[method-assign]
+        assert append(log, b"after") == 2
+        assert asked == []
+        with closing(opened(log.jetstream.shown)) as other:
+            append(other, b"another")
+        assert append(log, b"last") == 4
+        assert len(asked) == 1
+
+
+def test_a_lost_append_is_searched_once(nats_cluster: NatsCluster) -> None:
+    """Then other messages are where it could be: while others append too, it does not read all of theirs each time."""
+    url = own(nats_cluster)
+    with closing(opened(url)) as log, closing(opened(url)) as other:
+        log.create(TIMELINE)
+        publish, batch, tries, read = log.jetstream.publish, log.jetstream.batch, [], []
+
+        def late(*arguments: Any, **settings: Any) -> Any:
+            tries.append(arguments)
+            if len(tries) < 12:
+                append(other, b"other")
+            if len(tries) == 1:
+                raise OutcomeUnknown("no answer")
+            return publish(*arguments, **settings)
+
+        def noted(*arguments: Any, **settings: Any) -> Any:
+            read.append(arguments)
+            return batch(*arguments, **settings)
+
+        log.jetstream.publish = late  # type: ignore[method-assign]
+        log.jetstream.batch = noted  # type: ignore[method-assign]
+        assert append(log, b"own") == 12
+        assert len(read) <= 3
+
+
 @pytest.mark.parametrize("has_ids", [True, False], ids=["with message ids", "without message ids"])
 @pytest.mark.parametrize("arrives", [True, False], ids=["reply lost", "request lost"])
 def test_a_lost_reply_is_settled(nats_cluster: NatsCluster, arrives: bool, has_ids: bool) -> None:
