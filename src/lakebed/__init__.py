@@ -6,8 +6,7 @@ that importing the package (which the command line and Spark's workers do) costs
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakebed.errors import (
     AlreadyExists,
@@ -24,6 +23,7 @@ from lakebed.errors import (
     Unavailable,
     UnsupportedFormat,
 )
+from lakebed.first_use import on_first_use
 
 if TYPE_CHECKING:
     from lakebed import kv, repo
@@ -56,26 +56,10 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_PACKAGES = ("kv", "repo")
-
-_MODULE_OF = {
-    "Lake": ("lakebed.lake.lake", "Lake"),
-    "Table": ("lakebed.table.table", "Table"),
-    "open": ("lakebed.lake.lake", "open_lake"),
-}
-
-
 if not TYPE_CHECKING:  # with it, a type checker would accept every name
-
-    def __getattr__(name: str) -> Any:
-        if name in _PACKAGES:
-            return importlib.import_module(f"lakebed.{name}")
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'lakebed' has no attribute {name!r}")
-        module, attribute = _MODULE_OF[name]
-        value = globals()[name] = getattr(importlib.import_module(module), attribute)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULE_OF})
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {"lake.lake": ("Lake", "open_lake"), "table.table": ("Table",)},
+        modules=["kv", "repo"],
+        renamed={"open": "open_lake"},
+    )

@@ -1,4 +1,7 @@
-"""Writes `lakebed/`: one object of every format, with fixed content. Run once for each release that adds a format."""
+"""Writes `lakebed/`: one object of every format, with fixed content.
+
+Run it once for each release that adds a format: ``PYTHONPATH=tests python tests/golden/write.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakebed.table.binary_row import encode_row
 from lakebed.table.manifest import encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
 from lakebed.table.schema import add_column, encode_schema, new_schema
 from lakebed.table.snapshot_json import encode_snapshot, encode_tag
 from lakebed.table.stats import EMPTY_STATS
+from worlds.binary_rows import encode_row
 
 COLUMNS = pa.schema(
     [

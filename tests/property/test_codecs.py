@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakebed.table.binary_row import decode_rows, encode_row, encode_rows
+from lakebed.table.binary_row import decode_rows, encode_rows
 from lakebed.table.bucket import bucket_of
 from lakebed.table.file_stats import may_match
 from lakebed.table.manifest import (
@@ -31,6 +31,7 @@ from lakebed.table.schema import decode_schema, encode_schema, new_schema
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot, encode_tag
 from lakebed.table.stats import EMPTY_STATS, compute_stats
 from lakebed.table.types import arrow_type, json_of_type, parse_type, type_of_json
+from worlds.binary_rows import encode_row
 
 BRIEF = settings(max_examples=60, deadline=None)
 THOROUGH = settings(max_examples=300, deadline=None)

@@ -16,7 +16,7 @@ import pytest
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes, files_of
 from lakebed.table.manifest_cache import ManifestCache
@@ -26,6 +26,7 @@ from lakebed.table.schema import new_schema
 from lakebed.table.splits import plan_splits
 from lakebed.table.stats import EMPTY_STATS
 from lakebed.table.table import Table
+from worlds.binary_rows import encode_row
 from worlds.table.foreign import foreign_commit
 from worlds.table.made_up import TableModel, data_file
 

@@ -25,10 +25,8 @@ LOCAL = {
 """Modules with imports inside of functions, and why."""
 
 ON_DEMAND = {
-    "lakebed": "public names, on first use",
-    "lakebed.kv": "the same",
-    "lakebed.repo": "the same",
-    "lakebed.spark": "the same",
+    "lakebed.first_use": "public names, on first use",
+    "lakebed.spark": "the same, when PySpark is there",
     "lakebed.fleet.log.jetstream": "nats-py is optional",
     "lakebed.cli.loading": "the command line's loader",
     "lakebed.compute": "Arrow's compute functions, which take 20 ms to load, on first use",

@@ -10,8 +10,22 @@ from typing import Any
 
 RANK = {
     **dict.fromkeys(
-        ("errors", "closing", "clock", "runtime", "event_loop", "ids", "log", "metrics", "duration", "texts"), 0
+        (
+            "errors",
+            "first_use",
+            "closing",
+            "clock",
+            "runtime",
+            "event_loop",
+            "ids",
+            "log",
+            "metrics",
+            "duration",
+            "texts",
+        ),
+        0,
     ),
+    "texts": 0,
     "compute": 0,
     "exiting": 0,
     "objects": 1,

@@ -6,29 +6,10 @@ import os
 from datetime import timedelta
 from typing import Annotated, Final
 
-from lakebed.cli.grammar import argument, option, pairs
+from lakebed.cli.grammar import argument, option
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
 from lakebed.texts import shown
-
-__all__ = [
-    "LAKE_HELP",
-    "AfterDestroy",
-    "Branch",
-    "Lake",
-    "Limit",
-    "PartitionPairs",
-    "TableName",
-    "TakeOver",
-    "Timestamp",
-    "Version",
-    "duration",
-    "duration_ms",
-    "names",
-    "pairs",
-    "version_of",
-    "webhook_hosts",
-]
 
 LAKE_HELP: Final = "Where the lake is: a folder or a URL such as s3://bucket/lake."
 Lake = Annotated[str, argument("LAKE", help=LAKE_HELP, is_lake=True)]

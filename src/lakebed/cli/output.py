@@ -22,28 +22,9 @@ from lakebed.cli import exits, layout
 from lakebed.cli.loading import load
 from lakebed.clock import SystemClock
 from lakebed.errors import LakebedError
-from lakebed.texts import counted as count
-from lakebed.texts import sized
+from lakebed.texts import counted, sized
 
-__all__ = [
-    "ago",
-    "ask",
-    "brief",
-    "count",
-    "document",
-    "error",
-    "facts",
-    "flush",
-    "grid",
-    "lines",
-    "notes",
-    "printable",
-    "progress",
-    "result",
-    "sentence",
-    "size",
-    "span",
-]
+count = counted
 
 _COMMIT_ID: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
 

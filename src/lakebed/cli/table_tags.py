@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from lakebed.cli import arguments, json_output, output, table_output
 from lakebed.cli.arguments import Timestamp
@@ -46,45 +46,40 @@ class Tags(BranchTableCommand, name="tags"):
         )
 
 
-class CreateTag(BranchTableCommand, name="tag", formerly=("create-tag",)):
-    """Pin a snapshot under a name: it stays readable until the tag is deleted."""
+class _Tagging(BranchTableCommand):
+    """A command that points a tag at a snapshot."""
 
     name: TagName
     snapshot: SnapshotId = None
     tag: FromTag = None
     timestamp: Timestamp = None
     lifetime: Lifetime = None
+
+    def source(self) -> dict[str, Any]:
+        """What to tag, and for how long."""
+        return {
+            "snapshot_id": self.snapshot,
+            "tag": self.tag,
+            "timestamp_ms": self.timestamp,
+            "time_retained_ms": arguments.duration_ms(self.lifetime),
+        }
+
+
+class CreateTag(_Tagging, name="tag", formerly=("create-tag",)):
+    """Pin a snapshot under a name: it stays readable until the tag is deleted."""
+
     if_not_exists: Annotated[bool, option("--if-not-exists", help="Succeed if the tag already exists.")] = False
 
     def run(self) -> None:
-        made = self.open_branch().create_tag(
-            self.name,
-            snapshot_id=self.snapshot,
-            tag=self.tag,
-            timestamp_ms=self.timestamp,
-            time_retained_ms=arguments.duration_ms(self.lifetime),
-            if_not_exists=self.if_not_exists,
-        )
+        made = self.open_branch().create_tag(self.name, if_not_exists=self.if_not_exists, **self.source())
         self.result(table_output.of_tag(made), f"The tag {made.name} pins snapshot {made.snapshot.id} of {self.table}.")
 
 
-class ReplaceTag(BranchTableCommand, name="replace-tag"):
+class ReplaceTag(_Tagging, name="replace-tag"):
     """Point an existing tag at another snapshot; the newest by default."""
 
-    name: TagName
-    snapshot: SnapshotId = None
-    tag: FromTag = None
-    timestamp: Timestamp = None
-    lifetime: Lifetime = None
-
     def run(self) -> None:
-        made = self.open_branch().replace_tag(
-            self.name,
-            snapshot_id=self.snapshot,
-            tag=self.tag,
-            timestamp_ms=self.timestamp,
-            time_retained_ms=arguments.duration_ms(self.lifetime),
-        )
+        made = self.open_branch().replace_tag(self.name, **self.source())
         self.result(
             table_output.of_tag(made), f"The tag {made.name} pins snapshot {made.snapshot.id} of {self.table} now."
         )

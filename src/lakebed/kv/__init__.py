@@ -5,8 +5,9 @@ The names below are loaded on first use, so that importing the package costs not
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lakebed.first_use import on_first_use
 
 if TYPE_CHECKING:
     from lakebed.kv import admin
@@ -44,32 +45,21 @@ __all__ = [
 ]
 """Without `open`: ``from lakebed.kv import *`` must leave the built-in one in place."""
 
-_NAMES = {
-    "kv.admin": ("DatabaseAdmin",),
-    "kv.batch": ("WriteBatch",),
-    "kv.database": ("Database",),
-    "kv.model": ("CheckpointCreateResult", "CheckpointScope"),
-    "kv.opening": ("open_database", "open_from_checkpoint", "open_reader"),
-    "kv.options": ("CheckpointOptions", "CollectorOptions", "DatabaseOptions", "ReaderOptions"),
-    "kv.reader": ("DatabaseReader",),
-    "kv.snapshot": ("Snapshot",),
-    "kv.transaction": ("Transaction",),
-    "lsm.operators": ("MergeOperator", "register_operator"),
-}
-_MODULES = {name: f"lakebed.{module}" for module, names in _NAMES.items() for name in names}
-
-
 if not TYPE_CHECKING:  # a checker of types would believe that every name is here
-
-    def __getattr__(name: str) -> Any:
-        if name == "admin":
-            return importlib.import_module("lakebed.kv.admin")
-        attribute = "open_database" if name == "open" else name
-        if attribute not in _MODULES:
-            raise AttributeError(f"module 'lakebed.kv' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_MODULES[attribute]), attribute)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "open"])
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "kv.admin": ("DatabaseAdmin",),
+            "kv.batch": ("WriteBatch",),
+            "kv.database": ("Database",),
+            "kv.model": ("CheckpointCreateResult", "CheckpointScope"),
+            "kv.opening": ("open_database", "open_from_checkpoint", "open_reader"),
+            "kv.options": ("CheckpointOptions", "CollectorOptions", "DatabaseOptions", "ReaderOptions"),
+            "kv.reader": ("DatabaseReader",),
+            "kv.snapshot": ("Snapshot",),
+            "kv.transaction": ("Transaction",),
+            "lsm.operators": ("MergeOperator", "register_operator"),
+        },
+        modules=["admin"],
+        renamed={"open": "open_database"},
+    )

@@ -402,15 +402,12 @@ def refresh_checkpoint(
 
 
 def delete_checkpoint(location: DatabaseLocation, id_or_name: str, *, force: bool = False) -> Checkpoint:
-    """Remove a checkpoint, expired or not. What only it held may go with the next collection.
+    """Remove a checkpoint, expired or not, and return it. What only it held may go with the next collection.
 
     Works on destroyed databases too, which are waiting for it.
 
     Args:
         force: also one that a clone, writer, reader or compactor made for itself; it will miss its files.
-
-    Returns:
-        The checkpoint that was there.
 
     Raises:
         InvalidRequest: kind ``invalid_db_state``: it is unknown. ``checkpoint_owned``: it needs `force`; says whose it

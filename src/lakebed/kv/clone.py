@@ -72,9 +72,6 @@ def create_clone(
         copy: copy the files too, and depend on nothing: the only way onto another store.
         pin_lifetime: of the pins in the ancestors until the clone is finished.
 
-    Returns:
-        The clone's manifest.
-
     Raises:
         AlreadyExists: a database is there that is not this clone; or another caller was faster to begin it.
         InvalidRequest: the place holds something else, is the parent or below it, or on another store; kind

@@ -49,13 +49,10 @@ def pin_parent(
 
 
 def pin_ancestor(ancestor: DatabaseLocation, *, source: str, clone_url: str, lifetime: timedelta) -> str:
-    """Pin in an ancestor what the parent's own pin there holds.
+    """Pin in an ancestor what the parent's own pin there holds; return the new pin's id.
 
     Args:
         source: the parent's pin, by id.
-
-    Returns:
-        The id of the new pin.
 
     Raises:
         InvalidRequest: kind ``invalid_db_state``; the parent's pin was removed by force.

@@ -74,15 +74,22 @@ class ReadVersionSource(Protocol):
         return None
 
 
-class CheckpointSource(ReadVersionSource):
+class _Located(ReadVersionSource):
+    """A source that reads the manifests of a database."""
+
+    def __init__(self, location: DatabaseLocation) -> None:
+        self._location = location
+        self._log = ManifestLog(location)
+
+
+class CheckpointSource(_Located):
     """A checkpoint of another owner; it is neither moved nor refreshed."""
 
     moves = False
 
     def __init__(self, location: DatabaseLocation, checkpoint: str) -> None:
-        self._location = location
+        super().__init__(location)
         self._wanted = checkpoint
-        self._log = ManifestLog(location)
 
     def acquire(self) -> PinnedVersion:
         """The checkpoint's version, for as long as it lives; of a destroyed database too. Cost: 1 LIST + 1 or 2 GET."""
@@ -94,15 +101,14 @@ class CheckpointSource(ReadVersionSource):
         return PinnedVersion(pinned, pinned, pinned.wal_id_last_seen, found)
 
 
-class VersionSource(ReadVersionSource):
+class VersionSource(_Located):
     """A manifest that is read without a checkpoint; a collection may delete its files meanwhile."""
 
     moves = False
 
     def __init__(self, location: DatabaseLocation, version: int) -> None:
-        self._location = location
+        super().__init__(location)
         self._version = version
-        self._log = ManifestLog(location)
 
     def acquire(self) -> PinnedVersion:
         """The version. Raises `NotFound` if it is not readable any more. Cost: 1 LIST + 2 GET."""
@@ -113,14 +119,10 @@ class VersionSource(ReadVersionSource):
         return PinnedVersion(manifest, manifest, manifest.wal_id_last_seen, None)
 
 
-class LatestSource(ReadVersionSource):
+class LatestSource(_Located):
     """The newest manifest, without a pin: if files are gone, the newest manifest is read again."""
 
     moves = True
-
-    def __init__(self, location: DatabaseLocation) -> None:
-        self._location = location
-        self._log = ManifestLog(location)
 
     def acquire(self) -> PinnedVersion:
         """The newest version. Cost: 1 LIST, and 1 GET when it is new."""
@@ -128,14 +130,13 @@ class LatestSource(ReadVersionSource):
         return PinnedVersion(newest, newest, None, None)
 
 
-class OwnCheckpointSource(ReadVersionSource):
+class OwnCheckpointSource(_Located):
     """A checkpoint of our own that follows the database's files."""
 
     moves = True
 
     def __init__(self, location: DatabaseLocation, options: ReaderOptions) -> None:
-        self._location = location
-        self._log = ManifestLog(location)
+        super().__init__(location)
         self._lifetime_ms = lifetime_in_ms(options.checkpoint_lifetime)
         self._owner = Owner("reader", host=socket.gethostname(), pid=os.getpid())
         self._ref: CheckpointRef | None = None

@@ -75,13 +75,7 @@ def open_lake(
 
 
 class Lake(Stores):
-    """One lake. Thread-safe; its only state is its store.
-
-    Attributes:
-        store: the lake's root.
-        environment: clock, randomness and concurrency, for every store.
-        storage_options: of the store, also for databases of other lakes that share files with clones.
-    """
+    """One lake. Thread-safe; its only state is its store. Attributes as those of `Stores`."""
 
     @classmethod
     def open(

@@ -302,12 +302,10 @@ class NumberedLog:
             return  # the append is valid; readers of a stale hint check it
 
     def withdraw_late(self) -> list[int]:
-        """Delete, for writers that died, creates that landed after the boundary had passed their number.
+        """Delete, for writers that died, creates that landed below the boundary, and return the numbers.
 
         Such a file was never acknowledged; its references may be gone, and no one else deletes it.
 
-        Returns:
-            The numbers whose file was deleted.
         Cost: 2 LISTs, and 1 GET a number that still exists below the boundary.
         """
         if self._boundary is None:

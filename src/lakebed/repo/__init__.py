@@ -5,8 +5,9 @@ The names below are loaded on first use, so that importing the package costs not
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lakebed.first_use import on_first_use
 
 if TYPE_CHECKING:
     from lakebed.repo.branch import Branch
@@ -53,35 +54,24 @@ __all__ = [
 ]
 """Without `open`: ``from lakebed.repo import *`` must leave the built-in one in place."""
 
-_NAMES = {
-    "branch": ("Branch",),
-    "heads": ("CommitWithId",),
-    "hooks": ("HookCall", "Webhook"),
-    "importing": ("ImportSource",),
-    "model": ("Commit", "DiffKind", "Difference", "Entry", "Tag"),
-    "opening": ("open_repositories", "open_repository"),
-    "options": ("Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"),
-    "protection": ("ProtectionRule",),
-    "reference": ("Reference",),
-    "repositories": ("Repositories",),
-    "repository": ("Repository",),
-    "retention": ("RetentionRules",),
-    "staging.listing": ("Listed",),
-    "verbs.references": ("NamedCommit",),
-}
-_MODULES = {name: f"lakebed.repo.{module}" for module, names in _NAMES.items() for name in names}
-_OTHER_NAMES = {"open": "open_repository", "open_all": "open_repositories"}
-
-
 if not TYPE_CHECKING:  # a checker of types would believe that every name is here
-
-    def __getattr__(name: str) -> Any:
-        attribute = _OTHER_NAMES.get(name, name)
-        if attribute not in _MODULES:
-            raise AttributeError(f"module 'lakebed.repo' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_MODULES[attribute]), attribute)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "open"])
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "repo.branch": ("Branch",),
+            "repo.heads": ("CommitWithId",),
+            "repo.hooks": ("HookCall", "Webhook"),
+            "repo.importing": ("ImportSource",),
+            "repo.model": ("Commit", "DiffKind", "Difference", "Entry", "Tag"),
+            "repo.opening": ("open_repositories", "open_repository"),
+            "repo.options": ("Access", "CollectionOptions", "RangeOptions", "RepositoryOptions"),
+            "repo.protection": ("ProtectionRule",),
+            "repo.reference": ("Reference",),
+            "repo.repositories": ("Repositories",),
+            "repo.repository": ("Repository",),
+            "repo.retention": ("RetentionRules",),
+            "repo.staging.listing": ("Listed",),
+            "repo.verbs.references": ("NamedCommit",),
+        },
+        renamed={"open": "open_repository", "open_all": "open_repositories"},
+    )

@@ -82,9 +82,6 @@ class Branch(Reference):
             content_type: such as ``text/csv``.
             only_if_absent: refuse when an object is there.
 
-        Returns:
-            What is known of the object now.
-
         Raises:
             AlreadyExists: kind ``path_exists``; with `only_if_absent`.
             InvalidRequest: kind ``invalid_path``, ``reserved_path``, ``invalid_body``, ``invalid_metadata``.

@@ -136,9 +136,6 @@ def _refuse_taken(context: RepositoryContext, name: str) -> None:
 def delete_branch(context: RepositoryContext, name: str, *, committer: str = "") -> Branch:
     """Delete a branch with what is staged on it; the commit at its head can be brought back (`undelete_branch`).
 
-    Returns:
-        The record that went.
-
     Raises:
         NotFound: kind ``branch_not_found``.
         InvalidRequest: kind ``default_branch``, ``protected_branch``, ``read_only_repository``.

@@ -166,7 +166,7 @@ class LocalCatalog(Catalog):
 
     def call(self, verb: CatalogVerb[R]) -> R:
         self.check_open()
-        return verb.run(self, _sees_all)
+        return verb.run(self, lambda name: True)
 
     def create(self, verb: CreateRepository) -> Transport:
         made = self.call(verb)
@@ -373,10 +373,6 @@ class LocalCatalog(Catalog):
         for context in contexts:
             context.committed.close()
         self.key_value.close()
-
-
-def _sees_all(name: str) -> bool:
-    return True
 
 
 def refused_deletion(name: str) -> InvalidRequest:

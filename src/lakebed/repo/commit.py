@@ -130,9 +130,6 @@ def move_by_commits(
         events: of the hooks before and after.
         source: of a merge, what is merged.
 
-    Returns:
-        The new commits.
-
     Raises:
         Rejected: ``hook_rejected``. Otherwise as `lakebed.repo.heads.move_branch`.
     """

@@ -113,9 +113,6 @@ def unfinished_imports(context: RepositoryContext) -> list[Import]:
 def cancel_import(context: RepositoryContext, id: str) -> Import:
     """Stop an import; the branch stays as it is.
 
-    Returns:
-        Its record, cancelled.
-
     Raises:
         NotFound: ``import_not_found``.
         Conflict: ``import_ended``: it has completed, failed or was cancelled already.

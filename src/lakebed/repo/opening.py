@@ -153,13 +153,12 @@ def open_repository(
 ) -> Repository:
     """Open one repository: ``/lake/analytics.repo``, or ``http://host:port/analytics`` of a running server.
 
+    Its `close` closes what was opened for it.
+
     Args:
         url: of the repository: the storage's, then its name and ``.repo``; or a server's, then its name.
         create: make it when it is missing.
         metadata, options, storage_options, environment, durable, access: as `open_repositories`.
-
-    Returns:
-        A `Repository` that closes what was opened for it.
 
     Raises:
         NotFound: kind ``repository_not_found``, ``repositories_not_found``: it is missing, and not `create`.

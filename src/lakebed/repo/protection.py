@@ -127,9 +127,6 @@ def set_protected(
         expected: tags of `protected_with_tag`: only if the rules have one of them, or, of the empty tag, if none were
             ever set; None: whatever they are.
 
-    Returns:
-        The rules, sorted by pattern.
-
     Raises:
         InvalidRequest: kind ``invalid_protection``: a pattern is empty, too long or there twice, or something unknown
             is blocked.

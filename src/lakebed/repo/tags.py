@@ -103,10 +103,7 @@ def create_tag(
 
 
 def delete_tag(context: RepositoryContext, name: str) -> Tag:
-    """Remove a tag; what only it kept may be collected.
-
-    Returns:
-        The tag that went.
+    """Remove a tag, and return it; what only it kept may be collected.
 
     Raises:
         NotFound: kind ``tag_not_found``.

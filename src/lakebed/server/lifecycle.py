@@ -113,14 +113,7 @@ def started_of(settings: ServerSettings, created: NewAccessKey | None) -> Starte
 
 
 class Running(RunningServer[Principal, RepositoryCall]):
-    """A server in a thread of this process, for tests and notebooks. Stop it, or use it in a ``with``.
-
-    Args:
-        listener: bound; closed at the end.
-
-    Attributes:
-        started: where it answers, and the first access key of a first start.
-    """
+    """A server of repositories in a thread; `started` is where it answers, and the key of a first start."""
 
     site: RepositorySite
 

@@ -41,7 +41,7 @@ def run_server(
     options: ServerOptions = _DEFAULT,
     started: Callable[[Started], None] | None = None,
 ) -> int:
-    """Serve the repositories of a storage over HTTP until SIGTERM or SIGINT.
+    """Serve the repositories of a storage over HTTP until SIGTERM or SIGINT; return the exit code, 0.
 
     Args:
         storage_url: a folder, or a URL such as ``s3://bucket/lake``.
@@ -50,9 +50,6 @@ def run_server(
         access_log: ``"-"`` is standard error, else a file that is appended to; None: no log.
         options: what is served, to whom, and the limits of it.
         started: receives where the server answers and, at the very first start, the first access key; None: printed.
-
-    Returns:
-        The exit code: 0.
 
     Raises:
         InvalidRequest: kind ``remote_host``, ``workers_need_postgresql``, ``invalid_address``,

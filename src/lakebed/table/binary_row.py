@@ -239,23 +239,6 @@ def _with_tails(fixed: Bytes, parts: list[Slots], lengths: I64, offsets_in_row: 
     return out.view(np.uint8)
 
 
-def encode_row(values: Sequence[Any], types: Sequence[str]) -> bytes:
-    """One BinaryRow of Python values (None is null). Costs some tens of microseconds; columns go to `encode_rows`.
-
-    Raises `InvalidRequest`: a value does not fit its type.
-    """
-    if not types:
-        return EMPTY_ROW
-    columns = []
-    for value, text in zip(values, types, strict=True):
-        try:
-            columns.append(pa.array([value], type=arrow_type(text)))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise InvalidRequest(f"{value!r} does not fit type {text}.", kind="schema_mismatch") from error
-    row: bytes = encode_rows(columns, types)[0].as_py()
-    return row
-
-
 def decode_rows(rows: pa.Array, types: Sequence[str]) -> list[pa.Array]:
     """The columns of some BinaryRows; inverse of `encode_rows`.
 
@@ -353,10 +336,3 @@ def _decode_timestamp(buffer: Bytes, bodies: I64, ends: I64, words: U64, null: A
         nanos = (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
         ticks = millis * factor + nanos // (1_000_000 // factor)
     return pa.array(np.where(null, 0, ticks), type=pa.int64(), mask=null).cast(target)
-
-
-def decode_row(row: bytes, types: Sequence[str]) -> tuple[Any, ...]:
-    """The Python values of one BinaryRow; inverse of `encode_row`."""
-    if not types:
-        return ()
-    return tuple(column[0].as_py() for column in decode_rows(pa.array([row], pa.binary()), types))

@@ -127,7 +127,11 @@ def upsert(branch: TableBranch, rows: Rows, *, options: CommitOptions) -> Snapsh
 def delete(
     branch: TableBranch, where: Predicate | str | None, *, keys: Rows | None, options: CommitOptions
 ) -> Snapshot | None:
-    """Delete rows by predicate or by key; exactly one is given. See `Table.delete`."""
+    """Delete rows by predicate or by key; exactly one is given. See `Table.delete`.
+
+    Deleting a missing key is a no-op. With the option ``sequence.field`` the keys bring its columns too: a row that is
+    newer by them stays.
+    """
     refuse_unknown_keywords(options, CommitOptions)
     if (where is None) == (keys is None):
         raise InvalidRequest(
@@ -136,14 +140,6 @@ def delete(
     if where is not None:
         return _delete_where(branch, where, options=options)
     assert keys is not None
-    return _delete_keys(branch, keys, options=options)
-
-
-def _delete_keys(branch: TableBranch, keys: Rows, *, options: CommitOptions) -> Snapshot:
-    """Delete rows of a primary-key table by key; deleting a missing key is a no-op.
-
-    With the option ``sequence.field`` the keys bring its columns too: a row that is newer by them stays.
-    """
     return _written(branch, keys, TableWriter.delete, options=options)
 
 
@@ -214,13 +210,7 @@ def commit_changes(
     basis: Basis | None = None,
     options: CommitOptions,
 ) -> Snapshot:
-    """Make changes the newest snapshot; see `commit`.
-
-    Args:
-        overwrite: also replace these live files, chosen in the newest snapshot.
-        basis: the version that the changes were made from; see `CommitRequest.basis`.
-        options: as the caller of the verb gave them.
-    """
+    """Make changes the newest snapshot. Arguments as `Table.commit`."""
     refuse_unknown_keywords(options, CommitOptions)
     derive = None
     if overwrite is not None:

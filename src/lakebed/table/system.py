@@ -103,8 +103,9 @@ def read_system_table(
     if reader is None:
         near = get_close_matches(plain, SYSTEM_TABLES, n=1)
         hint = f"did you mean ${near[0]}? " if near else ""
+        names_of_all = ", ".join("$" + name for name in SYSTEM_TABLES)
         raise InvalidRequest(
-            f"There is no system table ${plain}: {hint}there are {_names_of_all()}.",
+            f"There is no system table ${plain}: {hint}there are {names_of_all}.",
             kind="unknown_system_table",
             name=plain,
         )
@@ -321,10 +322,6 @@ SYSTEM_TABLES: dict[str, Callable[[TableBranch, Snapshot | None], pa.Table]] = {
     "consumers": _consumers_table,
 }
 """Every system table by name."""
-
-
-def _names_of_all() -> str:
-    return ", ".join("$" + name for name in SYSTEM_TABLES)
 
 
 def _table(rows: Any, schema: pa.Schema) -> pa.Table:

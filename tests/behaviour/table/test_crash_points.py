@@ -17,7 +17,6 @@ from lakebed.errors import LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import encode_row
 from lakebed.table.branches import every_branch
 from lakebed.table.live_versions import read_live_versions
 from lakebed.table.manifest import files_of
@@ -27,6 +26,7 @@ from lakebed.table.model import BucketChange, DataFile, Snapshot
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, PowerLossStore, RecordingStore
+from worlds.binary_rows import encode_row
 from worlds.table.world import InlineRuntime, TableWorld
 
 _CHECKED = ManifestCache()

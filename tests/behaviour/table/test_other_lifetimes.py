@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.table.binary_row import encode_row
+from worlds.binary_rows import encode_row
 from worlds.table.foreign import Extras, foreign_commit
 from worlds.table.world import TableWorld
 

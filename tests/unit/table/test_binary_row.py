@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.table.binary_row import EMPTY_ROW, decode_columns, decode_row, decode_rows, encode_row, encode_rows
+from lakebed.table.binary_row import EMPTY_ROW, decode_columns, decode_rows, encode_rows
+from worlds.binary_rows import decode_row, encode_row
 
 
 def test_layout_of_a_known_row() -> None:

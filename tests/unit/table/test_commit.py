@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict
-from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.conflicts import check_fits, rests_on_state, touches
 from lakebed.table.inherited import (
     USERS_MAX,
@@ -23,6 +23,7 @@ from lakebed.table.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes
 from lakebed.table.manifest_merge import fold_run, plan_merge
 from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
 from lakebed.table.stats import EMPTY_STATS
+from worlds.binary_rows import encode_row
 from worlds.table import made_up
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.compact import CompactTask, plan_compaction
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, Stats, TableSchema
 from lakebed.table.schema import new_schema
+from worlds.binary_rows import encode_row
 
 MB = 1 << 20
 

@@ -6,13 +6,14 @@ import dataclasses
 
 import pyarrow as pa
 
-from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.file_stats import may_match
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, Stats, TableSchema
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.schema import add_column, drop_column, new_schema, rename_column, widen_column
 from lakebed.table.stats import EMPTY_STATS, compute_stats
+from worlds.binary_rows import encode_row
 
 SCHEMA = new_schema(
     pa.schema([("dt", pa.string()), ("n", pa.int32()), ("s", pa.string()), ("f", pa.float64())]),

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakebed.table.binary_row import decode_row, decode_rows, encode_row
+from lakebed.table.binary_row import decode_rows
 from lakebed.table.bucket import bucket_of
 from lakebed.table.manifest import decode_manifest, decode_manifest_list, encode_manifest, files_of, fold
 from lakebed.table.schema import decode_schema, encode_schema
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot
 from lakebed.table.types import arrow_type
+from worlds.binary_rows import decode_row, encode_row
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 OURS = GOLDEN / "lakebed"

@@ -10,13 +10,14 @@ import pytest
 from lakebed.errors import Corruption, NotFound, UnsupportedFormat
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.data_file import open_data_file
 from lakebed.table.model import DataFile, Split, Stats
 from lakebed.table.predicate import bind, to_arrow
 from lakebed.table.predicate_tree import column
 from lakebed.table.read import ReadPlan, filter_rows, read_split, read_split_table
 from lakebed.table.schema import new_schema
+from worlds.binary_rows import encode_row
 
 SCHEMA = new_schema(
     pa.schema([("id", pa.int64()), ("v", pa.int32())]), primary_keys=["id"], options={"bucket": "1"}, time_ms=0

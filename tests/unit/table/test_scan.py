@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import UnsupportedFormat
-from lakebed.table.binary_row import EMPTY_ROW, encode_row
+from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.bucket import bucket_of
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
@@ -22,6 +22,7 @@ from lakebed.table.scan_pruning import only_on, prune_buckets, prune_manifests
 from lakebed.table.schema import new_schema
 from lakebed.table.splits import plan_splits, sorted_runs
 from lakebed.table.types import arrow_schema
+from worlds.binary_rows import encode_row
 
 COLUMNS = pa.schema([("dt", pa.int32()), ("id", pa.int64()), ("v", pa.int64())])
 KEYED = new_schema(COLUMNS, primary_keys=["id"], options={"bucket": "4"}, time_ms=0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lakebed.table.binary_row import decode_row
 from lakebed.table.model import DataField
 from lakebed.table.stats import EMPTY_STATS, compute_stats
+from worlds.binary_rows import decode_row
 
 
 def bounds(

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.table.avro import RecordSchema, decode_columns, encode_columns
-from lakebed.table.binary_row import EMPTY_ROW, decode_row, encode_row
+from lakebed.table.binary_row import EMPTY_ROW
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.model import BucketChange, ManifestMeta, Snapshot, Stats
 from lakebed.table.snapshot_json import encode_snapshot
 from lakebed.table.table import Table
+from worlds.binary_rows import decode_row, encode_row
 from worlds.table.made_up import data_file
 
 _NO_PARTITION_STATS = Stats(encode_row(["a"], ["STRING"]), encode_row(["b"], ["STRING"]), (0,))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lakebed.errors import NotFound
-from lakebed.lake.adapters.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, split_top
 from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 
 
-class DatabaseAdapter:
+class DatabaseAdapter(StoreAdapter):
     """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
@@ -37,7 +37,6 @@ class DatabaseAdapter:
         )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """As `StoreAdapter`."""
         return sum(meta.size_bytes for meta in lake.store.list(database_folder(name)))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:

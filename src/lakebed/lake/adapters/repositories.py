@@ -7,14 +7,14 @@ owner, and where another process is the owner, the report says that nothing was 
 from __future__ import annotations
 
 from lakebed.errors import Conflict, Corruption, NotFound, UnsupportedFormat
-from lakebed.lake.adapters.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
 from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
 from lakebed.repo.namespace import METADATA_FOLDER, namespace_folder
 
 
-class RepositoryAdapter:
+class RepositoryAdapter(StoreAdapter):
     """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
@@ -35,7 +35,6 @@ class RepositoryAdapter:
             )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """As `StoreAdapter`."""
         with lake.reading_repositories() as opened:
             if opened is None:
                 return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
-from lakebed.lake.adapters.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
 from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores
@@ -31,7 +31,7 @@ def _rows_of(table: Table) -> tuple[int | None, bool]:
     return sum(split.row_count for split in splits), False
 
 
-class TableAdapter:
+class TableAdapter(StoreAdapter):
     """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary:
@@ -57,7 +57,6 @@ class TableAdapter:
         )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """As `StoreAdapter`."""
         return sum(meta.size_bytes for meta in lake.table(name).store.list(""))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from lakebed.errors import LakebedError, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, tenant_folder
-from lakebed.lake.adapters.port import Cleaning, StoreSummary
+from lakebed.lake.adapters.port import Cleaning, StoreAdapter, StoreSummary
 from lakebed.lake.names import split_top
 from lakebed.lake.on_demand import module_of
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 
 
-class TenantAdapter:
+class TenantAdapter(StoreAdapter):
     """As `StoreAdapter`."""
 
     def summary(self, lake: Stores, name: str) -> StoreSummary | None:
@@ -37,7 +37,6 @@ class TenantAdapter:
         )
 
     def disk_bytes(self, lake: Stores, name: str) -> int:
-        """As `StoreAdapter`."""
         return sum(meta.size_bytes for meta in lake.store.list(tenant_folder(name)))
 
     def versions(self, lake: Stores, name: str) -> list[Version]:

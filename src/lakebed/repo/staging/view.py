@@ -179,15 +179,9 @@ class View(Closing):
     def list(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
     ) -> Iterator[Listed]:
-        """What is there below a prefix, in the order of the paths' bytes.
+        """What is there below a prefix, in the order of the paths' bytes. Arguments as `Reference.list`.
 
-        Args:
-            after: only what sorts behind this; the last result of a page, to continue with the next.
-            delimiter: fold paths that hold it behind the prefix into one common prefix, up to and with it.
-            amount: at most so many; None: all.
-
-        Raises:
-            InvalidRequest: kind ``invalid_path``: the prefix cannot begin a path; ``invalid_amount``.
+        Raises `InvalidRequest`: kind ``invalid_path``: the prefix cannot begin a path; ``invalid_amount``.
         Cost: as `rows`, and about 1 us an entry; 1 seek in every layer behind a large common prefix.
         """
         return list_entries(self.rows, prefix=check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)

@@ -37,9 +37,6 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
         created_at_ms: the date that the commit shows, Unix time in milliseconds, UTC; by default now. It is a label:
             how long the commit's objects are kept counts from when it was made.
 
-    Returns:
-        The new commit.
-
     Raises:
         InvalidRequest: ``no_changes``, ``empty_message``, ``oversized_message``, ``oversized_metadata``,
             ``protected_branch``, ``read_only_repository``.

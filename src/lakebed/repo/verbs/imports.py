@@ -39,13 +39,10 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
     replace: bool = False
 
     def start(self, context: RepositoryContext, *, force: bool = False) -> str:
-        """Record what is to be imported; `lakebed.repo.importing.run_import` does it.
+        """Record what is to be imported, and return its id; `lakebed.repo.importing.run_import` does it.
 
         Args:
             force: also when the repository is read-only.
-
-        Returns:
-            The id of the import.
 
         Raises:
             NotFound: ``branch_not_found``.

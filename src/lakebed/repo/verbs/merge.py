@@ -40,9 +40,6 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
         prefix: only paths with this prefix; one parent only, as the rest is not merged.
         allow_empty: make a commit even when there is nothing to merge.
 
-    Returns:
-        The new commit.
-
     Raises:
         Conflict: ``merge_conflict``, facts ``paths`` and ``count``; or ``branch_moved``. Nothing has moved.
         InvalidRequest: ``dirty_branch``, ``no_changes``, ``unknown_strategy``, ``commit_expired``,

@@ -128,9 +128,6 @@ class Revert(_Pick, frozen=True, kw_only=True):
         message: by default ``Revert <id>``.
         strategy: what to take where the branch has changed the same paths since: ``source-wins`` undoes anyway.
 
-    Returns:
-        The new commit.
-
     Raises:
         Conflict: ``merge_conflict``; nothing has moved.
         InvalidRequest: ``parent_number_needed``, ``invalid_parent_number``, ``dirty_branch``, ``no_changes``,

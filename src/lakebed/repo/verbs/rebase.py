@@ -34,9 +34,6 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
         committer: the new commits' author; by default each commit's own.
         strategy: ``source-wins`` takes the branch's own commits where both changed; None: that is a conflict.
 
-    Returns:
-        The new head.
-
     Raises:
         Conflict: ``merge_conflict`` (it names the commit), ``branch_moved``; nothing has moved.
         InvalidRequest: ``no_changes``: the branch descends from `onto` already; ``dirty_branch``, ``too_many_commits``,

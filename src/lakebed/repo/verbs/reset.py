@@ -68,9 +68,6 @@ class HardReset(Verb[CommitWithId], frozen=True, kw_only=True):
         ref: of the commit; of a branch what is committed there.
         force: discard what is uncommitted; else a branch with such changes is refused.
 
-    Returns:
-        The new head.
-
     Raises:
         NotFound: ``branch_not_found``, ``reference_not_found``.
         InvalidRequest: ``dirty_branch``, ``commit_expired``, ``protected_branch``, ``read_only_repository``.

@@ -10,17 +10,6 @@ from lakebed.repo.model import Commit, Difference, DiffKind, Entry, RepositoryRe
 from lakebed.server.bodies import CommitRow, DiffObjectStat, DiffRow, ObjectStats, RepositoryRow
 from lakebed.server.errors import LOCAL_SCHEME
 
-__all__ = [
-    "LOCAL_SCHEME",
-    "commit_row",
-    "diff_row",
-    "engine_url",
-    "object_stats",
-    "prefix_stats",
-    "repository_row",
-    "shown_namespace",
-]
-
 _TYPES: Final = {kind: kind.name.lower() for kind in DiffKind}
 
 
