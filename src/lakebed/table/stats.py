@@ -48,7 +48,7 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
         column = table.column(field.name)
         minimum, maximum = _bounds(column, field.type)
         if truncate is not None:
-            minimum, maximum = _shortened(minimum, maximum, truncate)
+            minimum, maximum = shortened_bounds(minimum, maximum, truncate)
         bounds.append(pa.array([minimum, maximum], arrow_type(field.type)))
         null_counts.append(column.null_count)
     min_values, max_values = encode_rows(bounds, [field.type for field in fields]).to_pylist()
@@ -77,14 +77,14 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
         return None, None
     both = pc.min_max(values)
     if pa.types.is_floating(values.type):
-        return _signed_zeros(both["min"].as_py(), both["max"].as_py())
+        return signed_zeros(both["min"].as_py(), both["max"].as_py())
     if pa.types.is_timestamp(values.type):
         # Python's datetime has no nanoseconds, so these stay Arrow scalars.
         return both["min"], both["max"]
     return both["min"].as_py(), both["max"].as_py()
 
 
-def _signed_zeros(minimum: float, maximum: float) -> tuple[float, float]:
+def signed_zeros(minimum: float, maximum: float) -> tuple[float, float]:
     """The bounds with the signs that include both zeros; Arrow returns the first zero it finds."""
     return (-0.0 if minimum == 0 else minimum), (0.0 if maximum == 0 else maximum)
 
@@ -102,13 +102,14 @@ def _has_high_byte(values: pa.ChunkedArray) -> bool:
     return False
 
 
-def _shortened(minimum: object, maximum: object, length: int) -> tuple[object, object]:
-    if isinstance(minimum, str) and isinstance(maximum, str):
-        raised = maximum if len(maximum) <= length else _raised_text(maximum[:length])
-        return minimum[:length], raised
-    if isinstance(minimum, bytes) and isinstance(maximum, bytes):
-        raised_bytes = maximum if len(maximum) <= length else _raised_bytes(maximum[:length])
-        return minimum[:length], raised_bytes
+def shortened_bounds(minimum: object, maximum: object, length: int) -> tuple[object, object]:
+    """The bounds with texts and bytes cut to a length; a cut maximum is raised, or None where that cannot be done."""
+    if isinstance(minimum, str | bytes):
+        minimum = minimum[:length]
+    if isinstance(maximum, str) and len(maximum) > length:
+        return minimum, _raised_text(maximum[:length])
+    if isinstance(maximum, bytes) and len(maximum) > length:
+        return minimum, _raised_bytes(maximum[:length])
     return minimum, maximum
 
 
@@ -173,6 +174,6 @@ def _merged_bound(
         return unknown
     low, high = (pc.min_max(bounds)[end] for end in ("min", "max"))
     if pa.types.is_floating(bounds.type):
-        lowest, highest = _signed_zeros(low.as_py(), high.as_py())
+        lowest, highest = signed_zeros(low.as_py(), high.as_py())
         low, high = pa.scalar(lowest, bounds.type), pa.scalar(highest, bounds.type)
     return pa.array([low if name == "min" else high], bounds.type)
