@@ -18,9 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import psycopg
+
+from worlds.waiting import wait_until
 
 START_TRIES_MAX = 600
 
@@ -52,6 +54,14 @@ class PostgreSQL:
         with suppress(psycopg.Error):
             return bool(self.run("SELECT 1"))
         return False
+
+    def crash(self, url: str) -> None:
+        """Kill one of its processes, which serves a database: it ends all others, and starts again from its log."""
+        name = urlsplit(url).path.removeprefix("/")
+        pids = self.run(f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' LIMIT 1")
+        assert pids
+        os.kill(pids[0][0], signal.SIGKILL)
+        wait_until(self.answers)
 
     def run(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement by itself; its rows."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -294,15 +291,6 @@ def test_a_process_that_lost_its_store_reports_no_loss() -> None:
             call()
 
 
-def crash(cluster: Any, url: str) -> None:
-    """Kill one of PostgreSQL's processes: it ends all others, and starts again from its log."""
-    name = urlsplit(url).path.removeprefix("/")
-    pids = cluster.run(f"SELECT pid FROM pg_stat_activity WHERE datname = '{name}' LIMIT 1")
-    assert pids
-    os.kill(pids[0][0], signal.SIGKILL)
-    wait_until(cluster.answers)
-
-
 def test_postgresql_crashes(postgresql: Any, tell: Callable[[str], None]) -> None:
     """It crashes and starts again under load: appends go on, and nothing acknowledged is lost or repeated."""
     url = postgresql.make_database()
@@ -311,7 +299,7 @@ def test_postgresql_crashes(postgresql: Any, tell: Callable[[str], None]) -> Non
     try:
         for _ in range(2):
             work.wait_for(100)
-            crash(postgresql, url)
+            postgresql.crash(url)
         work.wait_for(100)
         work.stop()
         with closing(open_log(url)) as log:

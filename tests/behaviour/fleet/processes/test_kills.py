@@ -1,0 +1,201 @@
+"""Processes that are killed in the middle of an ingestion, a commit, a relocation and a collection.
+
+Each moment is observed before the kill, in what the control plane, the node or its local state says; none is left to
+luck. Clients that know every acknowledged write run all the time.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import lakebed
+from lakebed.errors import LakebedError
+from lakebed.fleet.http_ports import HttpNode
+from lakebed.fleet.layout import txn_folder
+from lakebed.fleet.local import FleetSettings, LocalFleet, Part
+from lakebed.fleet.model import Transaction, TransactionState
+from lakebed.objects.open import open_store
+from worlds.fleet_storm import Storm, watched
+from worlds.waiting import wait_until
+
+TENANT = "t0"
+REJECTED = (TransactionState.REJECT_PENDING, TransactionState.REJECT_ACKNOWLEDGED)
+
+
+class QuickFleet(LocalFleet):
+    """A local fleet that deletes two seconds after it may, and starts a node again soon, but after its failover."""
+
+    def _add(self, name: str, words: Sequence[str], **facts: Any) -> Part:
+        more = ("--settle-ms", "2000") if name == "control" else ()
+        if name.startswith("node"):
+            facts["restart_s"] = 3.0
+        return super()._add(name, (*words, *more), **facts)
+
+
+class Scene:
+    """A running fleet, its clients, and what can be observed of it."""
+
+    def __init__(self, local: LocalFleet, storm: Storm, folder: Path) -> None:
+        self.local = local
+        self.storm = storm
+        self.folder = folder
+        self.operator = storm.fleet.operator
+
+    def node(self) -> str:
+        """Where the tenant is."""
+        found: list[str] = []
+
+        def is_somewhere() -> bool:
+            name = self.asked(lambda: self.operator.tenant(TENANT).preferred)
+            found[:] = [name] if name is not None else []
+            return bool(found)
+
+        wait_until(is_somewhere)
+        return found[0]
+
+    def asked(self, call: Callable[[], Any]) -> Any:
+        """The answer of a process; None while it does not answer."""
+        try:
+            return call()
+        except LakebedError:
+            return None
+
+    def transactions(self) -> list[Transaction]:
+        """All of the tenant that are known; none while the control plane is away."""
+        found = self.asked(lambda: self.operator.transactions(TENANT))
+        return [] if found is None else [*found.unfinished, *found.finished]
+
+    def has_rows_in_memory(self, node: str) -> bool:
+        """Whether a node has ingested what is in no layer."""
+        port = HttpNode(self.local.part(node).url, read_s=5)
+        try:
+            found = self.asked(port.utilization)
+            return found is not None and found.unflushed_bytes > 0
+        finally:
+            port.close()
+
+    def asks_to_commit(self, node: str) -> bool:
+        """Whether a request of the tenant is noted in a node's local state, and not answered."""
+        try:
+            record = msgspec.json.decode((self.folder / node / "tenants" / f"{TENANT}.json").read_bytes())
+        except FileNotFoundError:
+            return False
+        return record.get("request") is not None
+
+    def wait_for_progress(self) -> None:
+        """Return when every tenant has taken writes and reads since the call."""
+        before = [(len(known.rows), known.reads) for known in self.storm.known]
+
+        def is_there() -> bool:
+            assert not self.storm.problems(), "\n".join(self.storm.problems())
+            now = [(len(known.rows), known.reads) for known in self.storm.known]
+            return all(rows > then[0] and reads > then[1] for (rows, reads), then in zip(now, before, strict=True))
+
+        wait_until(is_there, timeout_s=90)
+
+    def is_up(self, node: str) -> bool:
+        """Whether a node answers the control plane."""
+        found = self.asked(self.operator.nodes) or []
+        return any((one.node, one.state) == (node, "alive") for one in found) and self.is_running(node)
+
+    def is_running(self, part: str) -> bool:
+        """Whether the process of a part has not ended."""
+        process = self.local.part(part).process
+        return process is not None and process.poll() is None
+
+    def relocate(self, source: str) -> str:
+        """Begin a relocation to a node that is stopped, so that it does not end; the node."""
+        nodes = [one.name for one in self.local.parts if one.name.startswith("node") and one.name != source]
+        while True:
+            wait_until(lambda: any(self.is_up(name) for name in nodes))
+            target = next(name for name in nodes if self.is_up(name))
+            self.local.kill(target, signal.SIGSTOP)
+            self.asked(lambda: self.operator.migrate(TENANT, target))  # noqa: B023
+            record = self.asked(lambda: self.operator.tenant(TENANT))
+            if record is not None and record.relocation is not None and record.relocation.target == target:
+                return target
+            self.local.kill(target, signal.SIGCONT)
+            self.wait_for_progress()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """Three nodes under clients; at the end everything is compared, and all that was rejected is deleted."""
+    with running(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def running(tmp_path: Path) -> Iterator[Scene]:
+    lake = lakebed.open(str(tmp_path / "lake"))
+    settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local")
+    with QuickFleet(settings) as local, watched(local), lake.fleet() as fleet:
+        storm = Storm(fleet, count=2)
+        storm.start()
+        scene = Scene(local, storm, tmp_path / "local")
+        scene.wait_for_progress()
+        yield scene
+        scene.wait_for_progress()
+        storm.stop()
+        storm.check_all()
+        store = open_store(str(tmp_path / "lake"))
+        seen = [one for one in scene.transactions() if one.state is not TransactionState.OPEN]
+        rejected = [one.id for one in seen if one.state is not TransactionState.COMMITTED]
+        assert rejected
+
+        def is_clean() -> bool:
+            now = scene.transactions()
+            return bool(now) and not any(one.state in REJECTED for one in now)
+
+        wait_until(is_clean, timeout_s=90)
+        for txn in rejected:
+            assert list(store.list(txn_folder(TENANT, txn))) == []
+        report = lake.scrub_tenants(dry_run=True, grace=timedelta(0))
+        assert (report.missing, report.problems) == ((), ())
+
+
+def test_kills_in_the_middle(scene: Scene) -> None:
+    """A node with rows in memory; one that waits for a grant; a relocation's target, its source; the collector."""
+    local = scene.local
+    node = scene.node()
+    wait_until(lambda: scene.has_rows_in_memory(node))
+    local.kill(node)
+    scene.wait_for_progress()
+
+    for _ in range(20):  # a node that has noticed that the control plane is away does not ask
+        node = scene.node()
+        local.kill("control", signal.SIGSTOP)
+        try:
+            wait_until(lambda name=node: scene.asks_to_commit(name), timeout_s=2)  # type: ignore[misc]
+            break
+        except AssertionError:
+            local.kill("control", signal.SIGCONT)
+            scene.wait_for_progress()
+    assert scene.asks_to_commit(node)
+    local.kill(node)
+    local.kill("control", signal.SIGCONT)
+    scene.wait_for_progress()
+
+    local.kill(scene.relocate(scene.node()))
+    scene.wait_for_progress()
+    source = scene.node()
+    target = scene.relocate(source)
+    local.kill(source)
+    local.kill(target, signal.SIGCONT)
+    scene.wait_for_progress()
+
+    def is_collected() -> bool:
+        return any(one.state is TransactionState.REJECT_ACKNOWLEDGED for one in scene.transactions())
+
+    if not is_collected():
+        local.kill(scene.node())
+        wait_until(is_collected)
+    local.kill("control")
