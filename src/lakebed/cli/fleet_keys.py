@@ -14,7 +14,7 @@ from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, pr
 from lakebed.cli.command import Deletion
 from lakebed.cli.fleet_context import TenantCommand, TimelineOption
 from lakebed.cli.grammar import argument, option
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.fleet.model import MAIN
 from lakebed.lsm.model import check_key, check_value
 
@@ -93,8 +93,16 @@ class Reading(TenantCommand):
             if self.lsn is None:
                 timeline.catch_up()
                 yield timeline
-            else:
-                yield timeline.at(self.lsn)
+                return
+            last = timeline.lsn()
+            if self.lsn > last:  # the library waits for a row that is being written; a person wants to know
+                raise Unavailable(
+                    f"Cannot read {self.timeline} of the tenant {self.tenant} at LSN {self.lsn}: the last one that was "
+                    f"written is {last}. Read at {last}, or leave --lsn out.",
+                    kind="lsn_not_reached",
+                    lsn=last,
+                )
+            yield timeline.at(self.lsn)
 
 
 class Get(Reading, name="get"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -14,11 +17,17 @@ from lakebed.cli.command import Confirmed, Deletion
 from lakebed.cli.context import LakeCommand
 from lakebed.cli.fleet_context import FleetCommand, Node, TenantCommand, TenantName
 from lakebed.cli.grammar import argument, option
+from lakebed.errors import Conflict, Unavailable
+from lakebed.fleet.address import LEDGER_VARIABLE, check_ledger_url
 from lakebed.fleet.model import Transaction
-from lakebed.fleet.ports import Event, NodeStatus
+from lakebed.fleet.ports import Event, NodeStatus, OperatorPort
 from lakebed.fleet.scrub import ScrubReport
 
+if TYPE_CHECKING:
+    from lakebed.fleet.connect import Fleet
+
 _FOLLOW_S = 0.5
+_PAGE = 1_000
 
 
 class Status(FleetCommand, name="status"):
@@ -175,6 +184,15 @@ class Ack(Confirmed, FleetCommand, name="ack"):
         self.ask(f"Is the node of transaction {self.txn} unable to write to the storage, for good?")
         with self.fleet() as fleet:
             reply = fleet.operator.force_ack(self.tenant, self.txn)
+        if not reply.is_accepted:
+            raise Conflict(
+                f"Cannot acknowledge transaction {self.txn} of the tenant {self.tenant}: {reply.reason}. lakebed fleet "
+                f"txns {self.lake} {self.tenant} lists the transactions.",
+                kind="ack_refused",
+                tenant=self.tenant,
+                transaction=self.txn,
+                state=reply.state,
+            )
         self.result(
             {"tenant": self.tenant, "transaction": self.txn, "state": reply.state},
             f"Transaction {self.txn} of the tenant {self.tenant} is {reply.state.replace('_', ' ')} now.",
@@ -184,28 +202,41 @@ class Ack(Confirmed, FleetCommand, name="ack"):
 class Events(FleetCommand, name="events"):
     """List what happened: failovers, relocations, rejections, decommissions; oldest first."""
 
-    follow: Annotated[bool, option("--follow", help="Go on as they happen, until interrupted.")] = False
+    follow: Annotated[bool, option("--follow", help="Continue as they happen, until interrupted.")] = False
     only: Annotated[str | None, option("--tenant", help="Only of this tenant.")] = None
-    limit: Annotated[int, option("--limit", min=1, max=10_000, help="At most this many.")] = 1_000
+    limit: Annotated[int, option("--limit", min=1, max=10_000, help="The newest ones, at most this many.")] = 1_000
 
     def run(self) -> None:
         with self.fleet() as fleet:
-            found = fleet.operator.events(limit=self.limit)
+            newest: deque[Event] = deque(maxlen=self.limit)
+            last = ""
+            for last, event in _every_event(fleet.operator, after=""):  # noqa: B007
+                if self._is_shown(event):
+                    newest.append(event)
+            if self.follow:
+                self._follow(fleet, newest, last)
+            else:
+                self._print(list(newest))
+
+    def _follow(self, fleet: Fleet, shown: Iterable[Event], last: str) -> None:
+        """Print each event in a line, and those that follow; while no control plane answers, wait for one."""
+        is_away = False
+        while True:
+            for event in shown:
+                text = msgspec.json.encode(_of_event(event)).decode() if self.json else _line(event)
+                sys.stdout.write(text + "\n")
+            output.flush()
+            fleet.environment.clock.sleep(_FOLLOW_S)
+            try:
+                found = list(_every_event(fleet.operator, after=last))
+            except Unavailable as problem:
+                if not is_away:
+                    output.notes([f"{problem.message} Events are shown when it does."], json=self.json)
+                found, is_away = [], True
+            else:
+                is_away = False
+            last = found[-1][0] if found else last
             shown = [event for _, event in found if self._is_shown(event)]
-            if not self.follow:
-                self._print(shown)
-                return
-            last = found[-1][0] if found else ""
-            clock = fleet.environment.clock
-            while True:
-                for event in shown:
-                    text = msgspec.json.encode(_of_event(event)).decode() if self.json else _line(event)
-                    sys.stdout.write(text + "\n")
-                output.flush()
-                clock.sleep(_FOLLOW_S)
-                found = fleet.operator.events(after=last, limit=self.limit)
-                last = found[-1][0] if found else last
-                shown = [event for _, event in found if self._is_shown(event)]
 
     def _is_shown(self, event: Event) -> bool:
         return self.only is None or event.tenant == self.only
@@ -242,7 +273,12 @@ class Scrub(Deletion, LakeCommand, name="scrub"):
     """
 
     ledger: Annotated[
-        str | None, option("--ledger", metavar="URL", help="postgresql://...; default: the database in the lake.")
+        str | None,
+        option(
+            "--ledger",
+            metavar="URL",
+            help="postgresql://... Default: LAKEBED_FLEET_LEDGER, or the database in the lake.",
+        ),
     ] = None
     grace: Annotated[str, option("--grace", metavar="AGE", help="Keep what is younger, and only report it.")] = "1h"
 
@@ -250,7 +286,8 @@ class Scrub(Deletion, LakeCommand, name="scrub"):
         grace = duration(self.grace)
         if not self.dry_run:
             self.ask("Delete every object of the tenants that nothing refers to? (--dry-run shows them.)")
-        report = self.open_lake().scrub_tenants(ledger=self.ledger, dry_run=self.dry_run, grace=grace)
+        ledger = check_ledger_url(self.ledger or os.environ.get(LEDGER_VARIABLE) or None)
+        report = self.open_lake().scrub_tenants(ledger=ledger, dry_run=self.dry_run, grace=grace)
         if self.json:
             output.document(_of_scrub(report))
         else:
@@ -316,6 +353,16 @@ def _of_transaction(one: Transaction, due: set[int]) -> dict[str, Any]:
         "lsn": one.main_lsn,
         "collection_is_due": one.id in due,
     }
+
+
+def _every_event(operator: OperatorPort, *, after: str) -> Iterator[tuple[str, Event]]:
+    """All events behind a position, oldest first. Cost: 1 request a thousand."""
+    while True:
+        page = operator.events(after=after, limit=_PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1][0]
 
 
 def _of_event(event: Event) -> dict[str, Any]:

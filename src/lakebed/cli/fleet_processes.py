@@ -13,21 +13,20 @@ from lakebed.cli.command import Command
 from lakebed.cli.fleet_context import StorageCommand
 from lakebed.cli.grammar import option
 from lakebed.errors import InvalidRequest
-from lakebed.fleet.address import write_address
-from lakebed.fleet.connect import LOG_VARIABLE, TOKEN_VARIABLE
+from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url, write_address
+from lakebed.fleet.connect import TOKEN_VARIABLE
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.serve import ControlSettings, run_control
 from lakebed.fleet.http_ports import HttpNode
-from lakebed.fleet.log.open import open_log
+from lakebed.fleet.log.open import check_log_url, open_log
 from lakebed.fleet.log.serve import LogSettings, run_log
 from lakebed.fleet.model import NodeRecord
 from lakebed.fleet.node.options import NodeOptions
 from lakebed.fleet.node.serve import NodeSettings, run_node
 from lakebed.fleet.ports import FleetAddress, NodePort
+from lakebed.fleet.together import end_with_input
 from lakebed.objects.path import parse_url
 from lakebed.runtime import Environment
-
-_POSTGRES = ("postgresql://", "postgres://")
 
 _NODE_S = 2.0
 """How long the control plane waits for a node: one that hangs delays the failover of other nodes so long."""
@@ -44,6 +43,14 @@ class ProcessCommand(Command):
     access_log: Annotated[
         str, option("--access-log", metavar="FILE", help="A JSON line a request; - is standard error, '' no log.")
     ] = ""
+    end_with_input: Annotated[
+        bool, option("--end-with-input", help="End when standard input ends, as it does when a parent is killed.")
+    ] = False
+
+    def watch_parent(self) -> None:
+        """End this process with the one that started it, if that was asked for."""
+        if self.end_with_input:
+            end_with_input(Environment())
 
     @property
     def token(self) -> str | None:
@@ -67,11 +74,21 @@ class Control(StorageCommand, ProcessCommand, name="control"):
     """
 
     ledger: Annotated[
-        str | None, option("--ledger", metavar="URL", help="postgresql://...; default: a database in the storage.")
+        str | None,
+        option(
+            "--ledger",
+            metavar="URL",
+            help="postgresql://... Default: LAKEBED_FLEET_LEDGER, which no list of processes shows, or a database in "
+            "the storage.",
+        ),
     ] = None
     log: Annotated[
         str | None,
-        option("--log", metavar="URL", help="Of the log: http://..., nats://a,b,c or postgresql://... Required."),
+        option(
+            "--log",
+            metavar="URL",
+            help="Of the log: http://..., nats://a,b,c or postgresql://... Default: LAKEBED_FLEET_LOG.",
+        ),
     ] = None
     settle: Annotated[
         int, option("--settle-ms", min=0, help="How long a put that was sent may still land, in milliseconds.")
@@ -88,36 +105,40 @@ class Control(StorageCommand, ProcessCommand, name="control"):
                 f"lakebed fleet log {self.url}.",
                 kind="no_log",
             )
-        if self.ledger is not None and not self.ledger.startswith(_POSTGRES):
-            raise InvalidRequest(
-                f"No ledger has the URL {self.ledger.partition('://')[0]}...: use postgresql://..., or leave --ledger "
-                "out for a database in the storage.",
-                kind="unknown_ledger",
-            )
+        ledger_url = check_ledger_url(self.ledger or os.environ.get(LEDGER_VARIABLE) or None)
+        check_log_url(log_url)
+        self.watch_parent()
         lake = lakebed.open(self.url, storage_options=self.storage_options)
         root = str(parse_url(self.url))
-        ledger = "kv" if self.ledger is None else "postgresql"
+        ledger = "kv" if ledger_url is None else "postgresql"
         shown_log = without_credentials(log_url)
-        environment, answers_at = Environment(), [""]
+        environment, answers_at, decides = Environment(), "", False
 
         def nodes(record: NodeRecord) -> NodePort:
             return HttpNode(record.url, token=self.token, read_s=_NODE_S, environment=environment)
 
         def started(url: str) -> None:
-            answers_at[0] = url
+            nonlocal answers_at
+            answers_at = url
             tell()
             self.started("control plane", url)
 
+        def owned() -> None:
+            nonlocal decides
+            decides = True
+            tell()
+
         def tell() -> None:
-            if answers_at[0]:
+            # Not as a standby, which cannot answer: clients would lose the control plane that decides.
+            if answers_at and decides:
                 now_ms = environment.clock.now_ms()
-                write_address(lake.store, url=answers_at[0], log=shown_log, ledger=ledger, now_ms=now_ms)
+                write_address(lake.store, url=answers_at, log=shown_log, ledger=ledger, now_ms=now_ms)
 
         code = run_control(
             ControlSettings(
                 storage_url=root,
                 nodes=nodes,
-                ledger=self.ledger,
+                ledger=ledger_url,
                 token=self.token,
                 open_log=lambda: open_log(log_url, token=self.token, environment=environment),
                 address=FleetAddress(storage=root, log=shown_log, ledger=ledger),
@@ -130,7 +151,7 @@ class Control(StorageCommand, ProcessCommand, name="control"):
             host=self.host,
             port=self.port,
             started=started,
-            owned=tell,
+            owned=owned,
         )
         raise exits.Exit(code)
 
@@ -161,6 +182,7 @@ class NodeProcess(ProcessCommand, name="node"):
     )
 
     def run(self) -> None:
+        self.watch_parent()
         code = run_node(
             NodeSettings(
                 control=self.control,
@@ -195,6 +217,7 @@ class LogProcess(StorageCommand, ProcessCommand, name="log"):
     )
 
     def run(self) -> None:
+        self.watch_parent()
         lakebed.open(self.url, storage_options=self.storage_options)
         code = run_log(
             LogSettings(

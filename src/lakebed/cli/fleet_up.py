@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
+import lakebed
 from lakebed.cli import exits, output
 from lakebed.cli.fleet_context import StorageCommand
 from lakebed.cli.grammar import option
+from lakebed.errors import Conflict, Unavailable
+from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url
 from lakebed.fleet.local import FleetSettings, LocalFleet
+from lakebed.fleet.log.open import check_log_url
 
 _WATCH_S: Final = 0.2
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that end the fleet: the last one is sent when the terminal is closed."""
 
 
 class Up(StorageCommand, name="up"):
     """Run a fleet on this machine until interrupted: log, control plane and nodes, each a process of its own.
 
     A process that dies is started again; the tenants of a node are served by another one before. What the processes
-    print is in files NAME.log of the folder --local, and their process ids are in NAME.pid.
+    print is in files NAME.log of the folder --local, and their process ids are in NAME.pid. When this process is
+    killed, the others end too.
     """
 
     nodes: Annotated[int, option("--nodes", min=1, max=64, help="How many nodes.")] = 3
     ledger: Annotated[
-        str | None, option("--ledger", metavar="URL", help="postgresql://...; default: a database in the storage.")
+        str | None,
+        option(
+            "--ledger",
+            metavar="URL",
+            help="postgresql://... Default: LAKEBED_FLEET_LEDGER, or a database in the storage.",
+        ),
     ] = None
     log: Annotated[
         str | None,
-        option("--log", metavar="URL", help="nats://a,b,c or postgresql://...; default: an embedded log, a process."),
+        option(
+            "--log",
+            metavar="URL",
+            help="nats://a,b,c or postgresql://... Default: LAKEBED_FLEET_LOG, or an embedded log, a process.",
+        ),
     ] = None
     port: Annotated[int, option("--port", min=0, max=65535, help="Of the control plane. 0: any free port.")] = 0
     local: Annotated[Path, option("--local", metavar="FOLDER", help="Of the nodes' local state, and of log files.")] = (
@@ -40,35 +61,53 @@ class Up(StorageCommand, name="up"):
             storage=self.url,
             folder=self.local,
             node_count=self.nodes,
-            ledger=self.ledger,
-            log=self.log,
+            ledger=check_ledger_url(self.ledger or os.environ.get(LEDGER_VARIABLE) or None),
+            log=self.log or os.environ.get(LOG_VARIABLE) or None,
             port=self.port,
             options=options,
         )
-        ended = False
-
-        def end(number: int, frame: object) -> None:
-            nonlocal ended
-            if ended:
-                raise KeyboardInterrupt
-            ended = True
-
-        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            with LocalFleet(settings) as fleet:
-                self._show(fleet)
-                while not ended:
-                    for line in fleet.watch_once():
-                        output.sentence(line)
-                    output.flush()
-                    fleet.environment.clock.sleep(_WATCH_S)
-                if not self.json:
-                    output.sentence("Ending: the nodes commit what they have.")
-                    output.flush()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if settings.log is not None:
+            check_log_url(settings.log)
+        lakebed.open(self.url, storage_options=self.storage_options)
+        with _interrupted_by_signals():
+            try:
+                self._say(f"Starting a log, a control plane and {output.count(self.nodes, 'node')} ...")
+                with LocalFleet(settings, say=self._say) as fleet:
+                    self._watch(fleet)
+            except Unavailable as problem:
+                if problem.facts.get("cause") != "control_standby":
+                    raise
+                raise Conflict(
+                    f"Cannot start a fleet over {self.url}: another one serves it, lakebed fleet status {self.url} "
+                    "shows it. End that one first, or use it.",
+                    kind="fleet_runs",
+                ) from problem
+            except KeyboardInterrupt:
+                self._say("The fleet has ended.")
         raise exits.Exit(exits.OK)
+
+    def _watch(self, fleet: LocalFleet) -> None:
+        """Watch the parts until a signal comes."""
+        self._show(fleet)
+        try:
+            while True:
+                for line in fleet.watch_once():
+                    self._say(line)
+                fleet.environment.clock.sleep(_WATCH_S)
+        except KeyboardInterrupt:
+            self._say("Ending: the nodes commit what they have.")
+            raise
+
+    def _say(self, text: str) -> None:
+        """Tell a person what happens: on standard error where standard output is one document."""
+        try:
+            if self.json:
+                sys.stderr.write(f"{text}\n")
+            else:
+                output.sentence(text)
+                output.flush()
+        except OSError:  # the terminal was closed; the parts end in order all the same
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
     def _show(self, fleet: LocalFleet) -> None:
         if self.json:
@@ -89,5 +128,27 @@ class Up(StorageCommand, name="up"):
                 right=("process",),
                 empty="",
             )
-            output.sentence(f"\nThe fleet of {self.url} is up. In another terminal: lakebed fleet status {self.url}")
+            output.sentence(f"\nThe fleet of {self.url} is up. In another terminal:")
+            output.lines([f"lakebed fleet status {shlex.quote(self.url)}"])
         output.flush()
+
+
+@contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """Make each signal an interruption. A second one does not wait for the parts, which end by themselves then.
+
+    A signal that this process was started to ignore, as `nohup` does with SIGHUP, is ignored still.
+    """
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal sends it several times
+        raise KeyboardInterrupt
+
+    before = {one: signal.getsignal(one) for one in _ENDS if signal.getsignal(one) is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

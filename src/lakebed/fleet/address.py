@@ -17,14 +17,19 @@ from typing import Final
 
 import msgspec
 
-from lakebed.errors import Corruption, NotFound, UnsupportedFormat
+from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.objects.port import ObjectStore
 
 ADDRESS_PATH: Final = f"{FLEET_FOLDER}/control.json"
 CONTROL_VARIABLE: Final = "LAKEBED_FLEET_CONTROL"
 """The environment variable with the URL of a control plane; it wins over the object."""
+LOG_VARIABLE: Final = "LAKEBED_FLEET_LOG"
+"""The environment variable with the log's URL and its credentials, where the control plane must not tell them."""
+LEDGER_VARIABLE: Final = "LAKEBED_FLEET_LEDGER"
+"""The environment variable with the ledger's URL, which may have a password: commands are seen by every user."""
 
+_LEDGERS: Final = ("postgresql://", "postgres://")
 _FORMAT: Final = 1
 
 
@@ -92,6 +97,17 @@ def control_url(store: ObjectStore, url: str | None = None) -> str:
             url=store.root_url,
         )
     return found.url
+
+
+def check_ledger_url(url: str | None) -> str | None:
+    """The URL of a ledger; None for a database in the storage. Raises `InvalidRequest` (``unknown_ledger``)."""
+    if url is not None and not url.startswith(_LEDGERS):
+        raise InvalidRequest(
+            f"No ledger has the URL {url.partition('://')[0]}...: use postgresql://..., or leave --ledger out for a "
+            "database in the storage.",
+            kind="unknown_ledger",
+        )
+    return url
 
 
 def shown(store: ObjectStore) -> str:

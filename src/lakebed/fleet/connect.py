@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from lakebed.errors import Unavailable
-from lakebed.fleet.address import control_url, shown
+from lakebed.fleet.address import LOG_VARIABLE, control_url, shown
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.http_ports import HttpControl, HttpNode
 from lakebed.fleet.log.open import open_log
@@ -24,9 +24,6 @@ from lakebed.runtime import Environment
 
 TOKEN_VARIABLE: Final = "LAKEBED_FLEET_TOKEN"
 """The environment variable with the token that the parts of a fleet send each other."""
-
-LOG_VARIABLE: Final = "LAKEBED_FLEET_LOG"
-"""The environment variable with the log's URL and its credentials, where the control plane must not tell them."""
 
 _NODE_S: Final = 3.0
 """How long a read waits for the first byte of a node that hangs, before it asks where the tenant is now. Longer than a

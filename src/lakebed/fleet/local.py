@@ -3,7 +3,9 @@
 Owns: `LocalFleet`, which starts the processes, restarts one that died, and ends them all. Each is a ``lakebed fleet``
 command of its own; what it prints goes to a file, and its process id to another. Invariants: a process is ended by its
 id and never by its name; a restarted part has the port it had before, so that the others find it; nodes end first, and
-the log last, because nodes commit when they end.
+the log last, because nodes commit when they end. When this process is killed, the parts end by themselves
+(`lakebed.fleet.together`). URLs of ledger and log, which may have a password, are in the environment of a part and not
+in its command, which every user of the machine can list.
 
 Does not know: what the parts do.
 """
@@ -15,14 +17,17 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, Unavailable
+from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url
+from lakebed.fleet.log.open import check_log_url
+from lakebed.fleet.together import FolderLocks
 from lakebed.runtime import Environment
 
 READY_S: Final = 60.0
@@ -64,6 +69,8 @@ class Part:
     words: tuple[str, ...]
     """Of its command, behind ``lakebed fleet``."""
     log_file: Path
+    variables: Mapping[str, str]
+    """Of its environment, apart from this process's."""
     restart_s: float = _RESTART_S
     process: subprocess.Popen[bytes] | None = None
     url: str = ""
@@ -89,9 +96,29 @@ class _Ready(msgspec.Struct):
     url: str
 
 
+class _Problem(msgspec.Struct):
+    """What is wrong, as a process prints it."""
+
+    kind: str
+    message: str
+
+
+class _Failure(msgspec.Struct):
+    """The line that a process prints when it ends with an error."""
+
+    error: _Problem
+
+
+def _say_nothing(text: str) -> None:
+    """Drop a sentence."""
+
+
 @dataclass(slots=True)
 class LocalFleet:
     """The processes of a fleet on this machine. Use it in a ``with``, or stop it. Not thread-safe.
+
+    Args:
+        say: receives a sentence when the start has to wait for something.
 
     Attributes:
         parts: in the order in which they are started.
@@ -99,7 +126,10 @@ class LocalFleet:
 
     settings: FleetSettings
     environment: Environment = field(default_factory=Environment)
+    say: Callable[[str], None] = _say_nothing
     parts: list[Part] = field(default_factory=list)
+    locks: FolderLocks | None = None
+    _variables: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> LocalFleet:
         try:
@@ -126,44 +156,63 @@ class LocalFleet:
         raise InvalidRequest(f"The fleet has no part {name}: it has {names}.", kind="part_not_found", name=name)
 
     def start(self) -> None:
-        """Start every process, and wait until each answers.
+        """Start every process, and wait until each answers. The nodes start at the same time.
 
         Raises:
-            Unavailable: ``fleet_not_started``: a process ended or did not answer; with the last lines it printed.
+            InvalidRequest: ``unknown_log``, ``unknown_ledger``; nothing was made then. Or as `Unavailable` below.
+            Conflict: ``fleet_runs``: another process runs a fleet with this folder. Or as `Unavailable` below.
+            Unavailable: ``parts_run``: parts of a fleet that was killed do not end. ``fleet_not_started``: a process
+                ended or did not answer; with what it printed. The class is that of the process's error.
         """
         asked = self.settings
-        self.settings.folder.mkdir(parents=True, exist_ok=True)
+        check_ledger_url(asked.ledger)
+        if asked.log is not None:
+            check_log_url(asked.log)
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        self.locks = FolderLocks(asked.folder, environment=self.environment, say=self.say)
         log = asked.log
         if log is None:
             log = self._add("log", ("log", asked.storage)).url
-        words = ("control", asked.storage, "--log", log, *(("--ledger", asked.ledger) if asked.ledger else ()))
-        control = self._add("control", words, port=asked.port).url
-        for number in range(1, asked.node_count + 1):
-            self.add_node(f"node-{number}", control=control)
+        self._variables = {LOG_VARIABLE: log, LEDGER_VARIABLE: asked.ledger or ""}
+        self._add("control", ("control", asked.storage), port=asked.port)
+        nodes = [self._launch_node(f"node-{number}") for number in range(1, asked.node_count + 1)]
+        for node in nodes:
+            self._await(node)
 
-    def add_node(self, name: str, *, control: str | None = None) -> Part:
+    def add_node(self, name: str) -> Part:
         """Start one more node."""
-        words = ("node", "--control", control or self.control_url, "--local", str(self.settings.folder / name))
-        return self._add(name, (*words, "--name", name), restart_s=_NODE_RESTART_S)
-
-    def _add(self, name: str, words: Sequence[str], *, port: int = 0, restart_s: float = _RESTART_S) -> Part:
-        part = Part(name, tuple(words), self.settings.folder / f"{name}.log", restart_s)
-        self.parts.append(part)
-        self._launch(part, port=port)
+        part = self._launch_node(name)
         self._await(part)
         return part
 
+    def _launch_node(self, name: str) -> Part:
+        words = ("node", "--control", self.control_url, "--local", str(self.settings.folder / name), "--name", name)
+        return self._begin(name, words, restart_s=_NODE_RESTART_S)
+
+    def _add(self, name: str, words: Sequence[str], *, port: int = 0) -> Part:
+        part = self._begin(name, words, port=port)
+        self._await(part)
+        return part
+
+    def _begin(self, name: str, words: Sequence[str], *, port: int = 0, restart_s: float = _RESTART_S) -> Part:
+        part = Part(name, tuple(words), self.settings.folder / f"{name}.log", self._variables, restart_s)
+        self.parts.append(part)
+        self._launch(part, port=port)
+        return part
+
     def _launch(self, part: Part, *, port: int) -> None:
-        command = [sys.executable, "-m", "lakebed.cli", "fleet", *part.words, "--port", str(port), "--json"]
+        words = ("-m", "lakebed.cli", "fleet", *part.words, "--port", str(port), "--json", "--end-with-input")
         with part.log_file.open("ab") as output:
             part.log_from = output.tell()
             # A group of its own: CTRL-C at the terminal reaches this process, which then ends the others in order.
             part.process = subprocess.Popen(
-                [*command, *self.settings.options],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, *words, *self.settings.options],
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                env={**os.environ, **part.variables},
+                pass_fds=() if self.locks is None else (self.locks.parts,),
             )
         part.log_file.with_suffix(".pid").write_text(f"{part.pid}\n")
         part.start_count += 1
@@ -195,13 +244,26 @@ class LocalFleet:
             output.seek(part.log_from)
             return output.read().decode(errors="replace")
 
-    def _not_started(self, part: Part, what: str) -> Unavailable:
-        lines = [line for line in self._printed(part).splitlines() if line.strip()][-_TAIL_LINES:]
-        return Unavailable(
-            f"The {part.name} of the fleet {what}. It printed: {' '.join(lines) or 'nothing'} (all of it: "
-            f"{part.log_file})",
+    def _not_started(self, part: Part, what: str) -> LakebedError:
+        """Why a part did not start: the error that it printed, or the end of what it printed."""
+        lines = [line for line in self._printed(part).splitlines() if line.strip()]
+        made: type[LakebedError] = Unavailable
+        code = None if part.process is None else part.process.poll()
+        try:
+            problem = msgspec.json.decode(lines[-1] if lines else "", type=_Failure).error
+        except msgspec.DecodeError:
+            printed = " ".join(lines[-_TAIL_LINES:]) or "nothing"
+            return Unavailable(
+                f"Cannot start the fleet: {part.name} {what}. It printed: {printed} (all of it: {part.log_file})",
+                kind="fleet_not_started",
+                part=part.name,
+            )
+        made = {2: InvalidRequest, 4: Conflict}.get(code or 0, Unavailable)
+        return made(
+            f"Cannot start the fleet: {part.name} {what}. {problem.message} (All that it printed: {part.log_file})",
             kind="fleet_not_started",
             part=part.name,
+            cause=problem.kind,
         )
 
     def watch_once(self) -> Iterator[str]:
@@ -235,6 +297,9 @@ class LocalFleet:
                     part.process.terminate()
             for part in group:
                 _wait(part)
+        if self.locks is not None:
+            self.locks.close()
+            self.locks = None
 
 
 def _wait(part: Part) -> None:
@@ -245,6 +310,8 @@ def _wait(part: Part) -> None:
     except subprocess.TimeoutExpired:
         part.process.kill()
         part.process.wait()
+    if part.process.stdin is not None:
+        part.process.stdin.close()
 
 
 def _ended(code: int) -> str:

@@ -15,6 +15,8 @@ POSTGRES_PREFIX: Final = b"_log/"
 TOKEN_VARIABLE: Final = "LAKEBED_LOG_TOKEN"
 """The environment variable with the token of a log behind HTTP, where none is given."""
 
+_SERVERS: Final = ("http", "https", "nats", "postgresql", "postgres")
+
 
 def open_log(
     url: str | os.PathLike[str],
@@ -56,13 +58,21 @@ def open_log(
 
         store = open_key_value(text, environment=environment)
         return KeyValueLog([store], environment=environment, prefix=POSTGRES_PREFIX, is_shared=True)
+    check_log_url(text)
+    from lakebed.fleet.log.embedded import open_embedded
+
+    return open_embedded(text, shards=shards, environment=environment)
+
+
+def check_log_url(url: str) -> None:
+    """Raise `InvalidRequest` (``unknown_log``) if no log has such a URL. It connects to nothing."""
+    scheme, mark, _ = url.partition("://")
+    if mark and scheme in _SERVERS:
+        return
     try:
-        parse_url(text)
+        parse_url(url)
     except InvalidRequest as error:
         raise InvalidRequest(
             f"No log has the URL {scheme}{mark}...: use http://, nats://, postgresql://, a folder or a bucket's URL.",
             kind="unknown_log",
         ) from error
-    from lakebed.fleet.log.embedded import open_embedded
-
-    return open_embedded(text, shards=shards, environment=environment)

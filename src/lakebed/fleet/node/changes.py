@@ -153,8 +153,8 @@ def _branch(committed: Timelines, change: TimelineChange, *, now_ms: int) -> Tim
     lsn = parent.lsn if change.lsn is None else change.lsn
     if lsn > parent.lsn:
         raise InvalidRequest(
-            f"{parent.name!r} was to be branched at LSN {lsn}, and {parent.lsn} is committed: make a checkpoint first, "
-            "or branch at an older LSN.",
+            f"{parent.name!r} was to be branched at LSN {lsn}, and rows to LSN {parent.lsn} are committed: commit what "
+            "was written after it first, or branch at an older LSN.",
             kind="lsn_not_committed",
             lsn=parent.lsn,
         )

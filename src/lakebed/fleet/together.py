@@ -1,0 +1,120 @@
+"""How the processes of a local fleet begin and end together.
+
+Owns: the locks of the folder of a local fleet, and the watch of a part over its parent. Two files in the folder:
+``fleet.lock`` is locked by the process that runs the fleet, ``parts.lock`` by that process and all its parts, which
+inherit the open file. The system releases a lock when the last process that has the file open is gone, however it
+ended. So a second fleet on the folder is refused, and a fleet that follows a killed one knows when its parts are gone.
+Invariant: no process is known by its id here, because ids are used again.
+
+Does not know: what the parts do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from lakebed.errors import Conflict, Unavailable
+from lakebed.runtime import Environment
+
+FLEET_LOCK: Final = "fleet.lock"
+PARTS_LOCK: Final = "parts.lock"
+
+ORPHAN_S: Final = 2.0
+"""How long a part whose parent is gone may take to end. Killed then, it loses nothing: the log has every row."""
+
+PARTS_S: Final = 20.0
+"""How long a new fleet waits for the parts of the one before it."""
+
+_POLL_S: Final = 0.05
+_STANDARD_INPUT: Final = 0
+
+
+class FolderLocks:
+    """The locks of a fleet's folder. Close them, or leave it to the end of the process.
+
+    Args:
+        folder: exists.
+        say: receives a sentence when it has to wait.
+
+    Raises:
+        Conflict: ``fleet_runs``: another process runs a fleet with this folder.
+        Unavailable: ``parts_run``: parts of a fleet that was killed do not end.
+
+    Attributes:
+        parts: the open file that every part inherits.
+    """
+
+    def __init__(self, folder: Path, *, environment: Environment, say: Callable[[str], None]) -> None:
+        self._fleet = _opened(folder / FLEET_LOCK)
+        if not _is_locked(self._fleet):
+            owner = (folder / FLEET_LOCK).read_text().strip() or "unknown"
+            os.close(self._fleet)
+            raise Conflict(
+                f"A fleet runs with the folder {folder} already (process {owner}): end it first, or give another "
+                "folder.",
+                kind="fleet_runs",
+                folder=str(folder),
+            )
+        os.ftruncate(self._fleet, 0)
+        os.write(self._fleet, f"{os.getpid()}\n".encode())
+        self.parts = _opened(folder / PARTS_LOCK)
+        try:
+            self._wait(folder, environment, say)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self, folder: Path, environment: Environment, say: Callable[[str], None]) -> None:
+        clock = environment.clock
+        began_s, is_said = clock.monotonic_s(), False
+        while not _is_locked(self.parts):
+            if not is_said:
+                say("The fleet that ran with this folder before was killed: waiting until its processes have ended.")
+                is_said = True
+            if clock.monotonic_s() - began_s > PARTS_S:
+                raise Unavailable(
+                    f"Processes of the fleet that ran with the folder {folder} before do not end: their ids are in "
+                    f"{folder}/*.pid. Kill them, then start again.",
+                    kind="parts_run",
+                    folder=str(folder),
+                )
+            clock.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Release the locks; parts that still run keep theirs."""
+        os.close(self._fleet)
+        os.close(self.parts)
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Lock a file; False when others have it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def end_with_input(environment: Environment) -> None:
+    """End this process when its standard input ends: as on SIGTERM, and after `ORPHAN_S` in any case.
+
+    A parent that holds the other end and is killed so ends its children, on every system.
+    """
+
+    def watch() -> None:
+        while os.read(_STANDARD_INPUT, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        environment.clock.sleep(ORPHAN_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    environment.runtime.spawn(watch, name="lakebed-parent")
