@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 
 import lakebed
 from lakebed.cli import exits
+from lakebed.cli.fleet_processes import without_credentials
 from lakebed.errors import NotFound, Unavailable
 from lakebed.fleet.address import read_address
 from worlds.fleet_served import served_fleet
@@ -123,6 +125,12 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
         lambda: "relocated" in {one["kind"] for one in cli("fleet", "events", lake, "--tenant", orders, "--json").json}
     )
     assert "has taken over" in cli("fleet", "events", lake).out
+    wait_until(lambda: cli("fleet", "migrate", lake, orders, source).code == 0)
+    wait_until(lambda: node() == source)
+    wait_until(lambda: len(cli("fleet", "events", lake, "--tenant", orders, "--json").json) == 2)
+    (newest,) = cli("fleet", "events", lake, "--tenant", orders, "--limit", "1", "--json").json
+    assert newest["message"].startswith(source)
+    source, target = target, source
     status = cli("fleet", "status", lake, "--json").json
     assert {one["node"]: one["state"] for one in status["nodes"]} == {"node-1": "alive", "node-2": "alive"}
     assert "alive" in cli("fleet", "status", lake).out
@@ -137,6 +145,83 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
     assert (gone.code, gone.error["kind"]) == (exits.NOT_FOUND, "tenant_not_found")
 
 
+def rows_of(table: str, *, skip: int = 2) -> list[list[str]]:
+    """The cells of a table in a pipe."""
+    return [re.split(r" {2,}", line.strip()) for line in table.splitlines()[skip:] if line.strip()]
+
+
+def test_tables_and_json_say_the_same(cli: Cli, lake: str, orders: str) -> None:
+    """Each list has the same rows in the same order for people and for programs."""
+    assert cli("fleet", "pin", lake, orders, "p").code == 0
+    assert cli("fleet", "commit", lake, orders).code == 0
+    tenants = cli("fleet", "tenants", lake, "--json").json
+    shown = [(one["tenant"], one["node"], f"{one['lsn']:,}", one["state"]) for one in tenants]
+    table = rows_of(cli("fleet", "tenants", lake).out)
+    assert [(row[0], row[1], row[3], row[6]) for row in table] == shown
+    timelines = cli("fleet", "timelines", lake, orders, "--json").json
+    table = rows_of(cli("fleet", "timelines", lake, orders).out)
+    assert [(row[0], row[2], row[4]) for row in table] == [
+        (one["name"], str(one["lsn"]), str(one["cutoff"])) for one in timelines
+    ]
+    txns = cli("fleet", "txns", lake, orders, "--json").json
+    table = rows_of(cli("fleet", "txns", lake, orders).out)
+    every = [*txns["unfinished"], *txns["finished"]]
+    assert len(every) >= 2
+    assert [(row[0], row[1], row[2]) for row in table] == [
+        (str(one["id"]), str(one["base"]), one["state"].replace("_", " ")) for one in every
+    ]
+    nodes = cli("fleet", "status", lake, "--json").json["nodes"]
+    status = cli("fleet", "status", lake).out
+    assert [row[0] for row in rows_of(status[status.index("node ") :])] == [one["node"] for one in nodes]
+
+
+def test_dry_runs_change_nothing(cli: Cli, lake: str, orders: str) -> None:
+    """What a dry run names is there afterwards; what the command would refuse, it refuses."""
+    assert cli("fleet", "branch", lake, orders, "dev").code == 0
+    assert cli("fleet", "pin", lake, orders, "p").code == 0
+    assert cli("fleet", "delete", lake, orders, "a", "--dry-run").out == "Would delete 'a'.\n"
+    assert cli("fleet", "get", lake, orders, "a").out == "1\n"
+    refused = cli("fleet", "delete", lake, orders, "a", "--timeline", "p", "--dry-run", "--json")
+    assert (refused.code, refused.error["kind"]) == (exits.USAGE, "read_only")
+    assert cli("fleet", "drop-timeline", lake, orders, "dev", "--dry-run").code == 0
+    assert {one["name"] for one in cli("fleet", "timelines", lake, orders, "--json").json} == {"main", "dev", "p"}
+    assert cli("fleet", "drop", lake, orders, "--dry-run").code == 0
+    assert cli("fleet", "get", lake, orders, "a").out == "1\n"
+
+
+def test_what_a_pin_holds_is_in_no_plan(cli: Cli, lake: str, orders: str) -> None:
+    """After the rows of a pin were overwritten and merged away, the collector's plan has none of its layers."""
+    assert cli("fleet", "policy", lake, orders, "retain_rows=0").code == 0
+    assert cli("fleet", "pin", lake, orders, "p").code == 0
+    held = {str(one.relative_to(lake)) for one in Path(lake, f"{orders}.tenant").rglob("*.sst")}
+    assert held
+    assert cli("fleet", "put", lake, orders, "a", "9").code == 0
+    with lakebed.open(lake).fleet() as fleet:
+        tenant = fleet.tenant(orders)
+        tenant.main.detach()
+        tenant.main.checkpoint()
+        planned = {one.path for one in tenant.plan_reclaim().doomed}
+    assert not planned & held
+    for layer in held:
+        assert "p" in {pin["name"] for pin in cli("why", lake, layer, "--json").json["pins"]}
+    assert cli("fleet", "get", lake, orders, "a", "--version", "p").out == "1\n"
+
+
+def test_an_lsn_that_no_row_has(cli: Cli, lake: str, orders: str) -> None:
+    """It is refused with the last one that was written; the library would wait for the row."""
+    for words in (("--lsn", "99"), ("--version", "main@99")):
+        refused = cli("fleet", "get", lake, orders, "a", *words, "--json")
+        assert (refused.code, refused.error["kind"]) == (exits.UNAVAILABLE, "lsn_not_reached")
+        assert refused.error["facts"]["lsn"] == 2
+
+
+def test_a_url_is_shown_without_its_password() -> None:
+    """What the control plane writes into the lake, and tells clients, has no credentials."""
+    assert without_credentials("nats://bob:secret@a:4222,b:4222/name") == "nats://a:4222,b:4222/name"
+    assert without_credentials("postgresql://bob:secret@a/x") == "postgresql://a/x"
+    assert without_credentials("http://a:8300") == "http://a:8300"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "kind"),
     [
@@ -147,6 +232,8 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
         ("migrate LAKE nope node-1", exits.NOT_FOUND, "tenant_not_found"),
         ("drain LAKE nope", exits.NOT_FOUND, "node_not_found"),
         ("decommission LAKE nope --yes", exits.NOT_FOUND, "node_not_found"),
+        ("ack LAKE a-tenant 99 --yes", exits.CONFLICT, "ack_refused"),
+        ("ack LAKE a-tenant 1 --yes", exits.CONFLICT, "ack_refused"),
         ("txns LAKE nope", exits.NOT_FOUND, "tenant_not_found"),
         ("get LAKE nope k --version 1 --lsn 2", exits.USAGE, "two_versions"),
         ("status LAKE --control http://127.0.0.1:9", exits.UNAVAILABLE, "fleet_not_running"),
@@ -156,6 +243,8 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
 )
 def test_bad_input_is_one_sentence(cli: Cli, lake: str, words: str, code: int, kind: str) -> None:
     """Each mistake exits with its code and says what to do in one line."""
+    if "a-tenant" in words:
+        assert cli("fleet", "create", lake, "a-tenant").code in (0, exits.CONFLICT)
     arguments = [lake if word == "LAKE" else word for word in words.split(" ")]
     answer = cli("fleet", *arguments, "--json")
     assert (answer.code, answer.error["kind"]) == (code, kind)

@@ -62,6 +62,12 @@ class Delete(Deletion, TenantCommand, name="delete"):
         with self.open_tenant() as tenant:
             timeline = tenant.timeline(self.timeline)
             if self.dry_run:
+                if timeline.status().is_read_only:
+                    raise InvalidRequest(
+                        f"{self.timeline} is a pin, and takes no writes: branch it, and write to the branch.",
+                        kind="read_only",
+                    )
+                timeline.catch_up()
                 there = timeline.get(key) is not None
                 text = f"Would delete {quoted(self.key)}." if there else f"There is no key {quoted(self.key)}."
                 self.result({"key": self.key, "dry_run": True, "there": there}, text)
@@ -87,22 +93,30 @@ class Reading(TenantCommand):
             raise InvalidRequest("Give --version, or --timeline and --lsn, not both.", kind="two_versions")
         with self.open_tenant() as tenant:
             if self.version is not None:
-                yield tenant.at(self.version)
+                view = tenant.at(self.version)
+                self._check_written(tenant.timeline(view.name), view.lsn)
+                yield view
                 return
             timeline = tenant.timeline(self.timeline)
             if self.lsn is None:
                 timeline.catch_up()
                 yield timeline
-                return
-            last = timeline.lsn()
-            if self.lsn > last:  # the library waits for a row that is being written; a person wants to know
-                raise Unavailable(
-                    f"Cannot read {self.timeline} of the tenant {self.tenant} at LSN {self.lsn}: the last one that was "
-                    f"written is {last}. Read at {last}, or leave --lsn out.",
-                    kind="lsn_not_reached",
-                    lsn=last,
-                )
-            yield timeline.at(self.lsn)
+            else:
+                self._check_written(timeline, self.lsn)
+                yield timeline.at(self.lsn)
+
+    def _check_written(self, timeline: Timeline, lsn: int) -> None:
+        """Refuse an LSN that no row has. The library waits for the row, which another client may be writing."""
+        if lsn <= timeline.status().lsn:
+            return
+        last = timeline.lsn()
+        if lsn > last:
+            raise Unavailable(
+                f"Cannot read the tenant {self.tenant} at LSN {lsn}: the last one that was written is {last}. Read at "
+                "an older LSN.",
+                kind="lsn_not_reached",
+                lsn=last,
+            )
 
 
 class Get(Reading, name="get"):

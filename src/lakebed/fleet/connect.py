@@ -30,7 +30,7 @@ _NODE_S: Final = 3.0
 node's own wait for an LSN (`NodeOptions.read_wait_ms`)."""
 
 _CONTROL_S: Final = 2.0
-"""How long one call to the control plane is repeated: clients have a patience of their own."""
+"""How long one call to the control plane or to the log is repeated: clients have a patience of their own."""
 
 
 class Fleet:
@@ -40,6 +40,7 @@ class Fleet:
         operator: its control plane.
         nodes: the port of the node at a URL.
         log: closed with this.
+        close: releases the other connections.
         storage: of the fleet.
 
     Attributes:
@@ -57,7 +58,9 @@ class Fleet:
         environment: Environment,
         options: ClientOptions = DEFAULTS,
         url: str = "",
+        close: Callable[[], None] | None = None,
     ) -> None:
+        self._close = close
         self.operator = operator
         self.url = url
         self.environment = environment
@@ -94,6 +97,8 @@ class Fleet:
     def close(self) -> None:
         """Release the connections. Closing twice is a no-op."""
         self._log.close()
+        if self._close is not None:
+            self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -137,6 +142,7 @@ def connect(
         os.environ.get(LOG_VARIABLE) or address.log,
         token=token,
         environment=environment,
+        patience_s=_CONTROL_S,
     )
     known: dict[str, HttpNode] = {}
 
@@ -146,6 +152,11 @@ def connect(
             node = known[at] = HttpNode(at, token=token, read_s=_NODE_S, environment=environment)
         return node
 
+    def close() -> None:
+        for node in known.values():
+            node.close()
+        operator.close()
+
     return Fleet(
         operator=operator,
         nodes=nodes,
@@ -154,4 +165,5 @@ def connect(
         environment=environment,
         options=options,
         url=url,
+        close=close,
     )

@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import urllib3
 from typing_extensions import override
-from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, ReadTimeoutError
 
 from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.fleet.model import Manifest, NodeRecord, Policy, TenantRecord
@@ -57,7 +57,7 @@ from lakebed.fleet.ports import (
     TimelineInfo,
     TransactionList,
 )
-from lakebed.http.asking import check_endpoint, encoded, error_of, read_reply
+from lakebed.http.asking import Connections, check_endpoint, encoded, error_of, read_reply
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
@@ -108,7 +108,7 @@ class Asker:
             "content-type": "application/json",
             **({"authorization": f"Bearer {token}"} if token else {}),
         }
-        self._pool = urllib3.PoolManager(num_pools=len(self.endpoints), maxsize=_CONNECTIONS_MAX)
+        self._pool = Connections(server_count=len(self.endpoints), connection_count_max=_CONNECTIONS_MAX)
         self._preferred = 0
 
     def __repr__(self) -> str:
@@ -116,7 +116,7 @@ class Asker:
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
-        self._pool.clear()
+        self._pool.close()
 
     def ask(
         self,
@@ -187,10 +187,8 @@ class Asker:
                 endpoint + path,
                 body=content,
                 headers=self._headers,
-                retries=False,
                 timeout=urllib3.Timeout(connect=min(_CONNECT_S, read_s), read=read_s),
                 preload_content=preload,
-                redirect=False,
             )
         except HTTPError as error:
             cause = error.reason if isinstance(error, MaxRetryError) else error
@@ -356,6 +354,9 @@ CHANGE_S: Final = 60.0
 COMPACT_S: Final = 600.0
 """How long a compaction of a node may take."""
 
+_LONGER_MAX: Final = 8
+"""How many times longer a read may take after others took too long."""
+
 _PIECE_BYTES: Final = 1 << 20
 """What is read of a scan at once."""
 
@@ -367,7 +368,9 @@ class HttpNode(NodePort):
 
     Args:
         token: of the fleet; None: it has none.
-        read_s: how long a read or a location may take; the node's own wait for an LSN is shorter.
+        read_s: how long a read or a location may take; the node's own wait for an LSN is shorter. A read that takes
+            longer is given up, and the next one may take twice as long, at most `_LONGER_MAX` times: a node that hangs
+            is left soon, and a large read of a slow one ends after some attempts.
     """
 
     def __init__(
@@ -375,7 +378,7 @@ class HttpNode(NodePort):
     ) -> None:
         self._asker = Asker(url, token=token, environment=environment, patience_s=0)
         self._url = self._asker.endpoints[0]
-        self._read_s = read_s
+        self._read_s = self._wait_s = read_s
 
     def __repr__(self) -> str:
         return f"HttpNode({self._url!r})"
@@ -394,9 +397,15 @@ class HttpNode(NodePort):
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         path += f"?{asked}" if asked else ""
         try:
-            return self._asker.send(self._url, method, path, content, again=True, read_s=self._read_s, preload=preload)
-        except OutcomeUnknown as error:
-            raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
+            reply = self._asker.send(self._url, method, path, content, again=True, read_s=self._wait_s, preload=preload)
+        except (Unavailable, OutcomeUnknown) as error:
+            if isinstance(error.__cause__, ReadTimeoutError):
+                self._wait_s = min(2 * self._wait_s, _LONGER_MAX * self._read_s)
+            if isinstance(error, OutcomeUnknown):
+                raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
+            raise
+        self._wait_s = self._read_s
+        return reply
 
     def put_location(self, location: Location) -> None:
         self._ask("PUT", f"{_tenant(location.tenant)}/location", None, location)

@@ -179,18 +179,19 @@ class Router:
             timeline=name,
         )
 
-    def ask(self, what: str, call: Callable[[NodePort], T]) -> T:
+    def ask(self, what: str, call: Callable[[NodePort], T], *, patience_s: float | None = None) -> T:
         """Call the tenant's node until it answers.
 
         Args:
             what: for the error: ``read the tenant orders``.
             call: a read, or a change that may be repeated.
+            patience_s: instead of `ClientOptions.patience_s`.
 
         Raises:
             Unavailable: ``tenant_unavailable``.
             LakebedError: what the node answers, other than that it cannot now.
         """
-        attempts = self.attempts(what)
+        attempts = self.attempts(what, patience_s=patience_s)
         fresh = False
         while True:
             try:

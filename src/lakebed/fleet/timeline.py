@@ -260,7 +260,8 @@ class Timeline:
             node.get(self.tenant, by_id(id), _ANY_KEY, at_least=lsn)  # waits until the node has ingested it
             return node.checkpoint(self.tenant)
 
-        return self._router.ask(f"commit the tenant {self.tenant}", commit)
+        patience_s = self._router.options.change_patience_s  # a node that lags ingests everything first
+        return self._router.ask(f"commit the tenant {self.tenant}", commit, patience_s=patience_s)
 
     # ---- branches and pins
 
@@ -476,13 +477,15 @@ class _Reads:
         start, end = bounds
         what = f"scan the timeline {self._name} of the tenant {self.tenant}"
         attempts = self._router.attempts(what)
-        at = lsn
+        at, has_rows = lsn, False
         while True:
+            has_more = False
             try:
                 scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
                 for batch in self._router.stream(what, scan):
                     at = at if at is not None else _lsn_of(batch)
                     if batch.num_rows:
+                        has_rows = has_more = True
                         yield pa.RecordBatch.from_arrays(batch.columns, schema=PAIR_SCHEMA)
                         start = batch.column(0)[-1].as_py() + b"\0"
                 if lsn is None and at is not None:
@@ -491,8 +494,21 @@ class _Reads:
             except (Unavailable, OutcomeUnknown) as problem:
                 if problem.kind == "tenant_unavailable":
                     raise
+                if has_more:  # patience begins anew: a long scan takes longer than that by itself
+                    attempts = self._router.attempts(what)
                 attempts.pause(problem)
                 self._router.route(fresh=True)
+            except InvalidRequest as problem:
+                if problem.kind != "below_cutoff" or lsn is not None:
+                    raise
+                if has_rows:
+                    raise Unavailable(
+                        f"The scan of the timeline {self._name} of the tenant {self.tenant} was interrupted, and its "
+                        f"state, LSN {at}, is not kept any more: scan again, or let the tenant's policy retain more.",
+                        kind="scan_interrupted",
+                        cutoff=problem.facts.get("cutoff"),
+                    ) from problem
+                at = None  # no row was seen: begin with the newest state
 
 
 def _scan(

@@ -1,11 +1,12 @@
 """What clients of our services share: addresses, replies, and errors that come back as they were raised.
 
-Owns: the two headers that name an error's kind and class, and how a reply without them is taken. Does not know: any
-service, or how often something is asked.
+Owns: `Connections`, the pool of connections of a client; the two headers that name an error's kind and class, and how
+a reply without them is taken. Does not know: any service, or how often something is asked.
 """
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -22,6 +23,36 @@ CLASS_HEADER: Final = "x-lakebed-error-class"
 """Its class in `lakebed.errors`, so that lakebed's client raises the same."""
 _UNCLEAR: Final = {502, 504}
 """What a proxy answers when the server behind it did not: a change may have happened."""
+
+
+class Connections:
+    """Connections to some servers, kept for further requests. Thread-safe.
+
+    A forked process has connections of its own: on those of its parent, each would read replies to the other.
+
+    Args:
+        server_count: whose connections are kept.
+        connection_count_max: kept to one server.
+    """
+
+    def __init__(self, *, server_count: int, connection_count_max: int) -> None:
+        self._counts = server_count, connection_count_max
+        self._process = os.getpid()
+        self._pool = self._made()
+
+    def _made(self) -> urllib3.PoolManager:
+        server_count, connection_count_max = self._counts
+        return urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max)
+
+    def request(self, method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
+        """One request, as `urllib3.PoolManager.request`: not repeated, and no redirect is followed."""
+        if self._process != os.getpid():
+            self._process, self._pool = os.getpid(), self._made()
+        return self._pool.request(method, url, retries=False, redirect=False, **options)
+
+    def close(self) -> None:
+        """Close all connections; again is a no-op."""
+        self._pool.clear()
 
 
 class _ErrorBody(msgspec.Struct):

@@ -49,6 +49,7 @@ from lakebed.fleet.log.port import (
     check_timeline,
 )
 from lakebed.fleet.log.record import LogRecord, decode_log_record
+from lakebed.http.asking import Connections
 from lakebed.runtime import Environment
 
 PATIENCE_S: Final = 20.0
@@ -100,7 +101,7 @@ class HttpLog(Log):
         self._environment = environment or Environment()
         self._patience_s = patience_s
         self._headers = {"user-agent": "lakebed", **({"authorization": f"Bearer {token}"} if token else {})}
-        self._pool = urllib3.PoolManager(num_pools=len(self._endpoints), maxsize=_CONNECTIONS_MAX)
+        self._pool = Connections(server_count=len(self._endpoints), connection_count_max=_CONNECTIONS_MAX)
         self._preferred = 0
         self._batches = AppendBatches(self._append_all, environment=self._environment)
         self._is_closed = False
@@ -180,7 +181,7 @@ class HttpLog(Log):
 
     def close(self) -> None:
         self._is_closed = True
-        self._pool.clear()
+        self._pool.close()
 
     # ---- requests
 
@@ -236,9 +237,7 @@ class HttpLog(Log):
                 endpoint + path,
                 body=body,
                 headers=self._headers,
-                retries=False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
-                redirect=False,
             )
         except HTTPError as error:
             cause = error.reason if isinstance(error, MaxRetryError) else error

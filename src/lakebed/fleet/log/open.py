@@ -25,6 +25,7 @@ def open_log(
     shards: int | None = None,
     replicas: int = 3,
     environment: Environment | None = None,
+    patience_s: float | None = None,
 ) -> Log:
     """Open the log of a fleet.
 
@@ -36,6 +37,8 @@ def open_log(
         shards: databases of an embedded log that is created, or streams of one on NATS; None: as many as there are.
         replicas: of each stream on NATS.
         environment: clock, randomness and threads.
+        patience_s: how long a call to a log behind HTTP is repeated, for callers that repeat their calls themselves;
+            None: longer than a standby takes to own the log.
 
     Raises:
         InvalidRequest: ``unknown_log``: no log has such a URL. Otherwise as the implementation's opening.
@@ -44,10 +47,15 @@ def open_log(
     text = os.fspath(url)
     scheme, mark, _ = text.partition("://")
     if mark and scheme in ("http", "https"):
-        from lakebed.fleet.log.client import HttpLog  # here, for it loads urllib3
+        from lakebed.fleet.log.client import PATIENCE_S, HttpLog  # here, for it loads urllib3
 
         endpoints = [one if "://" in one else f"{scheme}://{one}" for one in text.split(",")]
-        return HttpLog(endpoints, token=token or os.environ.get(TOKEN_VARIABLE), environment=environment)
+        return HttpLog(
+            endpoints,
+            token=token or os.environ.get(TOKEN_VARIABLE),
+            patience_s=PATIENCE_S if patience_s is None else patience_s,
+            environment=environment,
+        )
     if mark and scheme == "nats":
         from lakebed.fleet.log.jetstream_log import open_jetstream
 

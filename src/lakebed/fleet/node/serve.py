@@ -42,6 +42,8 @@ NAME: Final = "lakebed fleet node"
 
 _CONTROL_PATIENCE_S: Final = 1.0
 """How long one request to the control plane is repeated; the step that made it is repeated anyway."""
+_LOG_PATIENCE_S: Final = 2.0
+"""The same for the log: a read that waits for an LSN ends about when `NodeOptions.read_wait_ms` are over."""
 _IDLE_S: Final = 0.02
 """Wait of a worker that found nothing to do."""
 _WATCH_S: Final = 5.0
@@ -233,7 +235,9 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
     storage = open_store(
         address.storage, storage_options=settings.storage_options, environment=environment, durable=settings.durable
     )
-    log: Log = open_log(settings.log or address.log, token=settings.token, environment=environment)
+    log: Log = open_log(
+        settings.log or address.log, token=settings.token, environment=environment, patience_s=_LOG_PATIENCE_S
+    )
     name = settings.name or os.path.basename(os.path.abspath(settings.local))
     node = Node(
         name,

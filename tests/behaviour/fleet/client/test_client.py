@@ -111,6 +111,20 @@ def test_a_lost_reply_of_an_append_writes_once(fleet: FleetInProcess, orders: Te
     assert orders.main.put(b"k", b"2") == 2
 
 
+def test_a_lost_reply_of_an_append_that_expects_an_lsn(fleet: FleetInProcess, orders: Tenant) -> None:
+    """The row that the lost reply was about is the write's own, and no conflict; also while the tenant moves."""
+    first = orders.main.put(b"k", b"1")
+    orders.main.get(b"k")
+    source = fleet.node_of("orders")
+    fleet.control.migrate("orders", next(name for name in fleet.nodes if name != source))
+    fleet.lose["append"] = [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
+    assert orders.main.put(b"k", b"2", expected=first) == first + 1
+    fleet.wait(5)
+    assert fleet.node_of("orders") != source
+    assert orders.main.get(b"k") == b"2"
+    assert orders.main.lsn() == first + 1
+
+
 def test_lost_replies_of_changes_and_creation(fleet: FleetInProcess) -> None:
     """A tenant or branch that was made by a request without a reply is not an error when it is asked for again."""
     fleet.lose["create_tenant"] = [OutcomeUnknown("lost")]

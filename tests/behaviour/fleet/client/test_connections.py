@@ -1,0 +1,102 @@
+"""The client's connections: slow nodes, forked processes, and what is closed at the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import msgspec
+
+import lakebed
+from lakebed.errors import Unavailable
+from lakebed.fleet.http_ports import HttpNode
+from worlds.fleet_served import served_fleet
+
+
+@contextmanager
+def slow_server(*, wait_s: float) -> Iterator[str]:
+    """A server that answers a read of many keys after a time; its URL."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            over.wait(wait_s)
+            body = msgspec.msgpack.encode([b"1"])
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            over.set()
+            server.shutdown()
+            thread.join()
+
+
+def test_a_read_that_takes_long_on_a_slow_node_ends() -> None:
+    """The first attempts are given up soon, so that a node that hangs is left; later ones may take longer."""
+    with slow_server(wait_s=0.6) as url:
+        node = HttpNode(url, read_s=0.2)
+        outcomes: list[object] = []
+        while [b"1"] not in outcomes and len(outcomes) < 20:
+            try:
+                outcomes.append(node.get_many("orders", "main", [b"k"]))
+            except Unavailable as error:
+                outcomes.append(error.kind)
+        node.close()
+    assert outcomes[0] == "no_answer"
+    assert outcomes[-1] == [b"1"]
+
+
+def test_a_forked_process_has_connections_of_its_own(tmp_path: Path) -> None:
+    """Parent and child use one handle at the same time, and neither reads a reply to the other."""
+    with served_fleet(tmp_path / "lake", tmp_path / "local", nodes=1):
+        with lakebed.open(str(tmp_path / "lake")).fleet() as fleet:
+            main = fleet.create_tenant("orders").main
+            main.write([(b"%d" % number, b"v%d" % number) for number in range(200)])
+        script = (
+            "import json, os, sys, lakebed\n"
+            f"main = lakebed.open({str(tmp_path / 'lake')!r}).tenant('orders').main\n"
+            "main.catch_up(); main.get(b'1')\n"
+            "child = os.fork() == 0\n"
+            "wrong = 0\n"
+            "for number in (range(200) if child else reversed(range(200))):\n"
+            "    wrong += main.get(b'%d' % number) != b'v%d' % number\n"
+            "lsn = main.put(b'child' if child else b'parent', b'1')\n"
+            "print(json.dumps([wrong, lsn]), flush=True)\n"
+            "os._exit(0) if child else os.wait()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        answers = sorted(json.loads(line) for line in done.stdout.splitlines())
+        assert answers == [[0, 201], [0, 202]]
+
+
+def test_a_closed_fleet_leaves_no_connection(tmp_path: Path) -> None:
+    """Connections to nodes are closed with it."""
+    with served_fleet(tmp_path / "lake", tmp_path / "local", nodes=1):
+        fleet = lakebed.open(str(tmp_path / "lake")).fleet()
+        tenant = fleet.create_tenant("orders")
+        tenant.main.put(b"k", b"1")
+        assert tenant.main.get(b"k") == b"1"
+        node = tenant._router._nodes(tenant._router.route().url or "")
+        assert isinstance(node, HttpNode)
+        assert len(node._asker._pool._pool.pools) == 1
+        fleet.close()
+        assert len(node._asker._pool._pool.pools) == 0

@@ -1,0 +1,122 @@
+"""Scans that are interrupted: each row once, of one LSN, however long the scan takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.fleet.client import Tenant
+from lakebed.fleet.model import Policy
+from worlds.fleet_in_process import FleetInProcess
+
+PIECE_ROWS = 7
+
+
+class CutFleet(FleetInProcess):
+    """A fleet whose scans come in small pieces, and end early as often as `cuts` says.
+
+    Attributes:
+        cuts: after how many pieces each of the next scans ends.
+        between: called after each piece.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cuts: list[int] = []
+        self.between: list[Any] = []
+
+    def port(self, url: str) -> Any:
+        found = super().port(url)
+        inner = found.scan
+
+        def scan(*arguments: Any, **named: Any) -> Iterator[pa.RecordBatch]:
+            pieces_max = self.cuts.pop(0) if self.cuts else None
+            count = 0
+            for batch in inner(*arguments, **named):
+                for start in range(0, max(1, batch.num_rows), PIECE_ROWS):
+                    if count == pieces_max:
+                        raise Unavailable("cut off", kind="scan_interrupted")
+                    yield batch.slice(start, PIECE_ROWS)
+                    count += 1
+                    if self.between:
+                        self.between.pop(0)()
+
+        found.scan = scan
+        return found
+
+
+@pytest.fixture
+def fleet() -> CutFleet:
+    """Two nodes and a control plane."""
+    return CutFleet()
+
+
+def tenant_with_rows(fleet: CutFleet, policy: Policy, *, count: int = 50) -> Tenant:
+    """A tenant with rows that are committed."""
+    tenant = fleet.tenant()
+    tenant.create(policy=policy)
+    tenant.main.write([(b"%03d" % number, b"old") for number in range(count)])
+    tenant.main.checkpoint()
+    return tenant
+
+
+def test_a_scan_over_a_failover_has_each_row_once_as_of_one_lsn(fleet: CutFleet) -> None:
+    """The node dies in the middle while every row is overwritten: the rest comes from another node, as it was."""
+    main = tenant_with_rows(fleet, Policy(retain_rows=1000)).main
+    fleet.cuts = [3, 2]
+
+    def lose() -> None:
+        main.write([(b"%03d" % number, b"new") for number in range(60)])
+        fleet.kill(fleet.node_of("orders"))
+
+    fleet.between = [lambda: None, lose]
+    assert list(main.scan()) == [(b"%03d" % number, b"old") for number in range(50)]
+    assert list(main.scan()) == [(b"%03d" % number, b"new") for number in range(60)]
+
+
+def test_a_scan_that_takes_longer_than_patience_meets_interruptions_as_delays(fleet: CutFleet) -> None:
+    """Patience begins anew with each row: a reader that takes a minute a piece sees none of the interruptions."""
+    main = tenant_with_rows(fleet, Policy(retain_rows=1000)).main
+    fleet.cuts = [1] * 5
+    found = []
+    for row in main.scan():
+        found.append(row)
+        if len(found) % PIECE_ROWS == 0:
+            fleet.wait(60)
+    assert len(found) == 50
+    assert not fleet.cuts
+
+
+def test_a_scan_without_progress_ends_after_patience(fleet: CutFleet) -> None:
+    """A node that answers and then gives nothing is not asked without end."""
+    main = tenant_with_rows(fleet, Policy(retain_rows=1000)).main
+    fleet.cuts = [2, *[0] * 10_000]
+    before_s = fleet.clock.monotonic_s()
+    with pytest.raises(Unavailable, match="Cannot scan the timeline main") as given_up:
+        list(main.scan())
+    assert given_up.value.kind == "tenant_unavailable"
+    assert fleet.clock.monotonic_s() - before_s < 60
+
+
+def test_a_state_that_is_not_kept_any_more_is_not_mixed_with_another(fleet: CutFleet) -> None:
+    """Cut off after a commit that moved the cutoff, a scan fails with what to do; an LSN of the caller's is refused."""
+    main = tenant_with_rows(fleet, Policy()).main
+    fleet.cuts = [2]
+
+    def commit() -> None:  # on another node: the first one keeps what it reads
+        fleet.kill(fleet.node_of("orders"))
+        main.put(b"000", b"new")
+        main.checkpoint()
+
+    fleet.between = [commit]
+    with pytest.raises(Unavailable, match=r"LSN 50, is not kept any more: scan again") as interrupted:
+        list(main.scan())
+    assert interrupted.value.kind == "scan_interrupted"
+    assert len(list(main.scan())) == 50
+    with pytest.raises(InvalidRequest) as refused:
+        main.scan_arrow(lsn=50)
+    assert refused.value.kind == "below_cutoff"
