@@ -21,7 +21,7 @@ LATENCY_BOUNDS_S: Final = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1,
 
 
 NAMING_LABELS: Final = frozenset({"repository", "branch", "table", "database"})
-"""Labels whose values are names that users chose: not for everybody who can reach a server."""
+"""Labels whose values are names that users chose: not shown to everyone who can reach a server."""
 
 
 def counting_lock() -> AbstractContextManager[Any]:

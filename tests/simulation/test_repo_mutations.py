@@ -336,7 +336,7 @@ def unclear_publishes_are_made_again(patch: Patch) -> None:
         patch,
         heads,
         "publish",
-        ("if unclear is not None and witness is not None", "if False and witness is not None"),
+        ("if unclear is not None and proof is not None", "if False and proof is not None"),
         ("if unclear is not None and seen == encoded:", "if False:"),
     )
 

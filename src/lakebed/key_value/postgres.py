@@ -47,7 +47,7 @@ from lakebed.key_value.port import (
     pair_batch,
     unexpected_value,
 )
-from lakebed.key_value.postgres_connections import Connections, Witness, load_psycopg, raise_translated
+from lakebed.key_value.postgres_connections import Connections, NumberedWrite, load_psycopg, raise_translated
 from lakebed.runtime import Environment
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ END $$;
 """Of keys in ascending order: locks, checks and writes each; the first key whose value is not as expected, or null."""
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
-_WITNESS: Final = (
+_STORE_NUMBER: Final = (
     "INSERT INTO lakebed_writers VALUES (%b, %b) "
     "ON CONFLICT (id) DO UPDATE SET number = excluded.number, used_at = now()"
 )
@@ -280,9 +280,9 @@ class PostgresKeyValue(KeyValue):
         self._environment = environment
         self._psycopg = load_psycopg()
         self._lock = environment.runtime.lock()
-        self._writers: WeakKeyDictionary[Connection, Witness] = WeakKeyDictionary()
+        self._writers: WeakKeyDictionary[Connection, NumberedWrite] = WeakKeyDictionary()
         """The last transaction of each connection."""
-        self._unresolved: frozenset[Witness] = frozenset()
+        self._unresolved: frozenset[NumberedWrite] = frozenset()
         """Transactions whose commit was sent, and not answered."""
 
     def get(self, key: bytes) -> bytes | None:
@@ -338,8 +338,8 @@ class PostgresKeyValue(KeyValue):
         for turn in range(_TRIES_MAX):
             with self._connections.lent(fresh=fresh) as (connection, was_used):
                 try:
-                    witness = self._next_witness(connection)
-                    wrong = _written(connection, change, witness)
+                    numbered = self._next_number(connection)
+                    wrong = _written(connection, change, numbered)
                 except self._psycopg.Error as error:
                     fresh = was_used and connection.closed
                     if not fresh and error.sqlstate not in _RETRIED:
@@ -348,23 +348,23 @@ class PostgresKeyValue(KeyValue):
                 else:
                     if wrong is not None:
                         raise unexpected_value(wrong)
-                    self._commit(connection, witness)
+                    self._commit(connection, numbered)
                     return
             self._environment.clock.sleep(self._environment.rng.random() * 0.01 * 2**turn)
         raise Unavailable(
             f"A write to {self._connections.shown} met others {_TRIES_MAX} times: try again.", kind="contention"
         ) from failure
 
-    def _next_witness(self, connection: Connection) -> Witness:
+    def _next_number(self, connection: Connection) -> NumberedWrite:
         """What the next transaction of a connection leaves, and no other ever does."""
         with self._lock:
             last = self._writers.get(connection)
             if last is None:
-                last = Witness(UUID(int=self._environment.rng.getrandbits(128)), 0)
-            self._writers[connection] = after = Witness(last.writer, last.number + 1)
+                last = NumberedWrite(UUID(int=self._environment.rng.getrandbits(128)), 0)
+            self._writers[connection] = after = NumberedWrite(last.writer, last.number + 1)
             return after
 
-    def _commit(self, connection: Connection, witness: Witness) -> None:
+    def _commit(self, connection: Connection, numbered: NumberedWrite) -> None:
         try:
             connection.execute("COMMIT")
             return
@@ -372,9 +372,9 @@ class PostgresKeyValue(KeyValue):
             lost = error
         connection.close()  # nothing else may be written by it: its row is the answer
         with self._lock:
-            self._unresolved |= {witness}
+            self._unresolved |= {numbered}
         try:
-            is_committed = self._ended(witness)
+            is_committed = self._ended(numbered)
         except LakebedError as unanswered:
             raise OutcomeUnknown(
                 f"The connection to {self._connections.shown} was lost during a commit, and the server cannot be asked "
@@ -384,21 +384,21 @@ class PostgresKeyValue(KeyValue):
         if not is_committed:
             raise_translated(lost, shown=self._connections.shown)
 
-    def _ended(self, witness: Witness) -> bool:
+    def _ended(self, numbered: NumberedWrite) -> bool:
         """Whether a transaction was committed. Raises `Unavailable` if that is not known now."""
         for turn in range(_SETTLE_TRIES_MAX):
-            is_committed = self._connections.became_of(witness)
+            is_committed = self._connections.became_of(numbered)
             if is_committed is not None:
                 with self._lock:
-                    self._unresolved -= {witness}
+                    self._unresolved -= {numbered}
                 return is_committed
             self._environment.clock.sleep(min(0.5, 0.005 * 2**turn))
         raise Unavailable(f"A commit to {self._connections.shown} does not end: try again later.", kind="slow_commit")
 
     def _resolve_outcomes(self) -> None:
         """Before a read: resolve the outcome of commits whose replies were lost. Raises `Unavailable`."""
-        for witness in self._unresolved:
-            self._ended(witness)
+        for numbered in self._unresolved:
+            self._ended(numbered)
 
     def maintain(self) -> None:
         """The server of the database vacuums by itself."""
@@ -412,15 +412,15 @@ class PostgresKeyValue(KeyValue):
         return f"PostgresKeyValue({self._connections.shown!r})"
 
 
-def _written(connection: Connection, change: Change, witness: Witness) -> bytes | None:
-    """Begin a transaction, make the change and its witness in it: the first key that is not as expected, if any."""
+def _written(connection: Connection, change: Change, numbered: NumberedWrite) -> bytes | None:
+    """Begin a transaction, make the change, store its number: the first key that is not as expected, if any."""
     news: dict[bytes, bytes | None] = {**dict.fromkeys(change.deletes), **change.puts}
     expected = change.expected
     keys = sorted(news.keys() | expected.keys())
     if len(keys) <= _ONE_CALL_KEY_COUNT_MAX:
         with connection.pipeline():
             connection.execute(_BEGIN)
-            connection.execute(_WITNESS, witness)
+            connection.execute(_STORE_NUMBER, numbered)
             cursor = _call(connection, keys, news, expected)
         return _only(cursor)
     connection.execute(_BEGIN)
@@ -436,7 +436,7 @@ def _written(connection: Connection, change: Change, witness: Witness) -> bytes 
     gone = [key for key in change.deletes if key not in expected]
     for at in range(0, len(gone), _STATEMENT_ROW_COUNT_MAX):
         connection.execute(_DELETE_MANY, [gone[at : at + _STATEMENT_ROW_COUNT_MAX]])
-    connection.execute(_WITNESS, witness)
+    connection.execute(_STORE_NUMBER, numbered)
     return None
 
 

@@ -88,7 +88,7 @@ def raise_translated(error: Any, *, shown: str) -> NoReturn:
     raise InternalError(f"PostgreSQL at {shown} answered {state}: {words}", sqlstate=state) from error
 
 
-class Witness(NamedTuple):
+class NumberedWrite(NamedTuple):
     """A transaction: the connection it was made by, and its number there."""
 
     writer: UUID
@@ -219,7 +219,7 @@ class Connections:
                         raise_translated(error, shown=self.shown)
         raise Unavailable(f"PostgreSQL at {self.shown} closes every connection.")
 
-    def became_of(self, witness: Witness) -> bool | None:
+    def became_of(self, numbered: NumberedWrite) -> bool | None:
         """Whether a transaction was committed; None: it has not ended yet. After that it cannot be committed any more.
 
         A crash of the server gives the ids of transactions that it lost to others, so ``pg_xact_status`` may speak of
@@ -232,13 +232,13 @@ class Connections:
             try:
                 with connection.transaction():
                     connection.execute(_WAIT)
-                    row = connection.execute(_LOOK, [witness.writer]).fetchone()
+                    row = connection.execute(_LOOK, [numbered.writer]).fetchone()
             except self._psycopg.errors.LockNotAvailable:
                 return None
             return -1 if row is None else int(row[0])
 
         number = self.ask(question)
-        return None if number is None else number == witness.number
+        return None if number is None else number == numbered.number
 
     def _drop_idle(self) -> None:
         for connection in self._idle:

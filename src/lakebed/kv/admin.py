@@ -1,6 +1,6 @@
 """`DatabaseAdmin`: a database by its location, with every verb; and the verbs that need no open database, by URL.
 
-The module's functions bear the names of the checkpoints-and-clones proposal. Each delegates to the method of
+The module's functions have the names of the checkpoints-and-clones proposal. Each delegates to the method of
 `DatabaseAdmin` with the same name.
 """
 

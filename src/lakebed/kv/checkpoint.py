@@ -305,7 +305,7 @@ def create_checkpoint(
     Raises:
         InvalidRequest: kind ``invalid_db_state``; the database is destroyed or not initialised, or the source is
             unknown or expired. Other kinds: an invalid name or lifetime.
-        AlreadyExists: a live checkpoint bears the name.
+        AlreadyExists: a live checkpoint has the name.
         NotFound: there is no database, or no such version any more.
         OutcomeUnknown: the store does not answer; the checkpoint (named in `facts`) may be there.
     Cost: 1 GET + 1 PUT + at most 3 LIST (manifests, log, boundary); of an old version 1 GET more and 1 LIST less; each

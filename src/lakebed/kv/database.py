@@ -512,7 +512,7 @@ class Database(ReadVerbs, Closing):
 
     @property
     def url(self) -> str:
-        """The database's."""
+        """The database's URL."""
         return self._writer.url
 
     @property

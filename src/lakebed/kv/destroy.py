@@ -151,7 +151,7 @@ def _preview(location: DatabaseLocation, manifest: Manifest, *, soft: bool, take
         found = find_objects(location)
         next_id = manifest.manifest_id + (manifest.destroyed_at_ms is None)
         tombstone = msgspec.structs.replace(manifest, manifest_id=next_id)
-        plan = plan_taking_apart(found, manifest=tombstone, store=store_name(location), strangers=_strangers(location))
+        plan = plan_taking_apart(found, manifest=tombstone, store=store_name(location), foreign=_foreign(location))
     return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
 
 
@@ -176,7 +176,7 @@ def take_apart(
     if manifest.destroyed_at_ms is None:
         warning = f"{location.url} was created again meanwhile: nothing of it was deleted."
         return report_of(ReclaimPlan(name, (), (), {}, (warning,)), Sweep(), hidden_count=0, dry_run=dry_run)
-    plan = plan_taking_apart(found, manifest=manifest, store=name, strangers=_strangers(location))
+    plan = plan_taking_apart(found, manifest=manifest, store=name, foreign=_foreign(location))
     if dry_run:
         return report_of(plan, Sweep(), hidden_count=0, dry_run=True)
     if any(parse_manifest(one.path) is not None for one in plan.doomed):
@@ -209,7 +209,7 @@ def find_objects(location: DatabaseLocation) -> Found:
     )
 
 
-def _strangers(location: DatabaseLocation) -> list[str]:
+def _foreign(location: DatabaseLocation) -> list[str]:
     """What is in the folder and is not the database's. Cost: 1 LIST."""
     top = location.store.list_with_delimiter("")
     folders = [f"{folder}/" for folder in top.folders if folder not in _OWN_FOLDERS]

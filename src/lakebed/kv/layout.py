@@ -3,7 +3,7 @@
 Owns: the folder and file names (on disk: DO NOT CHANGE). Paths are relative to the database's root.
 
 Invariants: numbers are padded to 20 digits, so that the order of names is the order of numbers. Each ``parse_``
-function answers None for a path that is not of its kind, so a database nested below ours, or a stranger's file, is
+function answers None for a path that is not of its kind, so a database nested below ours, or another program's file, is
 never taken for our own.
 """
 

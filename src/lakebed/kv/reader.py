@@ -128,7 +128,7 @@ class DatabaseReader(ReadVerbs, Closing):
 
     @property
     def url(self) -> str:
-        """The database's."""
+        """The database's URL."""
         return self._location.url
 
     @property

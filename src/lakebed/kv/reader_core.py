@@ -72,7 +72,7 @@ class ReaderCore(ViewSource):
 
     @property
     def url(self) -> str:
-        """The database's."""
+        """The database's URL."""
         return self._location.url
 
     def get(self, key: bytes) -> bytes | None:

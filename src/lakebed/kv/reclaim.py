@@ -205,13 +205,13 @@ class _Judgement:
         return None
 
 
-def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, strangers: Iterable[str] = ()) -> ReclaimPlan:
+def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, foreign: Iterable[str] = ()) -> ReclaimPlan:
     """What of a destroyed database may go: all but its tombstone.
 
     Args:
         found: listed before `manifest` was found to be the newest.
         manifest: the newest, of the destroyed database.
-        strangers: folders and objects below the database's that are not its own; they are only named.
+        foreign: folders and objects below the database's that are not its own; they are only named.
 
     Returns:
         A plan in the order files, logs, manifests. The newest manifest and the fences stay, so that no sleeping writer
@@ -220,7 +220,7 @@ def plan_taking_apart(found: Found, *, manifest: Manifest, store: str, strangers
     doomed: list[Deletable] = []
     kept: Counter[str] = Counter()
     why = "its database was destroyed"
-    others = list(strangers)
+    others = list(foreign)
     for meta in (*found.files, *found.logs, *found.manifests):
         manifest_id = parse_manifest(meta.path)
         is_log = parse_wal(meta.path) is not None

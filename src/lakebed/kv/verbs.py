@@ -69,7 +69,7 @@ class DatabaseVerbs:
 
     @property
     def url(self) -> str:
-        """The database's."""
+        """The database's URL."""
         return self.location.url
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ class DatabaseVerbs:
             lifetime_ms: None: without an end.
 
         Raises:
-            AlreadyExists: a live checkpoint bears the name.
+            AlreadyExists: a live checkpoint has the name.
             NotFound: there is no such version any more.
             InvalidRequest: an invalid name or lifetime; a destroyed or unfinished database.
         Cost: as `create_checkpoint`, and 1 GET; with a version 1 LIST + 1 GET more.

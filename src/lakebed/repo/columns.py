@@ -109,5 +109,5 @@ def _from_arrow(body: bytes) -> pa.Table:
             table = reader.read_all()
         table.validate(full=True)
     except (pa.ArrowException, ValueError, OSError, EOFError) as error:
-        raise InvalidRequest(f"The body is no Arrow stream: {error}.", kind="invalid_body") from error
+        raise InvalidRequest(f"The body is not an Arrow stream: {error}.", kind="invalid_body") from error
     return table

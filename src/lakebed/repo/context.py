@@ -32,7 +32,7 @@ class RepositoryContext:
 
     Attributes:
         record: as it was when the repository was opened.
-        key_value: where they are; shared by all repositories of a context, whose owner closes it.
+        key_value: where the records are; shared by all repositories of a context, whose owner closes it.
         committed: its ranges and metaranges.
         counters: what the sensor of staging compaction counts.
         hooks: what runs before and after commits and merges.

@@ -125,8 +125,7 @@ class ForeignStores:
         """The store and the path in it that an address names, to read what an entry names.
 
         Raises:
-            InvalidRequest: kind ``invalid_url``: it is no URL of an object; ``import_not_allowed``: nothing may be read
-                there.
+            InvalidRequest: kind ``invalid_url``: not the URL of an object; ``import_not_allowed``: it may not be read.
         Cost: no request.
         """
         return self._located(address, use="read")

@@ -248,7 +248,7 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
     """
     key = context.keys.branch(sealed.name)
     record, raw = sealed.record, sealed.raw
-    also, witness = _also_written(context, sealed, move, operation)
+    also, proof = _also_written(context, sealed, move, operation)
     guards = _guards(context, sealed, move)
     for _ in range(context.options.publish_tries_max):
         unclear: OutcomeUnknown | None = None
@@ -263,7 +263,7 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
         else:
             return _published(context, sealed, after)
         with nullcontext() if unclear is None else resolving_outcome(unclear):
-            if unclear is not None and witness is not None and context.key_value.get(witness) is not None:
+            if unclear is not None and proof is not None and context.key_value.get(proof) is not None:
                 return _published(context, sealed, after)
             record, seen = load_branch(context, sealed.name)
         if unclear is not None and seen == encoded:

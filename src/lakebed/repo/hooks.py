@@ -123,7 +123,7 @@ class Hooks:
             self._registered = (*self._registered, (event, shown, hook))
 
     def remove(self, hook: Hook) -> None:
-        """Call a function no more, at no event."""
+        """Unregister a function from every event."""
         with self._lock:
             self._registered = tuple(entry for entry in self._registered if entry[2] is not hook)
 
@@ -192,7 +192,7 @@ def _raised_by(hook: Hook, call: HookCall) -> Exception | None:
 
 
 def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | None:
-    """Why a webhook did not agree; None: it did. Neither retried nor redirected: it may have effects."""
+    """Why a webhook refused or failed; None: it accepted. Neither retried nor redirected: it may have effects."""
     shown = _shown(webhook.url)
     try:
         status = post(webhook.url, msgspec.json.encode(call), timeout_ms=webhook.timeout_ms, allowed=allowed)

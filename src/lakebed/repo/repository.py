@@ -179,7 +179,7 @@ class Repository(OverTransport, Closing):
 
         Raises `ModuleNotFoundError` when fsspec is not installed.
         """
-        # By name: the file system is a face above repositories, and loaded only by those who use it.
+        # By name: the file system is a layer above repositories, and only its users load it.
         module = importlib.import_module("lakebed.repo.fs")
         return module.RepositoryFileSystem(source=self, skip_instance_cache=True)
 

@@ -228,7 +228,7 @@ def test_taking_apart_leaves_the_tombstone_and_names_strangers() -> None:
         (meta(wal_path(3)), meta(wal_path(4), size_bytes=FENCE_BYTES)),
         (meta(manifest_path(9)), meta(manifest_path(10)), meta(manifest_path(11))),
     )
-    made = plan_taking_apart(found, manifest=manifest(destroyed_at_ms=1), store="db", strangers=["inner/"])
+    made = plan_taking_apart(found, manifest=manifest(destroyed_at_ms=1), store="db", foreign=["inner/"])
     assert [one.path for one in made.doomed] == [sst_path(file_id(1)), wal_path(3), manifest_path(9)]
     assert made.kept == {"tombstone": 3, "not ours": 2}
     assert [warning.partition(" ")[0] for warning in made.warnings] == ["inner/", "sst/inner/x"]

@@ -163,7 +163,7 @@ def stage_many(
 
 
 def delete(context: RepositoryContext, *, branch: str, path: str) -> bool:
-    """Take a path away.
+    """Delete a path.
 
     Returns:
         Whether it was there; if not, nothing is written.
@@ -176,7 +176,7 @@ def delete(context: RepositoryContext, *, branch: str, path: str) -> bool:
 
 
 def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]) -> int:
-    """Take many paths away, in one atomic change.
+    """Delete many paths in one atomic change.
 
     A tombstone is written where an older layer has the path, or could not be seen to have none; an entry that only the
     staging token has is removed.
@@ -220,7 +220,7 @@ def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]
 
 
 def delete_prefix(context: RepositoryContext, *, branch: str, prefix: str) -> bool:
-    """Take away everything below a prefix; ``""``: everything. What is written afterwards is not hidden.
+    """Delete everything below a prefix; ``""``: everything. What is written afterwards is not hidden.
 
     Returns:
         Whether anything was there; if not, nothing changes.

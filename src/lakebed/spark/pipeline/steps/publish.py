@@ -32,7 +32,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     message = step.settings["message"] or f"{context.plan.pipeline}: {step.name}"
     metadata = {"pipeline": context.plan.pipeline, "run": context.run_id, "step": str(step.ordinal)}
     target = repository.branch(into)
-    target.head()  # a branch that is not there is told before anything is committed
+    target.head()  # a missing branch is reported before anything is committed
     committed = _unless_unchanged(lambda: branch.commit(message, metadata=metadata).id, branch)
     merged = _unless_unchanged(lambda: target.merge(branch.name, message=message, metadata=metadata).id, target)
     return {"branch": branch.name, "into": into, "commit": committed, "merge": merged}
