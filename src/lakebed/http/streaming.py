@@ -128,7 +128,7 @@ async def _either(turn: Coroutine[Any, Any, bool], running: asyncio.Future[Any])
 
 
 async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executor) -> AsyncIterator[memoryview]:
-    """Pieces of an iterator that blocks, each read in a pool when the one before has been taken.
+    """Pieces of an iterator that blocks, each read in a pool while the one before is sent.
 
     The first is read before this returns, so that a missing object is an error and not half a reply.
     """
@@ -139,7 +139,12 @@ async def download(open_chunks: Callable[[], Iterator[Buffer]], *, pool: Executo
     async def rest() -> AsyncIterator[memoryview]:
         chunk = first
         while chunk is not None:
-            yield memoryview(chunk)
-            chunk = await loop.run_in_executor(pool, next, chunks, None)
+            following = loop.run_in_executor(pool, next, chunks, None)
+            try:
+                yield memoryview(chunk)
+                chunk = await following
+            finally:
+                if not following.cancel() and not following.cancelled():
+                    following.exception()  # the client disconnected: there is no reply for it to end
 
     return rest()
