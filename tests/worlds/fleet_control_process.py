@@ -15,7 +15,16 @@ from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.serve import ControlSettings, run_control
 from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.model import ManifestRef, NodeRecord, Progress
-from lakebed.fleet.ports import CommitRequest, Heartbeat, Held, Location, NodePort, NodeReport
+from lakebed.fleet.ports import (
+    CommitRequest,
+    Heartbeat,
+    Held,
+    Location,
+    NodePort,
+    NodeReport,
+    TimelineChange,
+    TimelineInfo,
+)
 
 CONTEXT = multiprocessing.get_context("spawn")
 
@@ -28,13 +37,28 @@ class _Taking:
         """What differs is sent again, and taken."""
         return []
 
+    def lag(self, tenant: str) -> dict[str, int]:
+        """It has everything."""
+        return {}
+
+    def checkpoint(self, tenant: str) -> int:
+        """It has nothing to commit."""
+        return 0
+
+    def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
+        """As if it was made."""
+        return TimelineInfo(change.id, change.name, lsn=0, committed_lsn=0, cutoff=0)
+
+
+TAKING = cast(NodePort, _Taking())
+"""A node that takes everything and remembers nothing."""
+
 
 def _serve(storage: str, ledger: str | None, port: int, sender: Any) -> None:
-    nodes = cast(NodePort, _Taking())
     settings = ControlSettings(
         storage_url=storage,
         ledger=ledger,
-        nodes=lambda _: nodes,
+        nodes=lambda _: TAKING,
         durable=False,
         options=ControlOptions(silent_ms=30_000, settle_ms=500, scan_interval_ms=2_000),
     )
