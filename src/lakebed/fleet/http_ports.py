@@ -354,8 +354,9 @@ CHANGE_S: Final = 60.0
 COMPACT_S: Final = 600.0
 """How long a compaction of a node may take."""
 
-_LONGER_MAX: Final = 8
-"""How many times longer a read may take after others took too long."""
+_SLOW_S_MAX: Final = 30.0
+"""Longest time of a read that took too long before."""
+_SLOW_COUNT_MAX: Final = 64
 
 _PIECE_BYTES: Final = 1 << 20
 """What is read of a scan at once."""
@@ -368,9 +369,7 @@ class HttpNode(NodePort):
 
     Args:
         token: of the fleet; None: it has none.
-        read_s: how long a read or a location may take; the node's own wait for an LSN is shorter. A read that takes
-            longer is given up, and the next one may take twice as long, at most `_LONGER_MAX` times: a node that hangs
-            is left soon, and a large read of a slow one ends after some attempts.
+        read_s: how long the first byte of a read, or a location, may take; the node's own wait for an LSN is shorter.
     """
 
     def __init__(
@@ -378,7 +377,9 @@ class HttpNode(NodePort):
     ) -> None:
         self._asker = Asker(url, token=token, environment=environment, patience_s=0)
         self._url = self._asker.endpoints[0]
-        self._read_s = self._wait_s = read_s
+        self._read_s = read_s
+        self._slow: dict[int, float] = {}
+        """How long a read may take that took too long before, by a hash of path and body."""
 
     def __repr__(self) -> str:
         return f"HttpNode({self._url!r})"
@@ -393,18 +394,25 @@ class HttpNode(NodePort):
     def _read(
         self, method: str, path: str, content: bytes | None = None, *, preload: bool = True, **query: Any
     ) -> urllib3.BaseHTTPResponse:
-        """A request that changes nothing, so no answer is `Unavailable`."""
+        """A request that changes nothing, so no answer is `Unavailable`.
+
+        Asked again after it took too long, it may take twice as long: a node that works on it is not one that hangs.
+        """
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         path += f"?{asked}" if asked else ""
+        key = hash((path, content))
+        read_s = self._slow.get(key, self._read_s)
         try:
-            reply = self._asker.send(self._url, method, path, content, again=True, read_s=self._wait_s, preload=preload)
+            reply = self._asker.send(self._url, method, path, content, again=True, read_s=read_s, preload=preload)
         except (Unavailable, OutcomeUnknown) as error:
             if isinstance(error.__cause__, ReadTimeoutError):
-                self._wait_s = min(2 * self._wait_s, _LONGER_MAX * self._read_s)
+                if len(self._slow) >= _SLOW_COUNT_MAX:
+                    self._slow.clear()
+                self._slow[key] = min(2 * read_s, max(_SLOW_S_MAX, self._read_s))
             if isinstance(error, OutcomeUnknown):
                 raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
             raise
-        self._wait_s = self._read_s
+        self._slow.pop(key, None)
         return reply
 
     def put_location(self, location: Location) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import urllib3
@@ -13,9 +16,10 @@ from lakebed.fleet.http_ports import HttpNode
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.node.bodies import LSN_HEADER
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.service import NodeCall, NodeSite, application
-from lakebed.fleet.ports import Location, TimelineChange
+from lakebed.fleet.ports import Found, Location, TimelineChange
 from lakebed.http.authentication import TokenCaller
 from lakebed.http.listening import bind, url_of
 from lakebed.http.options import HttpOptions
@@ -23,6 +27,7 @@ from lakebed.http.process import RunningServer
 from lakebed.http.serving import Serving
 from lakebed.ids import new_uuid
 from worlds.fleet_node import TENANT, Fleet
+from worlds.waiting import pause
 
 TOKEN = "a-token-of-the-fleet"
 
@@ -179,3 +184,39 @@ def test_a_scan_that_is_cut_off_is_an_error(running: Running) -> None:
     with pytest.raises(Unavailable) as gone:
         list(client.scan(TENANT, MAIN))
     assert gone.value.kind == "file_gone"
+
+
+class _Slow(BaseHTTPRequestHandler):
+    """A node that takes its time for one key."""
+
+    def do_GET(self) -> None:
+        if "key=c2xvdw" in self.path:
+            pause(0.7)
+        with suppress(OSError):  # the client has left
+            self.send_response(200)
+            self.send_header(LSN_HEADER, "7")
+            self.send_header("content-length", "5")
+            self.end_headers()
+            self.wfile.write(b"value")
+
+
+def test_a_slow_read_ends_while_others_are_answered() -> None:
+    """A read that took too long may take longer each time it is asked again, also when others are quick meanwhile."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Slow) as slow:
+        thread = threading.Thread(target=slow.serve_forever)
+        thread.start()
+        node = HttpNode(f"http://127.0.0.1:{slow.server_port}", read_s=0.2)
+        problems: list[LakebedError] = []
+        found: Found | None = None
+        while found is None and len(problems) < 9:
+            try:
+                found = node.get("t", "main", b"slow")
+            except Unavailable as problem:
+                problems.append(problem)
+                with suppress(Unavailable):
+                    node.get("t", "main", b"quick")
+        assert found == Found(b"value", 7)
+        assert problems
+        slow.shutdown()
+        thread.join()
+        node.close()
