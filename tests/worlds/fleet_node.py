@@ -38,6 +38,7 @@ from lakebed.fleet.ports import (
     TimelineChange,
 )
 from lakebed.ids import new_uuid
+from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -150,13 +151,20 @@ class Oracle:
 class Fleet:
     """One tenant, any number of nodes, a control plane that acts only when it is told to."""
 
-    def __init__(self, *, policy: Policy | None = None, seed: int = 1, options: NodeOptions = SMALL) -> None:
+    def __init__(
+        self,
+        *,
+        policy: Policy | None = None,
+        seed: int = 1,
+        options: NodeOptions = SMALL,
+        key_value: KeyValue | None = None,
+    ) -> None:
         self.clock = ShiftedClock()
         self.environment = Environment(clock=self.clock, rng=random.Random(seed))
         self.storage: ObjectStore = open_store(f"memory://node-{next(_NUMBERS)}", environment=self.environment)
         self.log = KeyValueLog([MemoryKeyValue()], environment=self.environment)
         self.log.create(log_key(TENANT, MAIN))
-        self.ledger = Ledger(MemoryKeyValue())
+        self.ledger = Ledger(key_value or MemoryKeyValue())
         self.plane = ControlPlane(
             self.ledger,
             storage=self.storage,

@@ -243,15 +243,16 @@ class LocalState:
             )
         self._is_held = True
         try:
-            found = self._files.read(_ID)
-            if self._files.read(_FLEET) not in (None, fleet.encode()):
+            found, known = self._files.read(_ID), self._files.read(_FLEET)
+            if known not in (None, fleet.encode()):
                 found = None
                 for name in list(self._files.names()):
                     self._files.remove(name)
             if not found:
                 found = new_uuid(environment.rng).encode()
                 self._files.write(_ID, found)
-            self._files.write(_FLEET, fleet.encode())
+            if known != fleet.encode():
+                self._files.write(_FLEET, fleet.encode())
         except BaseException:
             self.release()
             raise

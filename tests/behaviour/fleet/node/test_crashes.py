@@ -301,6 +301,27 @@ def test_a_full_disk_of_the_local_state() -> None:
         finish(fleet, how="restart" if at % 4 else "failover", store=None)
 
 
+def test_a_node_starts_on_a_full_disk() -> None:
+    """A restart writes nothing: it resumes and reads, and commits once there is space."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=20)
+    a.ingest_once(TENANT)
+    a.flush_once(TENANT)
+    fleet.crash("a")
+    local = fleet.locals["a"]
+    disk = FullDisk(local._files, 0)
+    local._files = disk
+    a = fleet.node("a", attach=False)
+    fleet.check(a)
+    with pytest.raises(Unavailable):
+        a.commit_once(TENANT)
+    disk.left = 10_000
+    a.checkpoint(TENANT)
+    assert fleet.record.timelines[MAIN].lsn == 20
+    fleet.end()
+
+
 def test_a_folder_survives_the_process(tmp_path: Any) -> None:
     """The local state of a real process: records come back, the lock is exclusive and ends with its holder."""
     fleet = Fleet()

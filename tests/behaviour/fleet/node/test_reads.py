@@ -8,6 +8,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.ports import Location
 from worlds.fleet_node import TENANT, Fleet
 
 
@@ -98,6 +99,39 @@ def test_a_read_waits_for_its_lsn() -> None:
         a.get(TENANT, MAIN, b"key-0001", lsn=last - 6)
     assert (below.value.kind, below.value.facts["cutoff"]) == ("below_cutoff", last - 5)
     fleet.check(a)
+
+
+@pytest.mark.parametrize("ending", ["detached", "attached elsewhere", "attached anew"])
+def test_a_scan_continues_when_its_tenant_goes(ending: str) -> None:
+    """What a scan has begun to read it reads to its end, in the same state, from files that others may replace."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    for _ in range(4):
+        fleet.append(rows=300, keys=1 << 20)
+        a.ingest_once(TENANT)
+        a.flush_once(TENANT)
+    a.checkpoint(TENANT)
+    last = fleet.append(rows=50, keys=1 << 20)
+    a.ingest_once(TENANT)
+    scanned = a.scan(TENANT, MAIN)
+    batches = [next(scanned)]
+    if ending == "detached":
+        a.put_location(Location(TENANT, a.locations()[0].generation, None))
+    elif ending == "attached elsewhere":
+        b = fleet.node("b")
+        fleet.append(rows=50)
+        b.ingest_once(TENANT)
+        b.compact(TENANT, MAIN)
+        b.checkpoint(TENANT)
+    else:
+        a.put_location(fleet.attach("a"))
+        fleet.append(rows=50)
+    fleet.work("a")
+    batches += scanned
+    assert len(batches) > 1
+    found = {k: v for one in batches for k, v in zip(one.column(0).to_pylist(), one.column(1).to_pylist(), strict=True)}
+    assert found == fleet.oracle.state(MAIN, last)
+    assert {one.schema.metadata[b"lsn"] for one in batches} == {b"%d" % last}
 
 
 def test_a_pin_is_read_at_its_lsn_alone() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.fleet.model import MAIN, Policy
 from lakebed.fleet.node.node import Node
-from worlds.fleet_node import TENANT, Fleet
+from worlds.fleet_node import SMALL, TENANT, Fleet
 
 AGE_S = 6_400
 STEP_S = AGE_S // 64
@@ -151,4 +153,30 @@ def test_another_node_begins_to_count_anew() -> None:
     fleet.clock.advance(AGE_S)
     write(fleet, other, rows=20)
     assert merged(fleet, other) == 40
+    fleet.end()
+
+
+def test_a_scan_that_runs_holds_its_state() -> None:
+    """The cutoff does not pass it, so it continues in files that were written since; then the cutoff moves on."""
+    fleet = Fleet(policy=Policy(retain_rows=ROWS), options=replace(SMALL, cache_bytes=0))
+    node = fleet.node("a")
+    for _ in range(4):
+        last = fleet.append(rows=300, keys=900)
+        node.ingest_once(TENANT)
+        node.flush_once(TENANT)
+    node.checkpoint(TENANT)
+    scanned = node.scan(TENANT, MAIN)
+    batches = [next(scanned)]
+    for _ in range(2):
+        fleet.append(rows=300, keys=900)
+        node.ingest_once(TENANT)
+        node.compact(TENANT, MAIN)
+        node.checkpoint(TENANT)
+    fleet.collect()
+    assert node.timelines(TENANT)[0].cutoff == last
+    batches += scanned
+    found = {k: v for one in batches for k, v in zip(one.column(0).to_pylist(), one.column(1).to_pylist(), strict=True)}
+    assert found == fleet.oracle.state(MAIN, last)
+    node.compact(TENANT, MAIN)
+    assert node.timelines(TENANT)[0].cutoff == fleet.oracle.last(MAIN) - ROWS
     fleet.end()
