@@ -323,6 +323,10 @@ def test_a_tenant_begins_above_one_that_came_and_went_meanwhile(key_value: KeyVa
     floor = ledger.floor("t")
     assert floor is not None
     new = machine.new_tenant("t", policy=Policy(), floor=floor, now_ms=0)
-    assert ledger.create(Step(new, new), floor=floor).next_txn == 2
+    created = ledger.create(Step(new, new), floor=floor)
+    assert (created.names["main"], created.next_txn) == (
+        "main-2",
+        3,
+    )  # the number that names its first timeline is used
     with pytest.raises(AlreadyExists):
         ledger.create(late, floor=floor)
