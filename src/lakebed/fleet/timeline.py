@@ -19,8 +19,9 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+from msgspec.structs import replace
 
-from lakebed.errors import InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import by_id, check_name, log_key
 from lakebed.fleet.log.port import Log, check_rows, rows_of
 from lakebed.fleet.ports import NodePort, TimelineChange, TimelineInfo
@@ -363,7 +364,7 @@ def new_id(router: Router) -> str:
 
 
 def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
-    """Hand a change to the control plane until it answers; a repetition is the same change."""
+    """Hand a change to the control plane until it answers; a repetition is the same change, or one that never was."""
     attempts = router.attempts(
         f"{change.kind} the timeline {change.name} of the tenant {router.tenant}",
         patience_s=router.options.change_patience_s,
@@ -373,6 +374,11 @@ def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
             return router.control.change_timeline(router.tenant, change)
         except (Unavailable, OutcomeUnknown) as problem:
             attempts.pause(problem)
+        except AlreadyExists as problem:
+            if "begun_after" not in problem.facts:
+                raise
+            # A node that was lost before its commit has begun the log of this id, at the LSN that was the newest then.
+            change = replace(change, id=new_id(router))
 
 
 def check_timeline(name: object) -> str:

@@ -9,7 +9,9 @@ import pytest
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.client import Tenant
+from lakebed.fleet.layout import log_key
 from lakebed.fleet.model import Policy
+from lakebed.fleet.ports import TimelineChange, TimelineInfo
 from lakebed.kv import WriteBatch
 from worlds.fleet_in_process import FleetInProcess
 
@@ -139,6 +141,29 @@ def test_lost_replies_of_changes_and_creation(fleet: FleetInProcess) -> None:
     assert [one.name for one in tenant.timelines()] == ["main"]
     with pytest.raises(AlreadyExists):
         fleet.tenant("lossy").create()
+
+
+def test_a_branch_whose_node_was_lost_before_its_commit_is_made(fleet: FleetInProcess, orders: Tenant) -> None:
+    """The node has begun the branch's log; the next node branches at a newer LSN."""
+    orders.main.put(b"k", b"1")
+    orders.main.checkpoint()
+    change_timeline, lost = fleet.control.change_timeline, list[TimelineChange]()
+
+    def change(tenant: str, change: TimelineChange) -> TimelineInfo:
+        if not lost:
+            lost.append(change)
+            fleet.log.create(log_key("orders", change.id), after=1)
+            fleet.kill(fleet.node_of("orders"))
+            assert orders.main.put(b"k", b"2") == 2
+            orders.main.checkpoint()
+            raise Unavailable("the node was lost")
+        return change_timeline(tenant, change)
+
+    fleet.control.change_timeline = change  # type: ignore[method-assign]
+    branch = orders.main.branch("b")
+    assert lost
+    assert branch.get(b"k") == b"2"
+    assert branch.put(b"k", b"3") == 3
 
 
 def test_the_control_plane_is_away(fleet: FleetInProcess, orders: Tenant) -> None:
