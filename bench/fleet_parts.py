@@ -71,9 +71,7 @@ def say(
     """
     ours = statistics.median(samples)
     medians = {name: statistics.median(taken) for name, taken in (peers or {}).items()}
-    ratio = {
-        name: (ours / value if is_rate else value / ours) if ours and value else 0.0 for name, value in medians.items()
-    }
+    ratio = {name: _ratio(ours, value, is_rate=is_rate) for name, value in medians.items()}
     taken = {"lakebed": list(samples), **{name: list(values) for name, values in (peers or {}).items()}}
     print(json.dumps(asdict(Result(workload, unit, ours, medians, ratio, taken, target=target, **facts))), flush=True)
 
