@@ -90,6 +90,8 @@ def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: M
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Columns of type TIME exist only behind this switch.
         "spark.sql.timeType.enabled": "true",
+        # The data source "lakebed" leaves out files by Spark's filters.
+        "spark.sql.python.filterPushdown.enabled": "true",
         # No metastore: nothing is looked up in Hive, no derby.log, no metastore_db in the working folder.
         "spark.sql.catalogImplementation": "in-memory",
         # A web server costs a port, a second at the start and megabytes of heap in every script.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,31 @@ def test_an_unknown_writer_may_cut_texts(tmp_path: Path) -> None:
     footer = pq.read_metadata(path)
     schema = schema_of(footer.schema.to_arrow_schema())
     assert bounds(described(footer, schema), schema) == {"text": ("a", None, 0), "d": (None, None, 0)}
+
+
+def of_java(path: Path, values: list[float], *, stated: float) -> pq.FileMetaData:
+    """A file whose footer names the Java writer, with another value for each bound of 123456.789."""
+    pq.write_table(pa.table({"x": values}), path, use_dictionary=False)
+    body = path.read_bytes()
+    start = len(body) - 8 - int.from_bytes(body[-8:-4], "little")
+    footer, writer = body[start:], b"parquet-cpp-arrow version 26.0.1"
+    if writer not in footer:  # another version of Arrow
+        writer = footer[footer.index(b"parquet-cpp-arrow version ") :][: len(writer)]
+    footer = footer.replace(writer, b"parquet-mr version 1.17.0 (build")
+    path.write_bytes(body[:start] + footer.replace(struct.pack("<d", 123456.789), struct.pack("<d", stated)))
+    return pq.read_metadata(path)
+
+
+def test_floats_of_java(tmp_path: Path) -> None:
+    """The Java writer states NaN as the greatest value: no bounds. A bound of zero includes both zeros."""
+    schema = schema_of(pa.schema([("x", pa.float64())]))
+    assert bounds(described(of_java(tmp_path / "f", [1.0, 2.0], stated=0), schema), schema)["x"] == (1.0, 2.0, 0)
+    with_nan = of_java(tmp_path / "f", [-1.0, 123456.789], stated=math.nan)
+    assert bounds(described(with_nan, schema), schema)["x"] == (None, None, 0)
+    for zero in (0.0, -0.0):
+        file = described(of_java(tmp_path / "f", [123456.789], stated=zero), schema)
+        low, high, _ = bounds(file, schema)["x"]
+        assert (math.copysign(1, low), math.copysign(1, high)) == (-1, 1)
 
 
 def test_a_row_group_without_bounds(tmp_path: Path) -> None:
