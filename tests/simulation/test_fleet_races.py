@@ -6,10 +6,6 @@ What is promised, and how it is judged, is written down in `worlds.fleet.oracle`
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -26,22 +22,9 @@ MET = ("appends", "reads", "node lives", "checkpoints", "timelines read at rest"
 
 def run(numbers: range, tell: Callable[[str], None]) -> Counter[str]:
     """Run seeds of all scenarios in turn, and report what they met."""
-    start_s = time.process_time()
-    counts: Counter[str] = Counter()
-    pairs: set[tuple[str, str]] = set()
-    for number in numbers:
-        world = SIMULATION.play_turn(number)
-        counts += world.counts
-        counts["commits"] += world.monitor.commits
-        counts["steps"] += world.scheduler.step_count
-        pairs |= world.pairs()
-    spent_s = time.process_time() - start_s
-    met = ", ".join(f"{what} {count:,}" for what, count in counts.most_common() if not what.startswith("error"))
-    tell(
-        f"fleets, runs {numbers.start}-{numbers.stop - 1}: {len(numbers) / spent_s:.1f} a processor second, "
-        f"{len(pairs):,} pairs of switching points; {met}"
+    return SIMULATION.play_turns(
+        numbers, what="fleets", tell=tell, more=lambda world: {"commits": world.monitor.commits}
     )
-    return counts
 
 
 @pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
@@ -67,19 +50,6 @@ def test_the_same_seed_is_the_same_run(scenario: str) -> None:
     assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
 
 
-TRACES = """
-from worlds.fleet.scenarios import SCENARIOS, SIMULATION
-print([SIMULATION.play(seed, scenario).scheduler.trace_hash() for scenario in sorted(SCENARIOS) for seed in (1, 2)])
-"""
-
-
 def test_a_run_does_not_depend_on_hashes() -> None:
     """The same seeds are the same runs under another PYTHONHASHSEED."""
-
-    def traces(hash_seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.run(
-            [sys.executable, "-c", TRACES], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    assert traces("1") == traces("2")
+    assert SIMULATION.traces(hash_seed="1") == SIMULATION.traces(hash_seed="2")

@@ -44,7 +44,6 @@ from lakebed.lsm.cache import RowCache
 from lakebed.lsm.model import Kind
 from lakebed.lsm.tree import Tree
 from worlds.kv.scenarios import SIMULATION
-from worlds.promise import PromiseBroken
 
 SEEDS_MAX = 200
 Patch = pytest.MonkeyPatch
@@ -467,16 +466,6 @@ def the_destroyed_can_be_claimed(patch: Patch) -> None:
 # ---- the search
 
 
-def first_failing_seed(scenario: str) -> tuple[int, str] | None:
-    """The first seed whose race breaks a promise, and which."""
-    for seed in range(SEEDS_MAX):
-        try:
-            SIMULATION.play(seed, scenario)
-        except PromiseBroken as violation:
-            return seed, str(violation)
-    return None
-
-
 @pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
 def test_each_repair_undone_is_found(
     mutation: Mutation,
@@ -486,6 +475,6 @@ def test_each_repair_undone_is_found(
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = first_failing_seed(scenario)
+    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX)
     assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
     found_at_seed("repairs of databases undone", mutation.__name__, found[0])

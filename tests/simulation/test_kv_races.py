@@ -6,10 +6,6 @@ who is there in `scenarios`. Here the seeds are run, and what they met is report
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -28,20 +24,7 @@ def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> No
     """However processes interleave and fail, nothing promised is lost, and nothing unneeded is left."""
     size = -(-seed_count(SEEDS_DEFAULT) // CHUNK_COUNT)
     numbers = range(chunk * size, (chunk + 1) * size)
-    start_s = time.process_time()
-    counts: Counter[str] = Counter()
-    pairs: set[tuple[str, str]] = set()
-    for number in numbers:
-        world = SIMULATION.play_turn(number)
-        counts += world.counts
-        counts["steps"] += world.scheduler.step_count
-        pairs |= world.pairs()
-    spent_s = time.process_time() - start_s
-    met = ", ".join(f"{what} {count:,}" for what, count in counts.most_common() if not what.startswith("error"))
-    tell(
-        f"databases, runs {numbers.start}-{numbers.stop - 1}: {size / spent_s:.1f} a processor second "
-        f"({size / spent_s * 3600:,.0f} an hour), {len(pairs):,} pairs of switching points; {met}"
-    )
+    counts = SIMULATION.play_turns(numbers, what="databases", tell=tell)
     for what in ("durable writes", "databases reopened", "collected on the way", "opened"):
         assert counts[what] >= size, f"{what}: {counts[what]} in {size} races"
 
@@ -65,19 +48,6 @@ def test_the_same_seed_is_the_same_run(scenario: str) -> None:
     assert SIMULATION.play(5, scenario).scheduler.trace_hash() == SIMULATION.play(5, scenario).scheduler.trace_hash()
 
 
-TRACES = """
-from worlds.kv.scenarios import SCENARIOS, SIMULATION
-print([SIMULATION.play(seed, scenario).scheduler.trace_hash() for scenario in sorted(SCENARIOS) for seed in (1, 2)])
-"""
-
-
 def test_a_run_does_not_depend_on_hashes() -> None:
     """The same seeds are the same runs under another PYTHONHASHSEED."""
-
-    def traces(hash_seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        return subprocess.run(
-            [sys.executable, "-c", TRACES], env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    assert traces("1") == traces("2")
+    assert SIMULATION.traces(hash_seed="1") == SIMULATION.traces(hash_seed="2")

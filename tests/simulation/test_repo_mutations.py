@@ -24,7 +24,6 @@ from lakebed.repo.rows import rows_of
 from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view, write
 from lakebed.repo.verbs import commit, pick, rebase, reset
 from lakebed.repo.verbs import merge as merge_verb
-from worlds.promise import PromiseBroken
 from worlds.repo.model import merged
 from worlds.repo.scenarios import SIMULATION
 
@@ -481,16 +480,6 @@ def what_is_compacted_is_garbage(patch: Patch) -> None:
 # ---- the search
 
 
-def first_failing_seed(scenario: str) -> tuple[int, str] | None:
-    """The first seed whose race breaks a promise, and which."""
-    for seed in range(SEEDS_MAX):
-        try:
-            SIMULATION.play(seed, scenario)
-        except PromiseBroken as violation:
-            return seed, str(violation)
-    return None
-
-
 @pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
 def test_each_repair_undone_is_found(
     mutation: Mutation,
@@ -500,6 +489,6 @@ def test_each_repair_undone_is_found(
 ) -> None:
     """Without this repair some race breaks a promise within two hundred seeds."""
     mutation(monkeypatch)
-    found = first_failing_seed(scenario)
+    found = SIMULATION.first_failing_seed(scenario, seed_count=SEEDS_MAX)
     assert found is not None, f"{SEEDS_MAX} races of {scenario} did not miss the repair"
     found_at_seed("repairs of repositories undone", mutation.__name__, found[0])

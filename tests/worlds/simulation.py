@@ -7,7 +7,11 @@ every broken promise carries. Invariants: a scenario and a seed are one run, wha
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -55,6 +59,62 @@ class Simulation(Generic[W]):
         """Run the scenario whose turn it is: numbers count through all scenarios, and then through the seeds."""
         seed, place = divmod(number, len(self.scenarios))
         return self.play(seed, list(self.scenarios)[place])
+
+    def play_turns(
+        self,
+        numbers: range,
+        *,
+        what: str,
+        tell: Callable[[str], None],
+        more: Callable[[W], Mapping[str, int]] = lambda world: {},
+    ) -> Counter[str]:
+        """Run many turns, tell what they met, and return it.
+
+        Args:
+            what: the stores, such as ``databases``.
+            more: what to count of a world, in addition to its own counts.
+        """
+        start_s = time.process_time()
+        counts: Counter[str] = Counter()
+        pairs: set[tuple[str, str]] = set()
+        for number in numbers:
+            world = self.play_turn(number)
+            counts.update(world.counts)
+            counts.update(more(world))
+            counts["steps"] += world.scheduler.step_count
+            pairs |= world.pairs()
+        speed = len(numbers) / (time.process_time() - start_s)
+        met = ", ".join(f"{name} {count:,}" for name, count in counts.most_common() if not name.startswith("error"))
+        tell(
+            f"{what}, runs {numbers.start}-{numbers.stop - 1}: {speed:.1f} a processor second "
+            f"({speed * 3600:,.0f} an hour), {len(pairs):,} pairs of switching points; {met}"
+        )
+        return counts
+
+    def first_failing_seed(self, scenario: str, *, seed_count: int) -> tuple[int, str] | None:
+        """The first seed whose run breaks a promise, and which; None: none does."""
+        for seed in range(seed_count):
+            try:
+                self.play(seed, scenario)
+            except PromiseBroken as violation:
+                return seed, str(violation)
+        return None
+
+    def traces(self, *, hash_seed: str) -> str:
+        """The switches of two seeds of every scenario, taken by a new process with this PYTHONHASHSEED."""
+        code = f"from worlds.simulation import print_traces; print_traces({self.store!r})"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        assert done.stdout.count("\n") == 2 * len(self.scenarios)
+        return done.stdout
+
+
+def print_traces(store: str) -> None:
+    """Print the hash of the switches of two seeds of every scenario of a store."""
+    simulation: Simulation[Any] = importlib.import_module(f"worlds.{store}.scenarios").SIMULATION
+    for scenario in sorted(simulation.scenarios):
+        for seed in (1, 2):
+            print(scenario, seed, simulation.play(seed, scenario).scheduler.trace_hash())
 
 
 def find(scene: str) -> tuple[Simulation[Any], str]:
