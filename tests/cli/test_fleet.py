@@ -189,30 +189,28 @@ def test_dry_runs_change_nothing(cli: Cli, lake: str, orders: str) -> None:
     assert cli("fleet", "get", lake, orders, "a").out == "1\n"
 
 
-def test_what_a_pin_holds_is_in_no_plan(cli: Cli, lake: str, orders: str) -> None:
-    """After the rows of a pin were overwritten and merged away, the collector's plan has none of its layers."""
-    assert cli("fleet", "policy", lake, orders, "retain_rows=0").code == 0
-    assert cli("fleet", "pin", lake, orders, "p").code == 0
-    held = {str(one.relative_to(lake)) for one in Path(lake, f"{orders}.tenant").rglob("*.sst")}
-    assert held
-    assert cli("fleet", "put", lake, orders, "a", "9").code == 0
-    with lakebed.open(lake).fleet() as fleet:
-        tenant = fleet.tenant(orders)
-        tenant.main.detach()
-        tenant.main.checkpoint()
-        planned = {one.path for one in tenant.plan_reclaim().doomed}
-    assert not planned & held
-    for layer in held:
-        assert "p" in {pin["name"] for pin in cli("why", lake, layer, "--json").json["pins"]}
-    assert cli("fleet", "get", lake, orders, "a", "--version", "p").out == "1\n"
-
-
 def test_an_lsn_that_no_row_has(cli: Cli, lake: str, orders: str) -> None:
     """It is refused with the last one that was written; the library would wait for the row."""
     for words in (("--lsn", "99"), ("--version", "main@99")):
         refused = cli("fleet", "get", lake, orders, "a", *words, "--json")
         assert (refused.code, refused.error["kind"]) == (exits.UNAVAILABLE, "lsn_not_reached")
         assert refused.error["facts"]["lsn"] == 2
+
+
+def test_a_standby_is_not_written_down(lake: str) -> None:
+    """Clients find the control plane that decides, also after another process was started and waits."""
+    before = read_address(lakebed.open(lake).store)
+    assert before is not None
+    words = ["fleet", "control", lake, "--log", before.log, "--json", "--end-with-input"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-m", "lakebed.cli", *words], **pipes) as standby:
+        assert standby.stdout is not None
+        while standby.stdout.readline() not in ("}\n", ""):  # it says where it answers
+            pass
+        assert read_address(lakebed.open(lake).store) == before
+        assert standby.stdin is not None
+        standby.stdin.close()
+        assert standby.wait(60) == 0
 
 
 def test_a_url_is_shown_without_its_password() -> None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Final, Self
 
-from lakebed.errors import Unavailable
+from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.fleet.address import LOG_VARIABLE, control_url, shown
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.http_ports import HttpControl, HttpNode
@@ -121,6 +121,7 @@ def connect(
 
     Raises:
         NotFound: ``fleet_not_found``: the storage never had a fleet.
+        InvalidRequest: ``unauthorized``: the fleet has another token than ``LAKEBED_FLEET_TOKEN``.
         Unavailable: ``fleet_not_running``: nothing answers there.
 
     Cost: 1 GET, and 1 request to the control plane.
@@ -136,6 +137,15 @@ def connect(
             f"The fleet of {storage.root_url} does not run: its control plane was at {url} and does not answer. Start "
             f"it with lakebed fleet up {shown(storage)}.",
             kind="fleet_not_running",
+            url=url,
+        ) from problem
+    except InvalidRequest as problem:
+        if problem.kind != "unauthorized":
+            raise
+        raise InvalidRequest(
+            f"The control plane at {url} needs the token of its fleet, and {'another' if token else 'none'} was sent: "
+            f"set {TOKEN_VARIABLE}.",
+            kind="unauthorized",
             url=url,
         ) from problem
     log = open_log(

@@ -79,6 +79,7 @@ def test_a_killed_node_is_a_delay(fleet: FleetInProcess, orders: Tenant) -> None
     dead = fleet.node_of("orders")
     fleet.kill(dead)
     assert main.put(b"20", b"after") == 21
+    assert main.get(b"00") == b"before"
     assert [key for key, _ in main.scan()] == [b"%02d" % number for number in range(21)]
     assert fleet.node_of("orders") != dead
 
@@ -272,6 +273,27 @@ def test_a_pin_takes_no_writes(orders: Tenant) -> None:
     assert refused.value.kind == "read_only"
     assert view.get(b"k") == b"1"
     assert orders.timeline("before").get(b"k") == b"1"
+
+
+def test_what_a_pin_holds_is_in_no_plan(fleet: FleetInProcess) -> None:
+    """Layers that were merged away are planned; those that a pin holds are not, and `why` names it."""
+    orders = fleet.tenant()
+    orders.create()
+    orders.main.put(b"k", b"1")
+    orders.pin("before")
+    held = {meta.path for meta in fleet.storage.list("orders.tenant") if meta.path.endswith(".sst")}
+    for value in (b"2", b"3"):
+        orders.main.put(b"k", value)
+        orders.main.checkpoint()
+    fleet.nodes[fleet.node_of("orders")].compact("orders", "main")
+    orders.main.checkpoint()
+    planned = {one.path for one in orders.plan_reclaim().doomed}
+    assert [path for path in planned if path.endswith(".sst")]
+    assert held
+    assert not planned & held
+    for path in held:
+        assert "before" in {pin.name for pin in orders.why(path.partition("/")[2]).pins}
+    assert orders.at("before").get(b"k") == b"1"
 
 
 def test_what_is_missing_is_named(fleet: FleetInProcess, orders: Tenant) -> None:
