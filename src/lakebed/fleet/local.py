@@ -201,6 +201,8 @@ class LocalFleet:
         return part
 
     def _launch(self, part: Part, *, port: int) -> None:
+        if part.process is not None and part.process.stdin is not None:
+            part.process.stdin.close()  # that process has ended
         words = ("-m", "lakebed.cli", "fleet", *part.words, "--port", str(port), "--json", "--end-with-input")
         with part.log_file.open("ab") as output:
             part.log_from = output.tell()

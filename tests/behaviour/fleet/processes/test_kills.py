@@ -33,11 +33,11 @@ REJECTED = (TransactionState.REJECT_PENDING, TransactionState.REJECT_ACKNOWLEDGE
 class QuickFleet(LocalFleet):
     """A local fleet that deletes two seconds after it may, and starts a node again soon, but after its failover."""
 
-    def _add(self, name: str, words: Sequence[str], **facts: Any) -> Part:
+    def _begin(self, name: str, words: Sequence[str], **facts: Any) -> Part:
         more = ("--settle-ms", "2000") if name == "control" else ()
         if name.startswith("node"):
             facts["restart_s"] = 3.0
-        return super()._add(name, (*words, *more), **facts)
+        return super()._begin(name, (*words, *more), **facts)
 
 
 class Scene:
@@ -143,6 +143,7 @@ def running(tmp_path: Path) -> Iterator[Scene]:
         scene = Scene(local, storm, tmp_path / "local")
         scene.wait_for_progress()
         yield scene
+        wait_until(scene.transactions)  # the control plane is there again
         scene.wait_for_progress()
         storm.stop()
         storm.check_all()
