@@ -8,13 +8,16 @@ had to. Two kinds of threads do so:
 - The background threads of a database that is not closed run in Arrow or in the client of a store when the main thread
   ends.
 
-Invariants: the end waits `WAIT_MAX_S` at most. Nothing is kept alive.
+Invariants: the end waits `WAIT_MAX_S` at most, also when a stop waits for a lock that is never released: a thread that
+was started before calls the stops, for none can be started when the interpreter ends. Nothing is kept alive. A forked
+child has none of the threads, and waits for none.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import weakref
@@ -31,6 +34,29 @@ _held: Final[dict[int, weakref.ref[object]]] = {}
 """By identity: what may still be held. An entry goes when its object is freed, in the thread that frees it."""
 
 
+class _Stopper:
+    """A thread that calls the stops when it is asked to."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.done = threading.Event()
+        threading.Thread(target=self._run, name="stopper", daemon=True).start()
+
+    def _run(self) -> None:
+        self.asked.wait()
+        for thread, stop in list(_stops.items()):
+            if thread.is_alive():
+                try:
+                    stop()
+                except Exception:  # the other threads are to end all the same
+                    threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
+        self.done.set()
+
+
+_stoppers: Final[list[_Stopper]] = []
+"""One, once there is a thread to be stopped."""
+
+
 def joined_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> None:
     """Let the end of the interpreter stop a daemon thread and wait for it.
 
@@ -39,6 +65,8 @@ def joined_before_exit(thread: threading.Thread, stop: Callable[[], None]) -> No
     """
     for ended in [one for one in list(_stops) if not one.is_alive()]:
         _stops.pop(ended, None)
+    if not _stoppers:
+        _stoppers.append(_Stopper())
     _stops[thread] = stop
 
 
@@ -56,9 +84,11 @@ def freed_before_exit(held: object) -> None:
 
 def _wait() -> None:
     end_s = time.monotonic() + WAIT_MAX_S
-    running = {thread: stop for thread, stop in _stops.items() if thread.is_alive()}
-    for stop in running.values():
-        stop()
+    running = [thread for thread in list(_stops) if thread.is_alive()]
+    if running:
+        stopper = _stoppers[0]
+        stopper.asked.set()
+        stopper.done.wait(WAIT_MAX_S)
     for thread in running:
         thread.join(max(0.0, end_s - time.monotonic()))
     while _held and time.monotonic() < end_s:
@@ -68,4 +98,5 @@ def _wait() -> None:
 atexit.register(_wait)
 if hasattr(os, "register_at_fork"):  # a child has none of the threads
     os.register_at_fork(after_in_child=_stops.clear)
+    os.register_at_fork(after_in_child=_stoppers.clear)
     os.register_at_fork(after_in_child=_held.clear)

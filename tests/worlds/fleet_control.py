@@ -145,11 +145,12 @@ class ToldNode:
         location = self.held.get(tenant)
         if location is None or location.txn is None:
             raise Unavailable(f"{self.name} is not the writer of {tenant}", kind="not_attached")
+        main = self.world.control.tenant(tenant).names["main"]
         if lsn is None:
-            lsn = self.world.control.tenant(tenant).timelines["main"].lsn
+            lsn = self.world.control.tenant(tenant).timelines[main].lsn
         self.attempt += 1
         path = layout.manifest_path(tenant, location.txn, self.attempt)
-        index = TimelineIndex(id="main", name="main", created_ms=0, lsn=lsn, cutoff=0)
+        index = TimelineIndex(id=main, name="main", created_ms=0, lsn=lsn, cutoff=0)
         body = encode_manifest(Manifest(tenant, location.txn, location.base, (index,)))
         self.world.store.put(path, body)
         if dead:
@@ -161,8 +162,8 @@ class ToldNode:
             self.name,
             location.generation,
             refer(path, body),
-            timelines={"main": Progress(lsn, 0)},
-            names={"main": "main"},
+            timelines={main: Progress(lsn, 0)},
+            names={"main": main},
             has_deadlist=bool(dead),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 
 from lakebed.clock import SystemClock
@@ -21,7 +22,6 @@ from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.port import Log, rows_of
 from lakebed.fleet.manifest import decode_referenced
 from lakebed.fleet.model import MAIN, Manifest, NodeRecord, Policy, TenantRecord
-from lakebed.fleet.node.indices import all_paths
 from lakebed.fleet.node.local import LocalState
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
@@ -37,11 +37,13 @@ from lakebed.fleet.ports import (
     NodeReport,
     TimelineChange,
 )
+from lakebed.fleet.scrub import Reason, Scrubber
 from lakebed.ids import new_uuid
 from lakebed.key_value.port import KeyValue
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from worlds.fleet.monitor import layers
 from worlds.memory_key_value import MemoryKeyValue
 
 TENANT = "acme"
@@ -291,13 +293,16 @@ class Fleet:
         found = {meta.path for meta in self.storage.list()}
         named: set[str] = set()
         if manifest is not None and record.manifest is not None:
-            named = set(all_paths(TENANT, manifest.timelines).values()) | {record.manifest.path}
+            named = layers(TENANT, manifest) | {record.manifest.path}
             assert named <= found, named - found
         if record.deadlist is not None:
             named.add(record.deadlist)
         unfinished = [txn_folder(TENANT, one.id) + "/" for one in record.transactions]
         left = {path for path in found - named if not any(path.startswith(folder) for folder in unfinished)}
         assert not left, left
+        report = Scrubber(self.ledger, self.storage, grace=timedelta(0), environment=self.environment).scrub()
+        assert report.is_clean, report
+        assert set(report.found) <= {Reason.REFERENCED, *([Reason.UNFINISHED] if unfinished else [])}, report
 
     def end(self) -> None:
         """Every node ends for good and its transactions are acknowledged: what is left is what was committed."""

@@ -31,6 +31,7 @@ from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, layer_path, tenant
 from lakebed.fleet.manifest import decode_deadlist, decode_referenced
 from lakebed.fleet.model import CollectTask, Floor, Manifest, TenantRecord, Transaction, TransactionState
 from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.objects.reserve import RESERVE_PATH
 from lakebed.reclaim.model import Deletable, ReclaimPlan
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
@@ -40,6 +41,9 @@ GRACE: Final = timedelta(hours=1)
 
 PAGE_COUNT: Final = 50_000
 """Names that are judged at once."""
+
+_KNOWN: Final = ("lakebed.json", RESERVE_PATH)
+"""Objects of the lake around the fleet. As those in `FLEET_FOLDER` they are no tenant's and are not judged."""
 
 EXAMPLE_COUNT_MAX: Final = 100
 """Paths that a report names, of each reason."""
@@ -182,8 +186,8 @@ class _References:
     def __init__(self, record: TenantRecord, tasks: Iterable[CollectTask], storage: ObjectStore) -> None:
         self.record = record
         mine = list(tasks)
-        named = () if record.manifest is None else _named_by(read_manifest(record, storage), record)
-        self.named = pa.array(named, pa.string())
+        named = iter(()) if record.manifest is None else _named_by(read_manifest(record, storage), record)
+        self.named = pa.array(named, pa.string()).unique()
         self.is_seen = np.zeros(len(self.named), np.bool_)
         collectable: list[str] = []
         for task in mine:
@@ -214,8 +218,9 @@ class _References:
 
     def missing(self) -> list[str]:
         """What the manifest names and the inventory did not have."""
-        unseen: list[str] = self.named.filter(pa.array(~self.is_seen)).to_pylist()
-        return [] if self.record.is_deleted else unseen
+        if self.record.is_deleted:
+            return []
+        return sorted(self.named.filter(pa.array(~self.is_seen)).to_pylist())
 
 
 class Scrubber:
@@ -253,8 +258,11 @@ class Scrubber:
             tasks.setdefault(tenant_folder(task.tenant), []).append(task)
         tally = _Tally()
         unlisted = set(records)
-        for folder, metas in groupby(self._storage.list(), key=lambda meta: meta.path.partition("/")[0]):
+        for (folder, slash), metas in groupby(self._storage.list(), key=lambda meta: meta.path.partition("/")[:2]):
             if folder == FLEET_FOLDER:
+                continue
+            if not slash:  # no folder, whatever its name
+                self._judge_unknown("", metas, tally, dry_run=dry_run)
                 continue
             unlisted.discard(folder)
             record = records.get(folder)
@@ -358,20 +366,17 @@ def read_manifest(record: TenantRecord, storage: ObjectStore) -> Manifest:
     return decode_referenced(storage.get(record.manifest.path), record.manifest)
 
 
-def _named_by(manifest: Manifest, record: TenantRecord) -> list[str]:
-    """Every path that a committed state consists of, once."""
-    named = {
-        layer_path(record.tenant, int(txn), timeline, file_id)
-        for index in manifest.timelines
-        for origin, file_ids in index.origins.items()
-        for txn, _, timeline in (origin.partition("/"),)
-        for file_id in file_ids
-    }
+def _named_by(manifest: Manifest, record: TenantRecord) -> Iterator[str]:
+    """Every path that a committed state consists of; files that branches share, once a branch."""
+    for index in manifest.timelines:
+        for origin, file_ids in index.origins.items():
+            txn, _, timeline = origin.partition("/")
+            for file_id in file_ids:
+                yield layer_path(record.tenant, int(txn), timeline, file_id)
     if record.manifest is not None:
-        named.add(record.manifest.path)
+        yield record.manifest.path
     if record.deadlist is not None:
-        named.add(record.deadlist)
-    return sorted(named)
+        yield record.deadlist
 
 
 def _deadlisted(task: CollectTask, storage: ObjectStore) -> tuple[str, ...]:
@@ -386,6 +391,6 @@ def _deadlisted(task: CollectTask, storage: ObjectStore) -> tuple[str, ...]:
 
 
 def _pages(metas: Iterable[ObjectMeta]) -> Iterator[_Page]:
-    source = iter(metas)
+    source = (meta for meta in metas if meta.path not in _KNOWN)
     while page := list(islice(source, PAGE_COUNT)):
         yield _Page(page)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from lakebed.errors import Unavailable
-from lakebed.fleet.layout import layer_path, tenant_folder, txn_folder
+from lakebed.fleet.layout import LEDGER_FOLDER, LOG_FOLDER, layer_path, tenant_folder, txn_folder
+from lakebed.fleet.manifest import decode_referenced
 from lakebed.fleet.model import Policy
 from lakebed.fleet.scrub import Reason, Scrubber, ScrubReport
 from lakebed.objects.port import ObjectMeta
+from lakebed.objects.reserve import RESERVE_PATH
+from worlds.fleet.monitor import layers
 from worlds.fleet_in_process import FleetInProcess
 
 ORDERS = "orders"
@@ -196,3 +202,132 @@ def test_a_store_that_does_not_answer_is_an_error(fleet: FleetInProcess) -> None
 
     with pytest.raises(Unavailable):
         Scrubber(fleet.ledger, Down(), environment=fleet.environment).scrub()  # type: ignore[arg-type]
+
+
+def test_objects_of_the_lake_are_known(fleet: FleetInProcess) -> None:
+    """Its marker and its reserve, the ledger and the log are not judged; a file that is called like a folder is."""
+    known = ("lakebed.json", RESERVE_PATH, "_fleet/address", f"{LEDGER_FOLDER}/manifest/1", f"{LOG_FOLDER}/0/wal/1")
+    for path in (*known, tenant_folder("orders-b"), f"{ORDERS}.tenant-b/x"):
+        fleet.storage.put(path, b"x")
+    report = scrub(fleet, dry_run=False)
+    assert set(report.found[Reason.FOREIGN].examples) == {tenant_folder("orders-b"), f"{ORDERS}.tenant-b/x"}
+    assert set(counts(report)) <= {Reason.REFERENCED, Reason.UNFINISHED, Reason.FOREIGN}
+    assert (report.is_clean, report.deleted_count) == (True, 0)
+
+
+class Interrupted:
+    """Parts of which the n-th call, whichever it is, is preceded by something else."""
+
+    def __init__(self, act: Callable[[], None], at: int) -> None:
+        self.act = act
+        self.left = at
+
+    def around(self, part: Any) -> Any:
+        """A part."""
+        return _Part(self, part)
+
+
+class _Part:
+    def __init__(self, interrupted: Interrupted, part: Any) -> None:
+        self._interrupted = interrupted
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if not callable(found):
+            return found
+
+        def call(*given: Any, **named: Any) -> Any:
+            self._interrupted.left -= 1
+            if self._interrupted.left == 0:
+                self._interrupted.act()
+            return found(*given, **named)
+
+        return call
+
+
+def commits(fleet: FleetInProcess) -> None:
+    """Commits of which each makes much unneeded, and their collection."""
+    main = fleet.tenant(ORDERS).main
+    for number in range(2):
+        main.put(b"k%d" % number, b"commits")
+        main.checkpoint()
+        fleet.nodes[fleet.node_of(ORDERS)].compact(ORDERS, "main")
+    main.checkpoint()
+    fleet.wait(3.0)
+
+
+def one_commit(fleet: FleetInProcess) -> None:
+    """A commit whose deadlist waits, and rows in files that are not committed."""
+    node = fleet.nodes[fleet.node_of(ORDERS)]
+    node.compact(ORDERS, "main")
+    fleet.tenant(ORDERS).main.put(b"k0", b"one")
+    fleet.tenant(ORDERS).main.checkpoint()
+    fleet.tenant(ORDERS).main.put(b"k1", b"two")
+    node.compact(ORDERS, "main")
+    fleet.clock.advance(0.5)  # nothing of it is younger than the grace
+
+
+def another_tenant(fleet: FleetInProcess) -> None:
+    """The tenant is deleted, and another one of its name is created and used."""
+    fleet.tenant(ORDERS).drop()
+    fleet.wait(8.0)
+    tenant = fleet.tenant(ORDERS)
+    tenant.create(policy=Policy(retain_rows=100))
+    tenant.main.put(b"k", b"another")
+    tenant.main.checkpoint()
+
+
+@pytest.mark.parametrize("act", [commits, one_commit, another_tenant])
+def test_whatever_happens_between_two_calls_nothing_needed_is_deleted(act: Callable[[FleetInProcess], None]) -> None:
+    """Before each call of ledger and store in turn: what is committed then is there, and can be read."""
+    for at in range(1, 30):
+        fleet = FleetInProcess(nodes=1)
+        tenant = fleet.tenant(ORDERS)
+        tenant.create(policy=Policy(retain_rows=100))
+        for number in range(2):
+            tenant.main.put(b"k%d" % number, b"v")
+            tenant.main.checkpoint()
+        fleet.wait(3.0)
+        stray = layer_path(ORDERS, committed(fleet), "main", "0" * 26)
+        fleet.storage.put(stray, b"x")
+        interrupted = Interrupted(lambda fleet=fleet: act(fleet), at)  # type: ignore[misc]
+        ledger, storage = interrupted.around(fleet.ledger), interrupted.around(fleet.storage)
+        report = Scrubber(ledger, storage, grace=timedelta(0), environment=fleet.environment).scrub(dry_run=False)
+        record = fleet.ledger.tenant(ORDERS, fresh=True)
+        there = {meta.path for meta in fleet.storage.list()}
+        assert record.manifest is not None
+        manifest = decode_referenced(fleet.storage.get(record.manifest.path), record.manifest)
+        named = layers(ORDERS, manifest) | {record.manifest.path, *([record.deadlist] if record.deadlist else [])}
+        assert named <= there, (at, named - there)
+        assert report.missing == ()
+        assert dict(fleet.tenant(ORDERS).main.scan())
+        if interrupted.left > 0:
+            break
+        fleet.wait(5.0)
+        scrub(fleet, dry_run=False)
+        assert scrub(fleet).is_clean, at
+    assert at > 4
+
+
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_memory_is_bounded_by_a_page(count: int, fleet: FleetInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many objects there are: names of one page, and counts."""
+    monkeypatch.setattr("lakebed.fleet.scrub.PAGE_COUNT", 5_000)
+
+    class Many:
+        def __getattr__(self, name: str) -> object:
+            return getattr(fleet.storage, name)
+
+        def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+            for number in range(count):
+                yield ObjectMeta(layer_path("other", number // 100, "main", f"{number:026}"), 10, 0)
+
+    tracemalloc.start()
+    try:
+        report = Scrubber(fleet.ledger, Many(), environment=fleet.environment).scrub()  # type: ignore[arg-type]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report.found[Reason.UNKNOWN_TENANT].object_count == count
+    assert peak_bytes < 8 << 20

@@ -158,7 +158,19 @@ class Rest:
             self.world.counts["timelines read at rest"] += 1
 
     def _scrub(self) -> None:
-        """I11: everything in the bucket is referenced, or in the prefix of an open transaction."""
+        """I11: everything in the bucket is referenced, or in the prefix of an open transaction; the scrubber agrees."""
+        monitor = self.world.monitor
+        named = {path for paths in monitor.references.values() for path in paths}
+        there = {meta.path for meta in self.world.power.list()}
+        if missing := named - there:
+            raise PromiseBroken(f"I2: at rest {sorted(missing)[:3]} are missing")
+        prefixes = tuple(
+            f"{record.tenant}.tenant/{one.id:016}/"
+            for record in monitor.records.values()
+            for one in record.transactions
+        )
+        if left := [path for path in sorted(there - named) if not path.startswith(prefixes)]:
+            raise PromiseBroken(f"I11: at rest nothing names {left[:3]}")
         scrubber = Scrubber(
             Ledger(self.world.ledger.inner),
             self.world.power,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from lakebed.errors import NotFound, Unavailable
@@ -145,7 +148,18 @@ def test_a_new_control_plane_continues_the_collection() -> None:
     assert not set(dead) & set(paths(world))
 
 
-@pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.LOST_REPLY])
+FAULTS = (
+    Fault.CRASH_BEFORE,
+    Fault.CRASH_AFTER,
+    Fault.CRASH_LATE,
+    Fault.ERROR_BEFORE,
+    Fault.LOST_REQUEST,
+    Fault.LOST_REPLY,
+    Fault.LATE,
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_failure_at_any_request_of_a_collection_is_continued(fault: Fault) -> None:
     """Whichever request of the collector fails or is its last: the same objects are left at the end."""
     for at in range(20):
@@ -166,6 +180,7 @@ def test_a_failure_at_any_request_of_a_collection_is_continued(fault: Fault) -> 
             world.control_store = inner
             world.start()
         world.wait(2 * SETTLE_S + 2)
+        faulty.land()  # a delete that was under way: what it names is gone, or is deleted again
         record = world.control.tenant("t")
         assert record.manifest is not None
         assert paths(world) == sorted(one for one in (record.deadlist, record.manifest.path) if one is not None)
@@ -210,6 +225,84 @@ def test_a_crash_at_any_call_of_the_ledger_is_continued(happens: bool) -> None:
         if is_over:
             break
     assert at > 10
+
+
+def deletion(world: World) -> None:
+    """A tenant with commits that are not collected is deleted; its node acknowledges, and all is removed."""
+    node = world.node_of("t")
+    node.commit("t", dead=layers(world, "t", 1, 2))
+    node.commit("t", dead=layers(world, "t", 2, 2))
+    layers(world, "t", 3, 1)
+    world.control.delete_tenant("t")
+    world.wait(0.5)
+    node.ack("t", 3, 1)
+    world.wait(2 * SETTLE_S + 1)
+
+
+def removed(world: World, land: Callable[[], object]) -> None:
+    """Whatever happened before: the tenant goes; one that is created again keeps what it has, whatever lands late."""
+    world.wait(1)
+    if world.ledger.floor("t") is None:
+        world.control.delete_tenant("t")
+        world.wait(0.5)
+        with suppress(NotFound):  # it had no transaction left, and is removed
+            for one in world.control.tenant("t").transactions:
+                world.control.force_ack("t", one.id)
+        world.wait(2 * SETTLE_S + 2)
+    with pytest.raises(NotFound):
+        world.control.tenant("t")
+    assert paths(world) == []
+    assert list(world.ledger.tasks_of("t")) == []
+    dropped = set(world.log.dropped)
+    assert dropped == {"t/main"}
+    record = world.control.create_tenant("t")
+    txn = record.transactions[0].id
+    kept = layers(world, "t", txn, 2)
+    world.node_of("t").commit("t")
+    land()
+    world.wait(2 * SETTLE_S + 2)
+    assert set(kept) <= set(paths(world))
+    assert world.log.dropped == dropped
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failure_at_any_request_of_a_deletion_is_continued(fault: Fault) -> None:
+    """Of the store: a control plane that ends there, an answer that is lost, a delete that lands later."""
+    for at in range(20):
+        world = fleet()
+        world.control_store = faulty = FaultyStore(world.store, faults={at: fault})
+        world.start()
+        with suppress(Crashed):
+            deletion(world)
+        is_over = faulty.call_count <= at
+        world.control_store = None
+        world.start()
+        removed(world, faulty.land)
+        if is_over:
+            break
+    assert at > 3
+
+
+@pytest.mark.parametrize("happens", [False, True])
+def test_a_crash_at_any_call_of_the_ledger_in_a_deletion_is_continued(happens: bool) -> None:
+    """Of the ledger: before the effect, and after it."""
+    for at in range(100):
+        key_value = CountedKeyValue(MemoryKeyValue())
+        world = World(key_value=key_value, options=ControlOptions(settle_ms=round(SETTLE_S * 1000)))
+        world.add("a", "b")
+        world.wait(0.5)
+        world.control.create_tenant("t")
+        key_value.calls.clear()
+        key_value.crash_at, key_value.happens = at, happens
+        with suppress(Crashed):
+            deletion(world)
+        is_over = len(key_value.calls) <= at
+        key_value.crash_at = None
+        world.start()
+        removed(world, lambda: None)
+        if is_over:
+            break
+    assert at > 8
 
 
 def test_a_deleted_tenant_leaves_nothing() -> None:
