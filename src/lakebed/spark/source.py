@@ -29,14 +29,13 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 import lakebed
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.spark.carried import carried_rows
+from lakebed.spark.carried import carried_rows, carried_schema
 from lakebed.spark.committing import commit_changes
 from lakebed.spark.filters import from_filter, translate
 from lakebed.spark.plan import Pack, plan_readers
@@ -163,7 +162,8 @@ class PlainReader(DataSourceReader):
     def __init__(self, table: Table, scan: Scan, schema: StructType, *, tasks: int, where: Predicate | None) -> None:
         self._table = table
         self._scan = scan
-        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        columns = carried_schema(scan.table_schema.named(schema.names))
+        self._arrow = pa.schema([a.with_nullable(b.nullable) for a, b in zip(columns, schema, strict=True)])
         self._tasks = tasks
         self._where = where
 
