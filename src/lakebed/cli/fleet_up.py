@@ -137,14 +137,17 @@ class Up(StorageCommand, name="up"):
 def _interrupted_by_signals() -> Iterator[None]:
     """Make each signal an interruption. A second one does not wait for the parts, which end by themselves then.
 
-    A signal that this process was started to ignore, as `nohup` does with SIGHUP, is ignored still.
+    SIGHUP is ignored still where this process was started so, as `nohup` does. A shell that starts a process in the
+    background makes it ignore SIGINT too, and there it ends the fleet all the same.
     """
 
     def end(number: int, frame: object) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal sends it several times
         raise KeyboardInterrupt
 
-    before = {one: signal.getsignal(one) for one in _ENDS if signal.getsignal(one) is not signal.SIG_IGN}
+    before = {one: signal.getsignal(one) for one in _ENDS}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]
     for one in before:
         signal.signal(one, end)
     try:
