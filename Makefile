@@ -73,6 +73,7 @@ mutations: $(VENV)/.ready ## the table of guarantees, the defect that breaks eac
 	@$(RUN) tests/mutations/test_mutations.py
 
 clean: ## remove every environment, cache and output
+	rm -rf src/lakebed/spark/jars
 	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
 		$(PAIMON)/lib $(PAIMON)/classes $(PAIMON)/.ready $(PAIMON)/mvn.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
@@ -103,11 +104,14 @@ $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 	@tools/setup.sh paimon-java $(PAIMON)
 
-.PHONY: environments java postgresql
-environments: java postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
+.PHONY: environments java jar postgresql
+environments: java jar postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
 	@tools/setup.sh java
+
+jar: $(VENV)/.ready ## the catalog for Spark SQL, compiled; the wheel contains it
+	@tools/jar.sh $(VENV)
 
 postgresql:
 	@tools/setup.sh postgresql

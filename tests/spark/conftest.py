@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import lakebed.spark
+from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
+from lakebed.spark.jar import JARS, find_jar
 from lakebed.table.model import DataField
 from lakebed.table.table import Table
 
 HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 CORE_COUNT = 2
 
 
@@ -31,7 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session that all tests share; what lakebed itself would start, on two cores."""
-    session = lakebed.spark.session("lakebed tests", cores=CORE_COUNT)
+    settings: dict[str, str] = {}
+    subprocess.run([ROOT / "tools" / "jar.sh", sys.prefix], cwd=ROOT, check=True)
+    with contextlib.suppress(InvalidRequest):  # another minor version of Spark: tests of SQL say so
+        settings[JARS] = str(find_jar())
+    session = lakebed.spark.session("lakebed tests", cores=CORE_COUNT, settings=settings)
     yield session
     session.stop()
 

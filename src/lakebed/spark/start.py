@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.runtime import ThreadRuntime
+from lakebed.spark.jar import CATALOGS, JARS, catalog_settings
 from lakebed.spark.java import require_java
 
 _LOGGING = Path(__file__).parent / "log4j2.properties"
@@ -39,6 +40,7 @@ def session(
     *,
     cores: int | None = None,
     memory: str | None = None,
+    catalogs: Mapping[str, str] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return the running Spark session, or start one with settings for lakebed.
@@ -47,11 +49,13 @@ def session(
         app_name: the name Spark shows.
         cores: threads of a local session; None: every core this process may use. Ignored with another master.
         memory: heap of the JVM, such as ``"2g"``; None: Spark's default, 1 GB. Each core's Python worker comes on top.
+        catalogs: names of catalogs in SQL, and the lake of each: ``{"lake": "s3://bucket/lake"}``.
         settings: Spark settings that win over lakebed's, such as ``{"spark.master": "spark://host:7077"}``. With a
             session already running only its SQL settings can still change, and only those named here do.
 
     Raises:
-        InvalidRequest: no Java 17 or newer, no PySpark 4.1 or newer, or `cores` is not positive: one sentence each.
+        InvalidRequest: no Java 17 or newer, no PySpark 4.1 or newer, `cores` is not positive, no jar for `catalogs`, or
+            a running session without it: one sentence each.
         Unavailable: the JVM did not start; its output is on the console.
 
     Cost: a first start takes 4 to 6 s, a running session nothing.
@@ -60,9 +64,18 @@ def session(
         raise InvalidRequest(f"A Spark session needs at least one core, but cores={cores} was asked for.", cores=cores)
     wanted = dict(settings or {})
     running = SparkSession.getActiveSession()
+    if catalogs:
+        wanted = catalog_settings(catalogs) | wanted
+        if running is not None and wanted[JARS] not in (running.conf.get(JARS, "") or ""):
+            raise InvalidRequest(
+                "The running Spark session was started without lakebed's jar, so it cannot have catalogs: stop it, or "
+                "name them where it is started, in lakebed.spark.session(catalogs=...).",
+                kind="jar_not_loaded",
+            )
     if running is not None:
         for name, value in wanted.items():
-            if running.conf.isModifiable(name):
+            # Spark knows no settings of catalogs before they are used.
+            if running.conf.isModifiable(name) or name.startswith(CATALOGS):
                 running.conf.set(name, value)
         return running
     conf = SparkConf(loadDefaults=False)

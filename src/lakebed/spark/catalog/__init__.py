@@ -1,0 +1,12 @@
+"""What Spark's SQL catalog asks of Python: one declaration for each verb, and `handle`, which runs a request.
+
+Does not know: processes and pipes, which are in `lakebed.spark.bridge`.
+"""
+
+from lakebed.spark.catalog import procedures, scans, tables, writes
+from lakebed.spark.catalog.verb import VERBS, Session, Verb, handle
+
+__all__ = ["VERBS", "Session", "Verb", "handle"]
+
+VERBS_LOADED = (procedures, scans, tables, writes)
+"""The modules that declare verbs."""

@@ -1,0 +1,324 @@
+"""Procedures: what ``CALL lake.sys.NAME(...)`` runs, with the names and arguments of the table format's procedures.
+
+Owns: `PROCEDURES`, one declaration each: parameters, columns of the result, and the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lakebed.duration import parse_duration_ms
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.lake.names import nearest_names
+from lakebed.reclaim.model import ReclaimReport
+from lakebed.spark.catalog.verb import Session, Verb, declared
+from lakebed.table.model import Snapshot, Tag
+from lakebed.table.table import Table
+from lakebed.table.travel import parse_time_ms
+
+Arguments = Mapping[str, Any]
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a procedure."""
+
+    name: str
+    type: str
+    """As Spark's DDL writes it."""
+    is_optional: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Procedure:
+    """A procedure on one table."""
+
+    doc: str
+    parameters: tuple[Parameter, ...]
+    columns: pa.Schema
+    run: Callable[[Table, Arguments], Rows]
+
+
+_TABLE: Final = Parameter("table", "string", is_optional=False)
+_TAG: Final = Parameter("tag", "string", is_optional=False)
+_BRANCH: Final = Parameter("branch", "string", is_optional=False)
+_SNAPSHOT: Final = Parameter("snapshot", "bigint")
+_RETAINED: Final = Parameter("time_retained", "string")
+_OLDER_THAN: Final = Parameter("older_than", "string")
+_DRY_RUN: Final = Parameter("dry_run", "boolean")
+
+_TAGS: Final = pa.schema(
+    [pa.field("tag_name", pa.string(), nullable=False), pa.field("snapshot_id", pa.int64(), nullable=False)]
+)
+_SNAPSHOTS: Final = pa.schema(
+    [pa.field("snapshot_id", pa.int64(), nullable=False), pa.field("record_count", pa.int64())]
+)
+_BRANCHES: Final = pa.schema([pa.field("branch_name", pa.string(), nullable=False)])
+_RECLAIMED: Final = pa.schema(
+    [
+        pa.field("hidden_count", pa.int64(), nullable=False),
+        pa.field("deleted_file_count", pa.int64(), nullable=False),
+        pa.field("deleted_bytes", pa.int64(), nullable=False),
+        pa.field("dry_run", pa.bool_(), nullable=False),
+    ]
+)
+_COMPACTED: Final = pa.schema(
+    [
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("files_before", pa.int64(), nullable=False),
+        pa.field("files_after", pa.int64(), nullable=False),
+        pa.field("bytes_before", pa.int64(), nullable=False),
+        pa.field("bytes_after", pa.int64(), nullable=False),
+    ]
+)
+
+
+def _tag_rows(*tags: Tag) -> Rows:
+    return [{"tag_name": tag.name, "snapshot_id": tag.snapshot.id} for tag in tags]
+
+
+def _snapshot_rows(snapshot: Snapshot) -> Rows:
+    return [{"snapshot_id": snapshot.id, "record_count": snapshot.total_record_count}]
+
+
+def _reclaim_rows(report: ReclaimReport) -> Rows:
+    return [
+        {
+            "hidden_count": report.hidden_count,
+            "deleted_file_count": report.deleted_count,
+            "deleted_bytes": report.deleted_bytes,
+            "dry_run": report.dry_run,
+        }
+    ]
+
+
+def _retained_ms(given: Arguments) -> int | None:
+    text = given["time_retained"]
+    return None if text is None else parse_duration_ms(text)
+
+
+def _time_ms(text: str | None) -> int | None:
+    return None if text is None else parse_time_ms(text)
+
+
+def _create_tag(table: Table, given: Arguments) -> Rows:
+    retained = _retained_ms(given)
+    return _tag_rows(table.create_tag(given["tag"], snapshot_id=given["snapshot"], time_retained_ms=retained))
+
+
+def _create_tag_from_timestamp(table: Table, given: Arguments) -> Rows:
+    retained = _retained_ms(given)
+    return _tag_rows(table.create_tag(given["tag"], timestamp_ms=given["timestamp"], time_retained_ms=retained))
+
+
+def _replace_tag(table: Table, given: Arguments) -> Rows:
+    retained = _retained_ms(given)
+    return _tag_rows(table.replace_tag(given["tag"], snapshot_id=given["snapshot"], time_retained_ms=retained))
+
+
+def _delete_tag(table: Table, given: Arguments) -> Rows:
+    names = [name.strip() for name in given["tag"].split(",")]
+    return _reclaim_rows(table.delete_tag(*names, dry_run=bool(given["dry_run"])))
+
+
+def _expire_snapshots(table: Table, given: Arguments) -> Rows:
+    report = table.expire(
+        retain_max=given["retain_max"],
+        retain_min=given["retain_min"],
+        older_than_ms=_time_ms(given["older_than"]),
+        max_deletes=given["max_deletes"],
+        dry_run=bool(given["dry_run"]),
+    )
+    return _reclaim_rows(report)
+
+
+def _expire_tags(table: Table, given: Arguments) -> Rows:
+    older_than_ms = _time_ms(given["older_than"])
+    return _reclaim_rows(table.expire_tags(older_than_ms=older_than_ms, dry_run=bool(given["dry_run"])))
+
+
+def _remove_orphan_files(table: Table, given: Arguments) -> Rows:
+    older_than_ms = _time_ms(given["older_than"])
+    return _reclaim_rows(table.remove_orphan_files(older_than_ms=older_than_ms, dry_run=bool(given["dry_run"])))
+
+
+def _compact(table: Table, given: Arguments) -> Rows:
+    report = table.compact(full=bool(given["full"]), dry_run=bool(given["dry_run"]))
+    return [
+        {
+            "snapshot_id": None if report.snapshot is None else report.snapshot.id,
+            "files_before": report.files_before,
+            "files_after": report.files_after,
+            "bytes_before": report.bytes_before,
+            "bytes_after": report.bytes_after,
+        }
+    ]
+
+
+def _create_branch(table: Table, given: Arguments) -> Rows:
+    table.create_branch(given["branch"], tag=given["tag"])
+    return [{"branch_name": given["branch"]}]
+
+
+def _delete_branch(table: Table, given: Arguments) -> Rows:
+    table.delete_branch(given["branch"])
+    return [{"branch_name": given["branch"]}]
+
+
+PROCEDURES: Final[dict[str, Procedure]] = {
+    "create_tag": Procedure(
+        "Create a tag of the newest snapshot, or of one by id.",
+        (_TABLE, _TAG, _SNAPSHOT, _RETAINED),
+        _TAGS,
+        _create_tag,
+    ),
+    "create_tag_from_timestamp": Procedure(
+        "Create a tag of the newest snapshot committed at or before a time.",
+        (_TABLE, _TAG, Parameter("timestamp", "string", is_optional=False), _RETAINED),
+        _TAGS,
+        _create_tag_from_timestamp,
+    ),
+    "replace_tag": Procedure(
+        "Point a tag at the newest snapshot, or at one by id.",
+        (_TABLE, _TAG, _SNAPSHOT, _RETAINED),
+        _TAGS,
+        _replace_tag,
+    ),
+    "rename_tag": Procedure(
+        "Rename a tag.",
+        (_TABLE, _TAG, Parameter("target_tag", "string", is_optional=False)),
+        _TAGS,
+        lambda table, given: _tag_rows(table.rename_tag(given["tag"], given["target_tag"])),
+    ),
+    "delete_tag": Procedure(
+        "Delete one tag, or several separated by commas, and the files that only they needed.",
+        (_TABLE, _TAG, _DRY_RUN),
+        _RECLAIMED,
+        _delete_tag,
+    ),
+    "expire_tags": Procedure(
+        "Delete tags past their lifetime, and those created before a time.",
+        (_TABLE, _OLDER_THAN, _DRY_RUN),
+        _RECLAIMED,
+        _expire_tags,
+    ),
+    "trigger_tag_automatic_creation": Procedure(
+        "Create the automatic tags that are due.",
+        (_TABLE,),
+        _TAGS,
+        lambda table, given: _tag_rows(*table.trigger_automatic_tags()),
+    ),
+    "rollback": Procedure(
+        "Make an older version the newest; delete later snapshots and tags.",
+        (_TABLE, Parameter("version", "string", is_optional=False)),
+        _SNAPSHOTS,
+        lambda table, given: _snapshot_rows(table.rollback_to(given["version"])),
+    ),
+    "rollback_to_timestamp": Procedure(
+        "Make the version of a time the newest; delete later snapshots and tags.",
+        (_TABLE, Parameter("timestamp", "string", is_optional=False)),
+        _SNAPSHOTS,
+        lambda table, given: _snapshot_rows(table.rollback_to(timestamp_ms=given["timestamp"])),
+    ),
+    "rollback_to_as_latest": Procedure(
+        "Make an older version the newest; keep all history.",
+        (_TABLE, Parameter("version", "string", is_optional=False)),
+        _SNAPSHOTS,
+        lambda table, given: _snapshot_rows(table.rollback_to_as_latest(given["version"])),
+    ),
+    "expire_snapshots": Procedure(
+        "Expire the oldest snapshots, and delete every file that nothing needs then.",
+        (
+            _TABLE,
+            Parameter("retain_max", "int"),
+            Parameter("retain_min", "int"),
+            _OLDER_THAN,
+            Parameter("max_deletes", "int"),
+            _DRY_RUN,
+        ),
+        _RECLAIMED,
+        _expire_snapshots,
+    ),
+    "remove_orphan_files": Procedure(
+        "Delete files that nothing references, last written before a time (default: a day ago).",
+        (_TABLE, _OLDER_THAN, _DRY_RUN),
+        _RECLAIMED,
+        _remove_orphan_files,
+    ),
+    "compact": Procedure(
+        "Rewrite small and overlapping files as fewer, larger ones.",
+        (_TABLE, Parameter("full", "boolean"), _DRY_RUN),
+        _COMPACTED,
+        _compact,
+    ),
+    "create_branch": Procedure(
+        "Create a branch of the newest snapshot, or of a tag.",
+        (_TABLE, _BRANCH, Parameter("tag", "string")),
+        _BRANCHES,
+        _create_branch,
+    ),
+    "delete_branch": Procedure("Delete a branch.", (_TABLE, _BRANCH), _BRANCHES, _delete_branch),
+    "fast_forward": Procedure(
+        "Make a branch's newest version main's, in one commit.",
+        (_TABLE, _BRANCH),
+        _SNAPSHOTS,
+        lambda table, given: _snapshot_rows(table.fast_forward(given["branch"])),
+    ),
+}
+
+
+@declared("list_procedures")
+class ListProcedures(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the procedures."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        return {"names": sorted(PROCEDURES)}
+
+
+@declared("describe_procedure")
+class DescribeProcedure(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Describe a procedure."""
+
+    procedure: str
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        found = procedure_of(self.procedure)
+        parameters = [{"name": one.name, "type": one.type, "optional": one.is_optional} for one in found.parameters]
+        return {"doc": found.doc, "parameters": parameters}
+
+
+@declared("call")
+class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Run a procedure."""
+
+    procedure: str
+    arguments: dict[str, Any]
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        found = procedure_of(self.procedure)
+        given = {one.name: self.arguments.get(one.name) for one in found.parameters}
+        for one in found.parameters:
+            if not one.is_optional and given[one.name] is None:
+                raise InvalidRequest(
+                    f"The argument {one.name} of {self.procedure} is null: give a value.", kind="missing_argument"
+                )
+        rows = found.run(session.lake(lake_url).table(str(given["table"])), given)
+        return {"rows": session.store_rows(pa.Table.from_pylist(rows, schema=found.columns))}
+
+
+def procedure_of(name: str) -> Procedure:
+    """Return a procedure. Raises `NotFound` with similar names."""
+    found = PROCEDURES.get(name)
+    if found is None:
+        near = nearest_names(name, PROCEDURES) or sorted(PROCEDURES)
+        raise NotFound(
+            f"There is no procedure {name!r}: did you mean {', '.join(near)}? SHOW PROCEDURES lists all.",
+            kind="procedure_not_found",
+            procedure=name,
+        )
+    return found

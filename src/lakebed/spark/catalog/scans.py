@@ -1,0 +1,141 @@
+"""Verbs on reading: the files of a scan, and its number of rows.
+
+Invariants: a plan holds every row of its version that the predicate may keep. A file for Spark's reader has each column
+with today's type, under the name that it had when the file was written, or lacks it: Spark's reader renames, and the
+jar does not cast.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from lakebed.objects.port import ObjectStore
+from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
+from lakebed.spark.filters import from_json, translate
+from lakebed.spark.plan import NativeScan, ReaderPlan, plan_readers
+from lakebed.spark.shipping import ship
+from lakebed.spark.types import spark_schema
+from lakebed.table.model import DataField, Split, TableSchema
+from lakebed.table.planned_files import columns_of
+from lakebed.table.read import ReadPlan
+from lakebed.table.scan import scan_snapshot
+from lakebed.table.types import arrow_schema
+
+
+class ScanVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request about the rows of one version.
+
+    Attributes:
+        snapshot: as `Load` answered it; None: the table has no rows.
+        schema_id: whose columns are read.
+    """
+
+    snapshot: str | None = None
+    schema_id: int
+
+
+@declared("plan")
+class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plan a scan.
+
+    Attributes:
+        columns: to read, in order; empty: the rows are only counted, and one column is read.
+        schemes: of those that Hadoop may have (``file``, ``s3a``, ``gs``), the ones that the JVM has.
+        predicates: all of them true for the rows that are wanted, as `filters.from_json` reads them.
+        limit: so many rows are enough, of which any may come.
+        task_count_min: tasks that can run at once.
+    """
+
+    columns: list[str]
+    schemes: tuple[str, ...] = ()
+    predicates: list[Any] = msgspec.field(default_factory=list)
+    limit: int | None = None
+    task_count_min: int = 1
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        store, schema = table.store, table.context.schemas.load(self.schema_id)
+        scan = scan_snapshot(
+            table.context,
+            snapshot_of(self.snapshot),
+            schema_id=self.schema_id,
+            columns=self.columns or [schema.fields[0].name],
+            where=translate([from_json(one) for one in self.predicates], arrow_schema(schema.fields)).where,
+        )
+        splits = scan.splits() if self.limit is None else _enough(scan.splits(), self.limit)
+        readers = self._readers(store, splits, scan.plan)
+        return {
+            "units": session.store_rows(readers.to_arrow()),
+            "scans": [spark_schema(_stored(native, readers.fields)).json() for native in readers.natives],
+            "reader": base64.b64encode(pickle.dumps((ship(store), scan.plan))).decode() if readers.packs else "",
+        }
+
+    def _readers(self, store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> ReaderPlan:
+        """Choose the readers; files whose types have changed since are lakebed's."""
+        plain, changed = _dealt(splits, plan)
+        readers = plan_readers(
+            store, plain, plan, reaches=self.schemes.__contains__, task_count_min=self.task_count_min
+        )
+        if not changed:
+            return readers
+        others = plan_readers(store, changed, plan, reaches=None, task_count_min=self.task_count_min)
+        return replace(readers, packs=(*readers.packs, *others.packs))
+
+
+@declared("count")
+class Count(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Count the rows, where every file may be counted by its manifest entry; None otherwise."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        splits = scan_snapshot(table.context, snapshot_of(self.snapshot), schema_id=self.schema_id).splits()
+        is_known = not any(split.needs_merge for split in splits)
+        return {"row_count": sum(split.row_count for split in splits) if is_known else None}
+
+
+def _enough(splits: Sequence[Split], limit: int) -> list[Split]:
+    """Return splits that certainly have so many rows, or all: splits that need no merge first."""
+    chosen: list[Split] = []
+    row_count = 0
+    for split in sorted(splits, key=lambda split: split.needs_merge):
+        if row_count >= limit:
+            break
+        chosen.append(split)
+        row_count += 0 if split.needs_merge else split.row_count
+    return chosen
+
+
+def _dealt(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split], list[Split]]:
+    """Deal splits out: those whose files have today's types, and the others."""
+    changed_ids = {schema_id for schema_id, schema in plan.schemas.items() if _has_other_types(schema, plan)}
+    if not changed_ids:
+        return list(splits), []
+    plain: list[Split] = []
+    changed: list[Split] = []
+    for split in splits:
+        _, files = columns_of([split.files], ("schema_id",))
+        is_changed = not changed_ids.isdisjoint(files.column("schema_id").unique().to_pylist())
+        (changed if is_changed else plain).append(split)
+    return plain, changed
+
+
+def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
+    types = {field.id: field.type for field in schema.fields}
+    return any(types.get(field.id, field.type) != field.type for field in plan.decoded)
+
+
+def _stored(native: NativeScan, fields: Sequence[DataField]) -> list[DataField]:
+    """Return the columns as the files name them; one that they lack gets a name that no file has, and is null."""
+    columns = {column.field.id: column.stored for column in native.columns}
+    stored = []
+    for field in fields:
+        found = columns[field.id]
+        name = f"__lakebed_absent_{field.id}" if found is None else found.name
+        stored.append(DataField(field.id, name, field.type, nullable=field.nullable or found is None))
+    return stored

@@ -1,0 +1,235 @@
+"""Verbs on tables and databases: load, create, alter, drop, list.
+
+Invariants: a version is resolved once, by `Load`; a system table's rows are read by it too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql.types import StructType
+
+from lakebed.errors import InvalidRequest
+from lakebed.lake.lake import Lake
+from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
+from lakebed.spark.types import arrow_schema_of, spark_schema
+from lakebed.table.model import TableSchema
+from lakebed.table.scan import check_readable
+from lakebed.table.table import Table
+from lakebed.table.types import type_of_arrow
+from lakebed.table.write_settings import WriteSettings
+
+SYSTEM_TABLES: Final = (
+    "tags", "snapshots", "schemas", "files", "manifests", "options", "partitions", "branches", "consumers",
+)  # fmt: skip
+PRIMARY_KEY: Final = "primary-key"
+"""The table property that names the columns of the primary key, separated by commas; as Paimon's."""
+_RESERVED: Final = ("provider", "owner", "location", "comment", "external", "is_managed_location", "table_type",
+    "collation")  # fmt: skip
+"""Properties that Spark adds to every table and keeps to itself."""
+
+
+@declared("load")
+class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Resolve a table, or a version of it, or one of its system tables.
+
+    Attributes:
+        version: a snapshot id or the name of a tag or branch.
+        timestamp_us: instead: Unix time in microseconds, UTC.
+        system: instead of the rows: a system table.
+    """
+
+    version: str | None = None
+    timestamp_us: int | None = None
+    system: str | None = None
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        if self.system is not None:
+            return {"rows": session.store_rows(table.system(self.system, version=self.version))}
+        travels = self.version is not None or self.timestamp_us is not None
+        branch, snapshot, schema = self.branch, None, table.schema
+        if travels:
+            timestamp_ms = None if self.timestamp_us is None else self.timestamp_us // 1000
+            found = table.locate(version=self.version, timestamp_ms=timestamp_ms)
+            snapshot = found.snapshot
+            if found.branch is not None:
+                branch = found.branch
+                table = table.of_branch(branch)
+            schema = table.context.schemas.load(snapshot.schema_id)
+        else:
+            snapshot = table.latest()
+        check_readable(schema)
+        return {
+            "name": table.name,
+            "url": table.url,
+            "branch": branch,
+            "schema": spark_schema(schema.fields).json(),
+            "schema_id": schema.id,
+            "partition_keys": schema.partition_keys,
+            "primary_keys": schema.primary_keys,
+            "properties": properties_of(schema),
+            "snapshot": snapshot_text(snapshot),
+            "snapshot_id": None if snapshot is None else snapshot.id,
+            "row_count": 0 if snapshot is None else snapshot.total_record_count,
+            "travels": travels,
+            "gathers": gathers(schema),
+        }
+
+
+def properties_of(schema: TableSchema) -> dict[str, str]:
+    """Return a table's properties as Spark shows them: its options, its primary key and its comment."""
+    found = dict(schema.options)
+    if schema.primary_keys:
+        found[PRIMARY_KEY] = ",".join(schema.primary_keys)
+    if schema.comment:
+        found["comment"] = schema.comment
+    return found
+
+
+def gathers(schema: TableSchema) -> bool:
+    """Whether one task must get all rows of a bucket."""
+    settings = WriteSettings.of(schema)
+    return settings.bucket_count > 0 or settings.dynamic is not None
+
+
+@declared("create_table")
+class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Create a table.
+
+    Attributes:
+        schema: columns, as Spark's JSON.
+        partition_keys: columns.
+        properties: options of the table, `PRIMARY_KEY`, and a comment.
+    """
+
+    schema: str
+    partition_keys: tuple[str, ...] = ()
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        columns = StructType.fromJson(json.loads(self.schema))
+        keys = [key.strip() for key in self.properties.get(PRIMARY_KEY, "").split(",") if key.strip()]
+        session.lake(lake_url).create_table(
+            self.table,
+            arrow_schema_of(columns),
+            primary_keys=keys,
+            partition_keys=self.partition_keys,
+            options=table_options(self.properties),
+            comment=self.properties.get("comment", ""),
+        )
+        return {}
+
+
+def table_options(properties: dict[str, str]) -> dict[str, str]:
+    """Return the table's options among Spark's properties. Spark repeats an OPTIONS clause with a prefix."""
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in _RESERVED and name != PRIMARY_KEY and not name.startswith("option.")
+    }
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One change of ALTER TABLE.
+
+    Attributes:
+        kind: ``set``, ``unset``, ``add``, ``drop``, ``rename``, ``widen``, ``move``.
+        name: of the option or the column.
+        value: the option's value, or the column's new name.
+        type: the column's type, as Spark's JSON.
+        after: the column before it; empty: the first.
+    """
+
+    kind: str
+    name: str
+    value: str | None = None
+    type: str | None = None
+    after: str | None = None
+    comment: str | None = None
+
+
+@declared("alter_table")
+class AlterTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Change columns and options, one schema a change, in order."""
+
+    changes: list[Change]
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        for change in self.changes:
+            _apply(table, change)
+        return {}
+
+
+def _apply(table: Table, change: Change) -> None:
+    first = change.after == ""
+    after = change.after or None
+    if change.kind == "set":
+        table.set_options({change.name: change.value or ""})
+    elif change.kind == "unset":
+        table.remove_options([change.name])
+    elif change.kind == "add":
+        table.add_column(change.name, _type_text(change), comment=change.comment, after=after, first=first)
+    elif change.kind == "drop":
+        table.drop_column(change.name)
+    elif change.kind == "rename":
+        table.rename_column(change.name, change.value or "")
+    elif change.kind == "widen":
+        table.widen_column(change.name, _type_text(change))
+    elif change.kind == "move":
+        table.move_column(change.name, after=after)
+    else:
+        raise InvalidRequest(
+            f"ALTER TABLE cannot {change.kind} here: change options, or add, drop, rename, widen or move columns.",
+            kind="unsupported_change",
+        )
+
+
+def _type_text(change: Change) -> str:
+    """Return the type of a column as tables write it."""
+    spark_type = json.loads(change.type or "null")
+    members = {"name": change.name, "type": spark_type, "nullable": True, "metadata": {}}
+    column = arrow_schema_of(StructType.fromJson({"type": "struct", "fields": [members]})).field(0)
+    return type_of_arrow(column.type)
+
+
+@declared("drop_table")
+class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Drop a table; one with tags or branches is refused."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        lake = session.lake(lake_url)
+        if not lake.has_table(self.table):
+            return {"dropped": False}
+        lake.drop_table(self.table)
+        return {"dropped": True}
+
+
+@declared("list_tables")
+class ListTables(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the tables of a database."""
+
+    database: str
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        names = map(parse_table_name, session.lake(lake_url).tables())
+        return {"names": [name.table for name in names if name.database == self.database]}
+
+
+@declared("list_databases")
+class ListDatabases(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the databases that have tables, and the default one."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        return {"names": databases(session.lake(lake_url))}
+
+
+def databases(lake: Lake) -> list[str]:
+    """Return the databases that have a folder, and the default one, sorted. Cost: 1 LIST."""
+    folders = lake.store.list_with_delimiter("").folders
+    found = {folder.removesuffix(WAREHOUSE_SUFFIX) for folder in folders if folder.endswith(WAREHOUSE_SUFFIX)}
+    return sorted({*found, DEFAULT_DATABASE} - {""})

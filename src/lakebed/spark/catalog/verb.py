@@ -1,0 +1,152 @@
+"""A verb of the catalog, its request and its reply as text, and what it runs in.
+
+Owns: `Verb`, `Session` and `handle`. Invariants: `handle` never raises; a reply holds no credentials; a verb is a
+struct whose fields are the message's body, so an unknown or a wrong field is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import InternalError, InvalidRequest, LakebedError
+from lakebed.lake.lake import Lake, open_lake
+from lakebed.runtime import Environment
+from lakebed.spark.carried import carried_schema
+from lakebed.table.model import Snapshot
+from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.table.table import Table
+from lakebed.table.types import fields_of_arrow
+
+VERBS: Final[dict[str, type[Verb]]] = {}
+"""Every declared verb by its name."""
+
+
+V = TypeVar("V", bound="Verb")
+
+
+class Session:
+    """The lakes that a process has opened, and its folder for Arrow files. Thread-safe.
+
+    Args:
+        folder: of files that replies name; only this user may read it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lakes: dict[str, Lake] = {}
+        self._lock = Environment().runtime.lock()
+
+    @classmethod
+    def temporary(cls) -> Session:
+        """Create a session with a private folder below the machine's temporary folder."""
+        return cls(Path(tempfile.mkdtemp(prefix="lakebed-bridge-")))
+
+    def lake(self, url: str) -> Lake:
+        """Open a lake, or return the open one. Raises as `open_lake`."""
+        with self._lock:
+            found = self._lakes.get(url)
+        if found is None:
+            found = open_lake(url)
+            with self._lock:
+                found = self._lakes.setdefault(url, found)
+        return found
+
+    def store_rows(self, rows: pa.Table) -> str:
+        """Write rows as an Arrow stream into a new file, and return its path; the reader deletes it."""
+        path = self.folder / f"{uuid.uuid4().hex}.arrow"
+        carried = carried_schema(fields_of_arrow(rows.schema)).with_metadata(rows.schema.metadata)
+        rows = rows.cast(carried, safe=False)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+        return str(path)
+
+
+class Verb(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request. A subclass declares its fields and `run`, and is `declared` under a name."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        """Answer the request. Raises `LakebedError`."""
+        raise NotImplementedError
+
+
+def declared(name: str) -> Callable[[type[V]], type[V]]:
+    """Register a verb under a name."""
+
+    def register(verb: type[V]) -> type[V]:
+        VERBS[name] = verb
+        return verb
+
+    return register
+
+
+class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request about a table or one of its branches."""
+
+    table: str
+    branch: str | None = None
+
+    def opened(self, session: Session, lake_url: str) -> Table:
+        """Open the table. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
+        return session.lake(lake_url).table(self.table, branch=self.branch)
+
+
+class _Request(msgspec.Struct, frozen=True):
+    id: int
+    verb: str
+    lake: str
+    body: msgspec.Raw
+
+
+_REQUEST: Final = msgspec.json.Decoder(_Request)
+_encode: Callable[[Any], bytes] = msgspec.json.encode
+
+
+def handle(line: bytes, session: Session) -> bytes:
+    """Run one request, and return the line that answers it, without its end."""
+    try:
+        request = _REQUEST.decode(line)
+    except msgspec.MsgspecError as error:
+        return _failed(0, InvalidRequest(f"The request is not readable: {error}.", kind="invalid_message"))
+    try:
+        declared = VERBS.get(request.verb)
+        if declared is None:
+            raise InvalidRequest(
+                f"There is no verb {request.verb!r} in this lakebed: use the jar of the same version.",
+                kind="unknown_verb",
+            )
+        try:
+            verb = msgspec.json.decode(request.body, type=declared)
+        except msgspec.MsgspecError as error:
+            raise InvalidRequest(
+                f"The request {request.verb!r} is not readable: {error}.", kind="invalid_message"
+            ) from error
+        return _encode({"id": request.id, "ok": verb.run(session, request.lake)})
+    except LakebedError as error:
+        return _failed(request.id, error)
+    except Exception as error:
+        # A defect of this process: the caller gets a sentence, standard error the traceback.
+        traceback.print_exc()
+        return _failed(request.id, InternalError(f"{request.verb} failed in lakebed: {type(error).__name__}: {error}"))
+
+
+def _failed(request_id: int, error: LakebedError) -> bytes:
+    group = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == LakebedError.__module__)
+    return _encode({"id": request_id, "error": {"kind": error.kind, "group": group, "message": error.message}})
+
+
+def snapshot_text(snapshot: Snapshot | None) -> str | None:
+    """Encode a snapshot for a reply; later requests hand it back, so that they all see the same version."""
+    return None if snapshot is None else encode_snapshot(snapshot).decode()
+
+
+def snapshot_of(text: str | None) -> Snapshot | None:
+    """Decode what `snapshot_text` made."""
+    return None if text is None else decode_snapshot(text.encode(), path="request")

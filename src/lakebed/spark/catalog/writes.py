@@ -1,0 +1,163 @@
+"""Verbs on writing: what tasks need, the one commit of a job, and its abort.
+
+Invariants: a job commits once or not at all; an error that a task returned is raised before anything is committed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql.types import StructType
+
+from lakebed.errors import InvalidRequest, LakebedError
+from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
+from lakebed.spark.committing import commit_changes
+from lakebed.spark.filters import Translation, from_json, translate
+from lakebed.spark.shipping import ship
+from lakebed.spark.types import arrow_schema_of
+from lakebed.spark.write_tasks import write_task
+from lakebed.table.commit import Basis
+from lakebed.table.discard import discard_changes
+from lakebed.table.model import BucketChange
+from lakebed.table.overwrite import Overwrite
+from lakebed.table.table import Table
+from lakebed.table.types import arrow_schema
+
+OPERATION: Final = "__lakebed_operation"
+"""The column that says what happens to a row of UPDATE, DELETE or MERGE: `DELETE` or write."""
+
+
+class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an overwrite replaces.
+
+    Attributes:
+        partition: values of partition columns; empty: the whole table.
+        dynamic: every partition that has new rows.
+    """
+
+    partition: dict[str, Any] = msgspec.field(default_factory=dict)
+    dynamic: bool = False
+
+
+@declared("begin_write")
+class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prepare the tasks of a write.
+
+    Attributes:
+        schema: the columns that tasks bring, as Spark's JSON.
+        replaced: of an overwrite.
+        changes: rows of UPDATE, DELETE or MERGE, with the column `OPERATION`.
+    """
+
+    schema: str
+    replaced: Replaced | None = None
+    changes: bool = False
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        starts_anew = self.replaced is not None
+        partition = self.replaced.partition if self.replaced is not None else {}
+        if self.replaced is not None and self.replaced.dynamic and not table.schema.partition_keys:
+            starts_anew = True  # Spark's dynamic mode replaces all of a table without partitions
+        task = write_task(table, starts_anew=starts_anew, partition=partition)
+        brought = arrow_schema_of(StructType.fromJson(json.loads(self.schema)))
+        task.check(table.store, brought)
+        payload = pickle.dumps((ship(table.store, writes=True), task, self.changes))
+        return {"writer": base64.b64encode(payload).decode()}
+
+
+@declared("commit")
+class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Commit a job.
+
+    Attributes:
+        results: of the accepted tasks, as their workers returned them, in base64.
+        replaced: as of `BeginWrite`.
+        basis: the version that the rows were computed from, as `Load` answered it.
+        has_basis: the commit refuses when another writer changed rows of the same buckets since `basis`.
+    """
+
+    results: list[str]
+    replaced: Replaced | None = None
+    basis: str | None = None
+    has_basis: bool = False
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        changes = changes_of(self.results)
+        overwrite = None
+        if self.replaced is not None:
+            is_dynamic = self.replaced.dynamic and bool(table.schema.partition_keys)
+            overwrite = Overwrite(partition=self.replaced.partition, dynamic=is_dynamic)
+        basis = Basis(snapshot_of(self.basis)) if self.has_basis else None
+        try:
+            snapshot = commit_changes(table, changes, options={}, overwrite=overwrite, basis=basis)
+        except InvalidRequest:
+            discard_changes(table.context, changes)
+            raise
+        return {"snapshot_id": snapshot.id}
+
+
+@declared("abort")
+class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delete the files of a job that will not be committed."""
+
+    results: list[str]
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        found = [pickle.loads(base64.b64decode(text)) for text in self.results]
+        changes = [change for one in found if not isinstance(one, LakebedError) for change in one]
+        discard_changes(table.context, changes)
+        return {"file_count": sum(len(change.added) for change in changes)}
+
+
+class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A DELETE of an append table by predicates."""
+
+    predicates: list[Any]
+
+    def translated(self, table: Table) -> Translation:
+        """Translate the predicates."""
+        return translate([from_json(one) for one in self.predicates], arrow_schema(table.schema.fields))
+
+
+@declared("can_delete")
+class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say whether `Delete` finds exactly the rows for which the predicates are true."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        return {"exact": not self.translated(self.opened(session, lake_url)).inexact}
+
+
+@declared("delete")
+class Delete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delete rows of an append table; files that have such rows are rewritten in this process."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        translation = self.translated(table)
+        if translation.inexact:
+            raise InvalidRequest(
+                f"The condition of DELETE FROM {table.name} has a part that is not translated: compare columns with "
+                "values.",
+                kind="inexact_delete",
+            )
+        where = translation.where
+        snapshot = table.delete(where) if where is not None else table.overwrite(table.arrow_schema.empty_table())
+        return {"snapshot_id": None if snapshot is None else snapshot.id}
+
+
+def changes_of(results: list[str]) -> list[BucketChange]:
+    """Return the changes of tasks. Raises the first error that a task returned."""
+    changes: list[BucketChange] = []
+    for text in results:
+        found = pickle.loads(base64.b64decode(text))
+        if isinstance(found, LakebedError):
+            raise found
+        changes.extend(found)
+    return changes

@@ -1,0 +1,41 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.LinkedHashMap;
+import java.util.Map;
+
+/** A lake as a catalog asks about it. */
+final class Lake {
+  final String url;
+
+  /** The interpreter that was set; null: each machine's own. */
+  final String python;
+
+  private final long seconds;
+
+  Lake(String url, String python, long seconds) {
+    this.url = url;
+    this.python = python;
+    this.seconds = seconds;
+  }
+
+  /** Ask what changes nothing. */
+  JsonNode ask(String verb, Object... body) {
+    return Bridge.of(Python.orDefault(python)).ask(verb, url, members(body), seconds, true);
+  }
+
+  /** Ask for a change; it is never asked twice. */
+  JsonNode change(String verb, Object... body) {
+    return Bridge.of(Python.orDefault(python)).ask(verb, url, members(body), seconds, false);
+  }
+
+  private static Map<String, Object> members(Object... body) {
+    Map<String, Object> members = new LinkedHashMap<>();
+    for (int i = 0; i < body.length; i += 2) {
+      if (body[i + 1] != null) {
+        members.put((String) body[i], body[i + 1]);
+      }
+    }
+    return members;
+  }
+}

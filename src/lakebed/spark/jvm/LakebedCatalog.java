@@ -1,0 +1,331 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
+import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
+import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableChange;
+import org.apache.spark.sql.connector.catalog.TableContext;
+import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.catalog.TimeTravel;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.expressions.IdentityTransform;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * A lake as a catalog of Spark SQL: {@code spark.sql.catalog.NAME=org.lakebed.spark.LakebedCatalog}.
+ *
+ * <p>Its settings are {@code spark.sql.catalog.NAME.url}, {@code .python} and {@code .timeout} (seconds). It decides
+ * nothing: it asks the bridge, and carries what that answers.
+ */
+public final class LakebedCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+  private static final String DEFAULT_DATABASE = "default";
+  private static final String PROCEDURES = "sys";
+  private static final String BRANCH_OPTION = "branch";
+  private static final String BRANCH_PREFIX = "branch_";
+  private static final Set<String> SYSTEM_TABLES =
+      Set.of("tags", "snapshots", "schemas", "files", "manifests", "options", "partitions", "branches", "consumers");
+
+  private String name;
+  private Lake lake;
+  private final Set<String> created = ConcurrentHashMap.newKeySet();
+
+  @Override
+  public void initialize(String name, CaseInsensitiveStringMap options) {
+    this.name = name;
+    String url = options.get("url");
+    if (url == null || url.isBlank()) {
+      throw Errors.mistake(
+          "The catalog " + name + " has no lake: set spark.sql.catalog." + name + ".url to a folder or a bucket's URL.");
+    }
+    lake = new Lake(url, options.get("python"), options.getLong("timeout", 600));
+  }
+
+  @Override
+  public String name() {
+    return name;
+  }
+
+  @Override
+  public String[] defaultNamespace() {
+    return new String[] {DEFAULT_DATABASE};
+  }
+
+  // ---- loading
+
+  @Override
+  public Set<String> tableStateOptionKeys() {
+    return Set.of(BRANCH_OPTION);
+  }
+
+  @Override
+  public Table loadTable(Identifier table) throws NoSuchTableException {
+    return load(table, null, null, null);
+  }
+
+  @Override
+  public Table loadTable(Identifier table, String version) throws NoSuchTableException {
+    return load(table, version, null, null);
+  }
+
+  @Override
+  public Table loadTable(Identifier table, long micros) throws NoSuchTableException {
+    return load(table, null, micros, null);
+  }
+
+  @Override
+  public Table loadTable(Identifier table, TableContext context, CaseInsensitiveStringMap options)
+      throws NoSuchTableException {
+    TimeTravel travel = context.timeTravel().orElse(null);
+    String version = travel instanceof TimeTravel.AsOfVersion of ? of.version() : null;
+    Long micros = travel instanceof TimeTravel.AsOfTimestamp of ? of.micros() : null;
+    return load(table, version, micros, options.get(BRANCH_OPTION));
+  }
+
+  private Table load(Identifier table, String version, Long micros, String branch) throws NoSuchTableException {
+    String[] parts = table.name().split("\\$", 2);
+    String system = null;
+    String named = names(table.namespace(), parts[0]);
+    if (parts.length == 2 && parts[1].startsWith(BRANCH_PREFIX)) {
+      branch = parts[1].substring(BRANCH_PREFIX.length());
+    } else if (parts.length == 2) {
+      system = parts[1];
+    } else if (table.namespace().length == 2 && SYSTEM_TABLES.contains(table.name())) {
+      named = names(new String[] {table.namespace()[0]}, table.namespace()[1]);
+      system = table.name();
+    }
+    if (named == null) {
+      throw new NoSuchTableException(table);
+    }
+    try {
+      JsonNode found =
+          lake.ask("load", "table", named, "branch", branch, "version", version, "timestamp_us", micros, "system", system);
+      return system == null
+          ? LakebedTable.of(lake, named, found)
+          : new RowsTable(name + "." + named + "." + system, ArrowRows.take(found.get("rows").asText()));
+    } catch (Errors.Refused e) {
+      throw new NoSuchTableException(table);
+    }
+  }
+
+  /** A table's name as Python writes it; null: it cannot be one. */
+  private static String names(String[] namespace, String table) {
+    return switch (namespace.length) {
+      case 0 -> DEFAULT_DATABASE + "." + table;
+      case 1 -> namespace[0] + "." + table;
+      default -> null;
+    };
+  }
+
+  private String named(Identifier table) {
+    String found = names(table.namespace(), table.name());
+    if (found == null) {
+      throw Errors.mistake(
+          "A table of the catalog " + name + " is named " + name + ".database.table, and not " + name + "." + table + ".");
+    }
+    return found;
+  }
+
+  // ---- creating and changing
+
+  @Override
+  public Table createTable(Identifier table, TableInfo info) throws TableAlreadyExistsException {
+    create(table, info);
+    try {
+      return loadTable(table);
+    } catch (NoSuchTableException e) {
+      throw Errors.mistake("The table " + table + " was dropped while it was created.");
+    }
+  }
+
+  private void create(Identifier table, TableInfo info) throws TableAlreadyExistsException {
+    try {
+      lake.change(
+          "create_table", "table", named(table), "schema", info.schema().json(), "partition_keys",
+          partitionKeys(info.partitions()), "properties", info.properties());
+    } catch (Errors.Refused e) {
+      throw new TableAlreadyExistsException(quoted(table));
+    }
+  }
+
+  private static String quoted(Identifier table) {
+    return String.join(".", table.namespace()) + "." + table.name();
+  }
+
+  private static List<String> partitionKeys(Transform[] transforms) {
+    List<String> keys = new ArrayList<>();
+    for (Transform transform : transforms) {
+      if (!(transform instanceof IdentityTransform) || transform.references()[0].fieldNames().length != 1) {
+        throw Errors.mistake(
+            "PARTITIONED BY " + transform.describe() + " is not possible: name columns; a table has buckets by its"
+                + " property 'bucket'.");
+      }
+      keys.add(transform.references()[0].fieldNames()[0]);
+    }
+    return keys;
+  }
+
+  @Override
+  public Table alterTable(Identifier table, TableChange... changes) throws NoSuchTableException {
+    List<Map<String, String>> members = new ArrayList<>();
+    for (TableChange change : changes) {
+      members.add(TableChanges.members(change));
+    }
+    try {
+      lake.change("alter_table", "table", named(table), "changes", members);
+    } catch (Errors.Refused e) {
+      throw new NoSuchTableException(table);
+    }
+    return loadTable(table);
+  }
+
+  @Override
+  public boolean dropTable(Identifier table) {
+    String found = names(table.namespace(), table.name());
+    return found != null && lake.change("drop_table", "table", found).get("dropped").asBoolean();
+  }
+
+  @Override
+  public void renameTable(Identifier from, Identifier to) {
+    throw Errors.mistake(
+        "A table of a lake cannot be renamed, for its name is its folder: create " + to + " AS SELECT * FROM " + from
+            + ", then drop " + from + ".");
+  }
+
+  @Override
+  public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
+    if (namespace.length != 1) {
+      throw new NoSuchNamespaceException(namespace);
+    }
+    List<Identifier> found = new ArrayList<>();
+    for (JsonNode table : lake.ask("list_tables", "database", namespace[0]).get("names")) {
+      found.add(Identifier.of(namespace, table.asText()));
+    }
+    return found.toArray(new Identifier[0]);
+  }
+
+  // ---- CREATE TABLE AS SELECT and REPLACE
+
+  @Override
+  public StagedTable stageCreate(Identifier table, TableInfo info) throws TableAlreadyExistsException {
+    create(table, info);
+    return staged(table, false);
+  }
+
+  @Override
+  public StagedTable stageReplace(Identifier table, TableInfo info) throws NoSuchTableException {
+    LakebedTable old = (LakebedTable) loadTable(table);
+    String wanted = columns(info.schema());
+    if (!wanted.equals(columns(old.schema())) || !partitionKeys(info.partitions()).equals(old.partitionKeys())) {
+      throw Errors.mistake(
+          "REPLACE TABLE " + quoted(table) + " would change its columns or partitions from (" + columns(old.schema())
+              + ") to (" + wanted + ") and lose its history: change columns with ALTER TABLE and rows with INSERT"
+              + " OVERWRITE, or drop the table first.");
+    }
+    return staged(table, true);
+  }
+
+  @Override
+  public StagedTable stageCreateOrReplace(Identifier table, TableInfo info) {
+    try {
+      return tableExists(table) ? stageReplace(table, info) : stageCreate(table, info);
+    } catch (NoSuchTableException | TableAlreadyExistsException e) {
+      throw Errors.mistake("The table " + table + " was created or dropped meanwhile: run the statement again.");
+    }
+  }
+
+  private StagedTable staged(Identifier table, boolean replaces) {
+    String named = named(table);
+    return new StagedLakebedTable(lake, named, lake.ask("load", "table", named), replaces);
+  }
+
+  private static String columns(org.apache.spark.sql.types.StructType schema) {
+    List<String> found = new ArrayList<>();
+    Arrays.stream(schema.fields()).forEach(field -> found.add(field.name() + " " + field.dataType().sql()));
+    return String.join(", ", found);
+  }
+
+  // ---- databases: a database is there as long as it has tables
+
+  @Override
+  public String[][] listNamespaces() {
+    Set<String> found = new java.util.TreeSet<>(created);
+    lake.ask("list_databases").get("names").forEach(database -> found.add(database.asText()));
+    return found.stream().map(database -> new String[] {database}).toArray(String[][]::new);
+  }
+
+  @Override
+  public String[][] listNamespaces(String[] namespace) {
+    return namespace.length == 0 ? listNamespaces() : new String[0][];
+  }
+
+  @Override
+  public Map<String, String> loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
+    if (namespace.length == 1 && Arrays.stream(listNamespaces()).anyMatch(found -> found[0].equals(namespace[0]))) {
+      return Map.of();
+    }
+    throw new NoSuchNamespaceException(namespace);
+  }
+
+  @Override
+  public void createNamespace(String[] namespace, Map<String, String> metadata) {
+    if (namespace.length != 1) {
+      throw Errors.mistake("A database of a lake has a name of one part, and not " + String.join(".", namespace) + ".");
+    }
+    created.add(namespace[0]);
+  }
+
+  @Override
+  public void alterNamespace(String[] namespace, NamespaceChange... changes) {
+    throw Errors.mistake("A database of a lake has no properties: set them on its tables.");
+  }
+
+  @Override
+  public boolean dropNamespace(String[] namespace, boolean cascade) throws NoSuchNamespaceException {
+    Identifier[] tables = listTables(namespace);
+    if (tables.length > 0 && !cascade) {
+      throw Errors.mistake(
+          "The database " + namespace[0] + " has " + tables.length + " tables: drop them first, or say CASCADE.");
+    }
+    Arrays.stream(tables).forEach(this::dropTable);
+    return created.remove(namespace[0]) || tables.length > 0;
+  }
+
+  // ---- procedures
+
+  @Override
+  public Identifier[] listProcedures(String[] namespace) {
+    List<Identifier> found = new ArrayList<>();
+    if (namespace.length == 1 && namespace[0].equals(PROCEDURES)) {
+      lake.ask("list_procedures").get("names").forEach(
+          procedure -> found.add(Identifier.of(namespace, procedure.asText())));
+    }
+    return found.toArray(new Identifier[0]);
+  }
+
+  @Override
+  public UnboundProcedure loadProcedure(Identifier procedure) {
+    if (procedure.namespace().length != 1 || !procedure.namespace()[0].equals(PROCEDURES)) {
+      throw Errors.mistake(
+          "Procedures of the catalog " + name + " are in its namespace sys: CALL " + name + ".sys." + procedure.name()
+              + "(...).");
+    }
+    return new LakebedProcedure(lake, procedure.name(), lake.ask("describe_procedure", "procedure", procedure.name()));
+  }
+}

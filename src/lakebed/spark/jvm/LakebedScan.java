@@ -1,0 +1,246 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collections;
+import java.util.List;
+import java.util.Objects;
+import java.util.OptionalLong;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+
+/** A read of one version. Its files are asked for when the first task is needed. */
+final class LakebedScan implements Scan, Batch, SupportsReportStatistics {
+  // The columns of a plan: a file has its scan, a pack of splits for a worker has none.
+  private static final int SCAN = 0;
+  private static final int URL = 1;
+  private static final int SIZE_BYTES = 2;
+  private static final int MODIFIED_MS = 3;
+  private static final int PACK = 5;
+
+  private final LakebedTable table;
+  private final StructType columns;
+  private final List<Predicate> predicates;
+  private final Integer limit;
+  private final boolean columnar;
+  private InputPartition[] partitions;
+  private PartitionReaderFactory factory;
+
+  private LakebedScan(Builder builder) {
+    table = builder.table;
+    columns = builder.columns;
+    predicates = List.of(builder.predicates);
+    limit = builder.limit;
+    columnar = NativeFiles.isColumnar(columns);
+  }
+
+  @Override
+  public StructType readSchema() {
+    return columns;
+  }
+
+  @Override
+  public String description() {
+    return "lakebed " + table.name() + " (snapshot " + table.version() + ") predicates " + predicates
+        + (limit == null ? "" : " limit " + limit);
+  }
+
+  @Override
+  public ColumnarSupportMode columnarSupportMode() {
+    return columnar ? ColumnarSupportMode.SUPPORTED : ColumnarSupportMode.UNSUPPORTED;
+  }
+
+  @Override
+  public Statistics estimateStatistics() {
+    long rows = table.loaded.get("row_count").asLong();
+    return new Statistics() {
+      @Override
+      public OptionalLong sizeInBytes() {
+        return OptionalLong.of(Math.max(1, rows * columns.defaultSize()));
+      }
+
+      @Override
+      public OptionalLong numRows() {
+        return OptionalLong.of(rows);
+      }
+    };
+  }
+
+  @Override
+  public Batch toBatch() {
+    return this;
+  }
+
+  @Override
+  public InputPartition[] planInputPartitions() {
+    plan();
+    return partitions;
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    plan();
+    return factory;
+  }
+
+  private synchronized void plan() {
+    if (partitions != null) {
+      return;
+    }
+    JsonNode plan =
+        table.lake.ask(
+            "plan", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
+            table.loaded.get("schema_id").asInt(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
+            NativeFiles.schemes(), "predicates", Predicates.encoded(predicates.toArray(new Predicate[0])), "limit", limit,
+            "task_count_min", NativeFiles.parallelism());
+    List<StructType> scans = new ArrayList<>();
+    List<List<NativeFiles.File>> files = new ArrayList<>();
+    for (JsonNode scan : plan.get("scans")) {
+      scans.add(columns.isEmpty() ? new StructType() : (StructType) DataType.fromJson(scan.asText()));
+      files.add(new ArrayList<>());
+    }
+    List<InputPartition> found = new ArrayList<>();
+    for (InternalRow row : ArrowRows.take(plan.get("units").asText()).rows()) {
+      if (row.isNullAt(SCAN)) {
+        found.add(new ScanReaders.Merged(row.getBinary(PACK)));
+      } else {
+        files.get(row.getInt(SCAN)).add(
+            new NativeFiles.File(row.getUTF8String(URL).toString(), row.getLong(SIZE_BYTES), row.getLong(MODIFIED_MS)));
+      }
+    }
+    PartitionReaderFactory[] readers = new PartitionReaderFactory[files.size()];
+    for (int i = 0; i < readers.length; i++) {
+      readers[i] = NativeFiles.reader(scans.get(i), filters(scans.get(i)));
+      for (InputPartition partition : NativeFiles.partitions(files.get(i))) {
+        found.add(new ScanReaders.Native(i, partition));
+      }
+    }
+    byte[] reader = Base64.getDecoder().decode(plan.get("reader").asText());
+    factory = new ScanReaders(readers, reader, table.lake.python, columns.length(), columnar);
+    partitions = found.toArray(new InputPartition[0]);
+  }
+
+  /** Predicates name columns as the table does; files that name them otherwise get none. */
+  private Filter[] filters(StructType stored) {
+    return Arrays.equals(stored.fieldNames(), columns.fieldNames())
+        ? NativeFiles.filters(predicates.toArray(new Predicate[0]))
+        : new Filter[0];
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof LakebedScan scan
+        && scan.table.lake.url.equals(table.lake.url)
+        && scan.table.table.equals(table.table)
+        && scan.table.loaded.equals(table.loaded)
+        && scan.columns.equals(columns)
+        && scan.predicates.equals(predicates)
+        && Objects.equals(scan.limit, limit);
+  }
+
+  @Override
+  public int hashCode() {
+    return Objects.hash(table.table, table.version(), columns, predicates, limit);
+  }
+
+  /** What Spark pushes into a scan. */
+  static final class Builder
+      implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters, SupportsPushDownLimit,
+          SupportsPushDownAggregates {
+    private final LakebedTable table;
+    private StructType columns;
+    private Predicate[] predicates = new Predicate[0];
+    private Integer limit;
+    private RowsTable counted;
+
+    Builder(LakebedTable table) {
+      this.table = table;
+      this.columns = table.schema();
+    }
+
+    @Override
+    public void pruneColumns(StructType required) {
+      columns = required;
+    }
+
+    @Override
+    public Predicate[] pushPredicates(Predicate[] pushed) {
+      predicates = pushed;
+      return pushed; // Spark evaluates them on the rows, too: only files and row groups are left out
+    }
+
+    @Override
+    public Predicate[] pushedPredicates() {
+      return predicates;
+    }
+
+    @Override
+    public boolean pushLimit(int rows) {
+      if (predicates.length > 0) {
+        return false;
+      }
+      limit = rows;
+      return true;
+    }
+
+    @Override
+    public boolean isPartiallyPushed() {
+      return true;
+    }
+
+    @Override
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+      return pushAggregation(aggregation);
+    }
+
+    @Override
+    public boolean pushAggregation(Aggregation aggregation) {
+      AggregateFunc[] functions = aggregation.aggregateExpressions();
+      boolean counts = Arrays.stream(functions).allMatch(function -> function instanceof CountStar);
+      if (counted != null || predicates.length > 0 || aggregation.groupByExpressions().length > 0
+          || functions.length == 0 || !counts) {
+        return counted != null;
+      }
+      JsonNode count =
+          table.lake.ask(
+              "count", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
+              table.loaded.get("schema_id").asInt()).get("row_count");
+      if (count.isNull()) {
+        return false;
+      }
+      StructType schema = new StructType();
+      for (int i = 0; i < functions.length; i++) {
+        schema = schema.add("count(*)" + (i == 0 ? "" : i), DataTypes.LongType, false);
+      }
+      Object[] values = Collections.nCopies(functions.length, (Object) count.asLong()).toArray();
+      InternalRow[] rows = {new GenericInternalRow(values)};
+      counted = new RowsTable(table.name(), new ArrowRows.Rows(schema, rows));
+      return true;
+    }
+
+    @Override
+    public Scan build() {
+      return counted != null ? counted : new LakebedScan(this);
+    }
+  }
+}

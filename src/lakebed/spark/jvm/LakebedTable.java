@@ -1,0 +1,138 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.EnumSet;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** A version of a table, resolved when the statement was analysed. */
+class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDeleteV2 {
+  final Lake lake;
+  final String table;
+  final JsonNode loaded;
+  private final StructType schema;
+  private final boolean replaces;
+
+  /** {@code replaces}: what is written replaces all rows. */
+  LakebedTable(Lake lake, String table, JsonNode loaded, boolean replaces) {
+    this.lake = lake;
+    this.table = table;
+    this.loaded = loaded;
+    this.replaces = replaces;
+    this.schema = (StructType) DataType.fromJson(loaded.get("schema").asText());
+  }
+
+  /** The table of a reply: only with a primary key can single rows be changed. */
+  static LakebedTable of(Lake lake, String table, JsonNode loaded) {
+    return loaded.get("primary_keys").isEmpty()
+        ? new LakebedTable(lake, table, loaded, false)
+        : new KeyedLakebedTable(lake, table, loaded);
+  }
+
+  @Override
+  public String name() {
+    return loaded.get("name").asText();
+  }
+
+  @Override
+  public String version() {
+    return loaded.get("snapshot_id").isNull() ? null : loaded.get("snapshot_id").asText();
+  }
+
+  @Override
+  public StructType schema() {
+    return schema;
+  }
+
+  @Override
+  public Transform[] partitioning() {
+    return partitionKeys().stream().map(Expressions::identity).toArray(Transform[]::new);
+  }
+
+  List<String> partitionKeys() {
+    return texts("partition_keys");
+  }
+
+  List<String> primaryKeys() {
+    return texts("primary_keys");
+  }
+
+  private List<String> texts(String member) {
+    List<String> found = new ArrayList<>();
+    loaded.get(member).forEach(text -> found.add(text.asText()));
+    return found;
+  }
+
+  /** The branch that is read and written; null: main. */
+  String branch() {
+    return loaded.get("branch").isNull() ? null : loaded.get("branch").asText();
+  }
+
+  String snapshot() {
+    return loaded.get("snapshot").isNull() ? null : loaded.get("snapshot").asText();
+  }
+
+  @Override
+  public Map<String, String> properties() {
+    Map<String, String> found = new HashMap<>();
+    loaded.get("properties").properties().forEach(entry -> found.put(entry.getKey(), entry.getValue().asText()));
+    return found;
+  }
+
+  @Override
+  public Set<TableCapability> capabilities() {
+    if (loaded.get("travels").asBoolean()) {
+      return EnumSet.of(TableCapability.BATCH_READ);
+    }
+    return EnumSet.of(
+        TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
+        TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC);
+  }
+
+  @Override
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    return new LakebedScan.Builder(this);
+  }
+
+  @Override
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    return new LakebedWrite.Builder(this, replaces);
+  }
+
+  /** DELETE of an append table, without a job: the bridge rewrites the files that have such rows. */
+  @Override
+  public boolean canDeleteWhere(Predicate[] predicates) {
+    return primaryKeys().isEmpty()
+        && lake.ask(
+                "can_delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates))
+            .get("exact").asBoolean();
+  }
+
+  @Override
+  public void deleteWhere(Predicate[] predicates) {
+    lake.change("delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates));
+  }
+
+  @Override
+  public boolean truncateTable() {
+    LakebedWrite.truncate(this);
+    return true;
+  }
+}

@@ -1,0 +1,189 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import org.apache.spark.sql.connector.distributions.Distribution;
+import org.apache.spark.sql.connector.distributions.Distributions;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.SortOrder;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
+import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
+import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.types.DateType;
+
+/** A job that writes rows: tasks return what they wrote, and the driver commits it once. */
+class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
+
+  final LakebedTable table;
+  final boolean changes;
+  private final Map<String, Object> replaced;
+  private boolean committing;
+
+  /** {@code replaced}: what an overwrite replaces; null: nothing. {@code changes}: rows of UPDATE, DELETE or MERGE. */
+  LakebedWrite(LakebedTable table, Map<String, Object> replaced, boolean changes) {
+    this.table = table;
+    this.replaced = replaced;
+    this.changes = changes;
+  }
+
+  /** Replace all rows by none. */
+  static void truncate(LakebedTable table) {
+    new LakebedWrite(table, Map.of(), false).commit(new WriterCommitMessage[0]);
+  }
+
+  // ---- which task gets which row: all of a bucket must be in one
+
+  @Override
+  public Distribution requiredDistribution() {
+    if (!table.loaded.get("gathers").asBoolean()) {
+      return Distributions.unspecified();
+    }
+    List<String> keys = table.partitionKeys().isEmpty() ? List.of(table.schema().fieldNames()[0]) : table.partitionKeys();
+    return Distributions.clustered(keys.stream().map(Expressions::column).toArray(Expression[]::new));
+  }
+
+  @Override
+  public int requiredNumPartitions() {
+    return table.loaded.get("gathers").asBoolean() && table.partitionKeys().isEmpty() ? 1 : 0;
+  }
+
+  @Override
+  public SortOrder[] requiredOrdering() {
+    return new SortOrder[0];
+  }
+
+  // ---- the job
+
+  @Override
+  public BatchWrite toBatch() {
+    return this;
+  }
+
+  @Override
+  public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+    return tasks();
+  }
+
+  TaskWriter.Factory tasks() {
+    JsonNode begun =
+        table.lake.ask(
+            "begin_write", "table", table.table, "branch", table.branch(), "schema", table.schema().json(), "replaced",
+            replaced, "changes", changes);
+    byte[] writer = Base64.getDecoder().decode(begun.get("writer").asText());
+    return new TaskWriter.Factory(table.lake.python, writer, table.schema(), table.primaryKeys(), changes);
+  }
+
+  @Override
+  public boolean useCommitCoordinator() {
+    return true;
+  }
+
+  @Override
+  public void commit(WriterCommitMessage[] messages) {
+    for (WriterCommitMessage message : messages) {
+      if (message instanceof TaskWriter.Result result && result.mistake() != null) {
+        throw Errors.mistake(result.mistake());
+      }
+    }
+    committing = true;
+    table.lake.change(
+        "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "replaced", replaced,
+        "basis", changes ? table.snapshot() : null, "has_basis", changes);
+  }
+
+  /** Delete the files of tasks. Not after a commit was asked for: it may have succeeded without saying so. */
+  @Override
+  public void abort(WriterCommitMessage[] messages) {
+    List<String> results = results(messages);
+    if (!committing && !results.isEmpty()) {
+      table.lake.change("abort", "table", table.table, "branch", table.branch(), "results", results);
+    }
+  }
+
+  private static List<String> results(WriterCommitMessage[] messages) {
+    return Arrays.stream(messages)
+        .filter(Objects::nonNull)
+        .map(message -> ((TaskWriter.Result) message).encoded())
+        .filter(Objects::nonNull)
+        .toList();
+  }
+
+  /** What kind of write Spark asks for. */
+  static final class Builder implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite {
+    private final LakebedTable table;
+    private Map<String, Object> replaced;
+
+    Builder(LakebedTable table, boolean replaces) {
+      this.table = table;
+      this.replaced = replaces ? Map.of() : null;
+    }
+
+    @Override
+    public WriteBuilder truncate() {
+      replaced = Map.of();
+      return this;
+    }
+
+    @Override
+    public WriteBuilder overwriteDynamicPartitions() {
+      replaced = Map.of("dynamic", true);
+      return this;
+    }
+
+    @Override
+    public WriteBuilder overwrite(Predicate[] predicates) {
+      Map<String, Object> partition = new LinkedHashMap<>();
+      for (Predicate predicate : predicates) {
+        if (!predicate.name().equals("ALWAYS_TRUE")) {
+          add(predicate, partition);
+        }
+      }
+      replaced = Map.of("partition", partition);
+      return this;
+    }
+
+    private void add(Predicate predicate, Map<String, Object> partition) {
+      Expression[] sides = predicate.children();
+      boolean equals = predicate.name().equals("=") || predicate.name().equals("<=>");
+      if (equals && sides.length == 2 && sides[0] instanceof NamedReference name && sides[1] instanceof Literal<?> literal
+          && name.fieldNames().length == 1 && table.partitionKeys().contains(name.fieldNames()[0])) {
+        partition.put(name.fieldNames()[0], value(literal));
+        return;
+      }
+      throw Errors.mistake(
+          "Rows of " + table.name() + " cannot be overwritten where " + predicate + ": give values of partition columns ("
+              + String.join(", ", table.partitionKeys()) + "), or DELETE and INSERT.");
+    }
+
+    private static Object value(Literal<?> literal) {
+      Object value = literal.value();
+      if (value == null || value instanceof Number && !(literal.dataType() instanceof DateType) || value instanceof Boolean) {
+        return value;
+      }
+      return literal.dataType() instanceof DateType
+          ? java.time.LocalDate.ofEpochDay(((Number) value).longValue()).toString()
+          : value.toString();
+    }
+
+    @Override
+    public Write build() {
+      return new LakebedWrite(table, replaced, false);
+    }
+  }
+}

@@ -1,0 +1,125 @@
+package org.lakebed.spark;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.paths.SparkPath;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.InternalRow$;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.VariantExtraction;
+import org.apache.spark.sql.execution.datasources.FilePartition;
+import org.apache.spark.sql.execution.datasources.InMemoryFileIndex;
+import org.apache.spark.sql.execution.datasources.NoopCache$;
+import org.apache.spark.sql.execution.datasources.PartitionedFile;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils$;
+import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScan;
+import org.apache.spark.sql.internal.connector.PredicateUtils$;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Option;
+import scala.collection.immutable.Map$;
+import scala.collection.immutable.Seq$;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * Spark's own Parquet reader over exactly the files of a plan: nothing is listed, and no status is asked for.
+ *
+ * <p>The one file that names Spark's internal classes of its file sources; tried with 4.3.
+ */
+final class NativeFiles {
+  private NativeFiles() {}
+
+  private static SparkSession session() {
+    return SparkSession.active();
+  }
+
+  /** The file systems that Hadoop has here, of those that a lake may be in. */
+  static List<String> schemes() {
+    Configuration conf = session().sessionState().newHadoopConf();
+    List<String> found = new ArrayList<>();
+    for (String scheme : List.of("file", "s3a", "gs")) {
+      try {
+        FileSystem.getFileSystemClass(scheme, conf);
+        found.add(scheme);
+      } catch (IOException | RuntimeException e) {
+        // Not on the class path: lakebed reads there.
+      }
+    }
+    return found;
+  }
+
+  /** Whether the reader returns columns as batches. */
+  static boolean isColumnar(StructType schema) {
+    return ParquetUtils$.MODULE$.isBatchReadSupportedForSchema(session().sessionState().conf(), schema);
+  }
+
+  static int parallelism() {
+    return session().sparkContext().defaultParallelism();
+  }
+
+  /** What Spark's reader can use of predicates, to leave out row groups. */
+  static Filter[] filters(Predicate[] predicates) {
+    List<Filter> found = new ArrayList<>();
+    for (Predicate predicate : predicates) {
+      Option<Filter> filter = PredicateUtils$.MODULE$.toV1(predicate);
+      if (filter.isDefined()) {
+        found.add(filter.get());
+      }
+    }
+    return found.toArray(new Filter[0]);
+  }
+
+  /** The reader of files with these columns, by their names in the files. */
+  static PartitionReaderFactory reader(StructType columns, Filter[] filters) {
+    SparkSession session = session();
+    Configuration conf = session.sessionState().newHadoopConf();
+    InMemoryFileIndex nothing =
+        new InMemoryFileIndex(
+            session, Seq$.MODULE$.<Path>empty(), Map$.MODULE$.<String, String>empty(), Option.empty(),
+            NoopCache$.MODULE$, Option.empty(), Option.empty());
+    ParquetScan scan =
+        new ParquetScan(
+            session, conf, nothing, columns, columns, new StructType(), filters, CaseInsensitiveStringMap.empty(),
+            Option.empty(), Seq$.MODULE$.empty(), Seq$.MODULE$.empty(),
+            new VariantExtraction[0]);
+    return scan.createReaderFactory();
+  }
+
+  /** One file of a plan. */
+  record File(String url, long sizeBytes, long modifiedMs) {}
+
+  /** Deal files out to tasks, as Spark deals out those of its own tables: large ones are cut, small ones packed. */
+  static InputPartition[] partitions(List<File> files) {
+    SparkSession session = session();
+    long openBytes = session.sessionState().conf().filesOpenCostInBytes();
+    long total = 0;
+    for (File file : files) {
+      total += file.sizeBytes() + openBytes;
+    }
+    Object all = total;
+    long splitBytes = FilePartition.maxSplitBytes(session, () -> all);
+    List<PartitionedFile> parts = new ArrayList<>();
+    InternalRow none = InternalRow$.MODULE$.empty();
+    for (File file : files) {
+      SparkPath path = SparkPath.fromPath(new Path(file.url()));
+      for (long start = 0; start < file.sizeBytes(); start += splitBytes) {
+        long length = Math.min(splitBytes, file.sizeBytes() - start);
+        parts.add(
+            new PartitionedFile(
+                none, path, start, length, new String[0], file.modifiedMs(), file.sizeBytes(), Map$.MODULE$.empty()));
+      }
+    }
+    parts.sort((a, b) -> Long.compare(b.length(), a.length()));
+    return CollectionConverters.asJava(
+            FilePartition.getFilePartitions(session, CollectionConverters.asScala(parts).toSeq(), splitBytes))
+        .toArray(new InputPartition[0]);
+  }
+}

@@ -1,0 +1,51 @@
+package org.lakebed.spark;
+
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.GeneralScalarExpression;
+import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+
+/** Predicates as messages, which Python translates. */
+final class Predicates {
+  private Predicates() {}
+
+  static List<Object> encoded(Expression[] expressions) {
+    List<Object> found = new ArrayList<>();
+    for (Expression expression : expressions) {
+      found.add(encoded(expression));
+    }
+    return found;
+  }
+
+  private static Object encoded(Expression expression) {
+    if (expression instanceof NamedReference reference) {
+      return Map.of("column", reference.fieldNames());
+    }
+    if (expression instanceof Literal<?> literal) {
+      Map<String, Object> members = new java.util.HashMap<>();
+      members.put("literal", value(literal.value()));
+      members.put("type", literal.dataType().catalogString());
+      return members;
+    }
+    String name = expression instanceof GeneralScalarExpression general ? general.name() : expression.getClass().getSimpleName();
+    return Map.of("name", name, "children", encoded(expression.children()));
+  }
+
+  /** A value as Spark holds it: text where JSON has no such number. */
+  private static Object value(Object value) {
+    if (value instanceof Double || value instanceof Float) {
+      double number = ((Number) value).doubleValue();
+      return Double.isNaN(number) || Double.isInfinite(number) ? Double.toString(number) : value;
+    }
+    if (value instanceof byte[] bytes) {
+      return Base64.getEncoder().encodeToString(bytes);
+    }
+    boolean plain = value == null || value instanceof Boolean || value instanceof Long || value instanceof Integer
+        || value instanceof Short || value instanceof Byte;
+    return plain ? value : value.toString();
+  }
+}

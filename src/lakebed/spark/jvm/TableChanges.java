@@ -1,0 +1,65 @@
+package org.lakebed.spark;
+
+import java.util.LinkedHashMap;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.TableChange;
+
+/** Changes of ALTER TABLE as messages. */
+final class TableChanges {
+  private TableChanges() {}
+
+  static Map<String, String> members(TableChange change) {
+    if (change instanceof TableChange.SetProperty set) {
+      return members("set", set.property(), "value", set.value());
+    }
+    if (change instanceof TableChange.RemoveProperty remove) {
+      return members("unset", remove.property());
+    }
+    if (change instanceof TableChange.AddColumn add) {
+      if (!add.isNullable()) {
+        throw Errors.mistake("A column that is added is null in existing rows: add " + name(add) + " without NOT NULL.");
+      }
+      return members(
+          "add", name(add), "type", add.dataType().json(), "after", after(add.position()), "comment", add.comment());
+    }
+    if (change instanceof TableChange.DeleteColumn delete) {
+      return members("drop", name(delete));
+    }
+    if (change instanceof TableChange.RenameColumn rename) {
+      return members("rename", name(rename), "value", rename.newName());
+    }
+    if (change instanceof TableChange.UpdateColumnType update) {
+      return members("widen", name(update), "type", update.newDataType().json());
+    }
+    if (change instanceof TableChange.UpdateColumnPosition move) {
+      return members("move", name(move), "after", after(move.position()));
+    }
+    return members(change.getClass().getSimpleName(), "");
+  }
+
+  private static String name(TableChange.ColumnChange change) {
+    if (change.fieldNames().length != 1) {
+      throw Errors.mistake(
+          "The column " + String.join(".", change.fieldNames()) + " is inside another one, which cannot be changed:"
+              + " change whole columns.");
+    }
+    return change.fieldNames()[0];
+  }
+
+  /** The column before it; empty: none, it is the first; null: not said. */
+  private static String after(TableChange.ColumnPosition position) {
+    return position == null ? null : position instanceof TableChange.After after ? after.column() : "";
+  }
+
+  private static Map<String, String> members(String kind, String name, String... more) {
+    Map<String, String> members = new LinkedHashMap<>();
+    members.put("kind", kind);
+    members.put("name", name);
+    for (int i = 0; i < more.length; i += 2) {
+      if (more[i + 1] != null) {
+        members.put(more[i], more[i + 1]);
+      }
+    }
+    return members;
+  }
+}

@@ -1,0 +1,140 @@
+"""The process that reads and writes rows for a JVM's tasks: requests on standard input, answers on standard output.
+
+``python -m lakebed.spark.worker``; it serves one task after the other, and ends when its input closes.
+
+A request is one byte and frames; a frame is a length (4 bytes, big-endian) and a pickle. ``R`` reads: a frame with the
+store and the plan, one with the pack of splits; the answer is an Arrow stream and one more 0. ``W`` writes: a frame
+with the store and the `WriteTask`, then an Arrow stream; the answer is a frame. Each answer begins with one byte: 0, or
+1 and then a frame of text, which fails the task.
+
+Invariants: credentials come by standard input only; mistakes in rows are part of the answer, not failures.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import LakebedError
+from lakebed.runtime import Environment
+from lakebed.spark.carried import carried_rows, carried_schema
+from lakebed.spark.catalog.writes import OPERATION
+from lakebed.spark.plan import Pack
+from lakebed.spark.shipping import opened_in_task
+from lakebed.spark.tasks import LASTING
+from lakebed.spark.write_tasks import WriteTask
+from lakebed.table.model import BucketChange
+from lakebed.table.read import ReadPlan, read_split
+from lakebed.table.sequence import delete_columns
+from lakebed.table.write import TableWriter
+
+READ: Final = b"R"
+WRITE: Final = b"W"
+_DONE: Final = b"\x00"
+_FAILED: Final = b"\x01"
+
+
+def serve(source: BinaryIO, sink: BinaryIO) -> None:
+    """Answer requests until the source ends."""
+    while verb := source.read(1):
+        request = pickle.loads(_frame(source))
+        if verb == READ:
+            pack: Pack = pickle.loads(_frame(source))
+            shipped, plan = request
+            _read(shipped, plan, pack, sink)
+        else:
+            shipped, task, has_operations = request
+            _write(shipped, task, has_operations, source, sink)
+        sink.flush()
+
+
+def _read(shipped: bytes, plan: ReadPlan, pack: Pack, sink: BinaryIO) -> None:
+    carried = carried_schema(plan.fields)
+    rows = _rows(shipped, plan, pack, carried)
+    try:
+        first = next(rows, None)
+    except (LakebedError, OSError) as error:
+        _fail(sink, error)
+        return
+    sink.write(_DONE)
+    # A later error ends the process, and with it the stream, which fails the task.
+    with pa.ipc.new_stream(pa.PythonFile(sink, "w"), carried) as stream:
+        if first is not None:
+            stream.write_batch(first)
+        for batch in rows:
+            stream.write_batch(batch)
+    sink.write(_DONE)  # a stream that was cut off looks like one that ended
+
+
+def _rows(shipped: bytes, plan: ReadPlan, pack: Pack, carried: pa.Schema) -> Iterator[pa.RecordBatch]:
+    store = opened_in_task(shipped, pack.entries)
+    for split in pack.splits:
+        for rows in read_split(store, split, plan=plan):
+            yield carried_rows(rows, carried)
+
+
+def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: BinaryIO, sink: BinaryIO) -> None:
+    result: list[BucketChange] | LakebedError
+    failure: Exception | None = None
+    batches = pa.ipc.open_stream(pa.PythonFile(source, "r"))
+    try:
+        writer = task.writer(opened_in_task(shipped), Environment())
+        for batch in batches:
+            if has_operations:
+                _change(writer, task, pa.Table.from_batches([batch]))
+            else:
+                task.add(writer, batch)
+        result = writer.finish()
+    except LASTING as error:
+        result = error
+    except (LakebedError, OSError) as error:
+        failure = error
+    for _ in batches:
+        pass  # the rest of a stream whose task has failed
+    if failure is not None:
+        _fail(sink, failure)
+        return
+    sink.write(_DONE)
+    body = pickle.dumps(result)
+    sink.write(struct.pack(">I", len(body)) + body)
+
+
+def _change(writer: TableWriter, task: WriteTask, rows: pa.Table) -> None:
+    """Write rows and delete keys; Spark brings each key once."""
+    deleted = rows[OPERATION]
+    rows = rows.drop_columns([OPERATION])
+    keys = rows.filter(deleted).select(list(delete_columns(task.schema)))
+    if keys.num_rows:
+        writer.delete(keys)
+    written = rows.filter(pc.invert(deleted))
+    if written.num_rows:
+        writer.write(written)
+
+
+def _fail(sink: BinaryIO, error: Exception) -> None:
+    body = str(error).encode()
+    sink.write(_FAILED + struct.pack(">I", len(body)) + body)
+
+
+def _frame(source: BinaryIO) -> bytes:
+    (length,) = struct.unpack(">I", source.read(4))
+    return source.read(length)
+
+
+def main() -> None:
+    """Serve the process that started this one."""
+    source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what Python code prints must not become part of an answer
+    sys.stdin.close()
+    serve(source, sink)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The bridge and the workers end, stop, or are of another lakebed, while statements run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import lakebed
+from lakebed.lake.lake import Lake
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+
+BRIDGE = "lakebed.spark.bridge"
+WORKER = "lakebed.spark.worker"
+
+
+def processes(spark: SparkSession, module: str, *, python: str = sys.executable) -> list[int]:
+    """The ids of the JVM's own children that run a module."""
+    jvm: Any = spark._jvm
+    found = []
+    for child in jvm.java.lang.ProcessHandle.current().children().toArray():
+        command = Path(f"/proc/{child.pid()}/cmdline").read_bytes().split(b"\0")
+        if module.encode() in command and python.encode() in command:
+            found.append(int(child.pid()))
+    return found
+
+
+def script(path: Path, body: str) -> str:
+    """An executable that stands for an interpreter."""
+    path.write_text(f"#!/bin/sh\n{textwrap.dedent(body)}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def catalog(session: SparkSession, name: str, lake: Lake, **settings: str) -> None:
+    """Name one more catalog of the lake, with settings of its own."""
+    for key, value in {"": "org.lakebed.spark.LakebedCatalog", ".url": lake.url, **settings}.items():
+        session.conf.set(f"spark.sql.catalog.{name}{key}", value)
+
+
+@pytest.fixture
+def keyed(lake: Lake) -> Lake:
+    """A lake with a table whose rows need a merge."""
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    table = lake.create_table("db.k", schema, primary_keys="id", options={"bucket": "1"})
+    for value in ("old", "new"):
+        table.upsert(pa.table({"id": [1, 2], "v": [value] * 2}))
+    return lake
+
+
+def test_one_bridge_serves_all_sessions_and_a_killed_one_is_started_again(
+    spark: SparkSession, sql: Run, keyed: Lake
+) -> None:
+    """A statement that reads is asked again of the new one."""
+    assert sql("SELECT v FROM lake.db.k ORDER BY id") == [("new",), ("new",)]
+    (bridge,) = processes(spark, BRIDGE)
+    os.kill(bridge, signal.SIGKILL)
+    assert sql("SELECT count(*) FROM lake.db.k") == [(2,)]
+    assert bridge not in processes(spark, BRIDGE)
+    assert len(processes(spark, BRIDGE)) == 1
+
+
+def test_a_killed_worker_is_replaced(spark: SparkSession, sql: Run, keyed: Lake) -> None:
+    """Idle ones are looked at before they get a task."""
+    sql("SELECT v FROM lake.db.k")
+    killed = processes(spark, WORKER)
+    assert killed
+    for worker in killed:
+        os.kill(worker, signal.SIGKILL)
+    assert sql("SELECT v FROM lake.db.k ORDER BY id") == [("new",), ("new",)]
+
+
+def test_a_bridge_that_does_not_answer_is_ended(session: SparkSession, sql: Run, keyed: Lake, tmp_path: Path) -> None:
+    """One that another statement's process does not share: it is stopped while the statement waits."""
+    hello = f'{{"lakebed": "{lakebed.__version__}"}}'
+    python = script(tmp_path / "slow", f"echo '{hello}'\nexec sleep 600")
+    catalog(session, "slow", keyed, **{".python": python, ".timeout": "1"})
+    with pytest.raises(PySparkException, match="did not answer load within 1 s"):
+        session.sql("SELECT * FROM slow.db.k")
+    assert sql("SELECT count(*) FROM lake.db.k") == [(2,)]
+
+
+def test_another_lakebed_is_refused(session: SparkSession, keyed: Lake, tmp_path: Path) -> None:
+    """The jar and the Python package are of one version."""
+    python = script(tmp_path / "other", """echo '{"lakebed": "0.0.1"}'\nexec sleep 600""")
+    catalog(session, "other", keyed, **{".python": python})
+    with pytest.raises(PySparkException, match=rf"The jar is of lakebed {lakebed.__version__}, .* has lakebed 0.0.1"):
+        session.sql("SELECT * FROM other.db.k")
+
+
+def test_a_missing_python_and_one_without_lakebed_are_sentences(
+    session: SparkSession, keyed: Lake, tmp_path: Path
+) -> None:
+    """Each says which setting to change."""
+    catalog(session, "none", keyed, **{".python": str(tmp_path / "missing")})
+    with pytest.raises(PySparkException, match="cannot be started"):
+        session.sql("SELECT * FROM none.db.k")
+    catalog(session, "bare", keyed, **{".python": script(tmp_path / "bare", "exit 1")})
+    with pytest.raises(PySparkException, match="did not start"):
+        session.sql("SELECT * FROM bare.db.k")
+
+
+def test_a_catalog_without_a_lake_is_a_sentence(session: SparkSession) -> None:
+    """It names the setting."""
+    session.conf.set("spark.sql.catalog.empty", "org.lakebed.spark.LakebedCatalog")
+    with pytest.raises(PySparkException, match=r"set spark.sql.catalog.empty.url"):
+        session.sql("SELECT * FROM empty.db.k")
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_bridge_that_ends_in_a_commit_leaves_the_table_whole(
+    session: SparkSession, sql: Run, keyed: Lake, tmp_path: Path, moment: str
+) -> None:
+    """The outcome is unknown, and so no file is deleted; the rows are there wholly, or not at all."""
+    dying = tmp_path / "dying.py"
+    run = "original(self, session, lake_url)" if moment == "after" else "None"
+    dying.write_text(
+        "import os\n"
+        "from lakebed.spark import bridge\n"
+        "from lakebed.spark.catalog import VERBS\n"
+        "original = VERBS['commit'].run\n"
+        f"VERBS['commit'].run = lambda self, session, lake_url: ({run}, os._exit(1))\n"
+        "bridge.main()\n"
+    )
+    python = script(
+        tmp_path / "python",
+        f'if [ "$2" = {BRIDGE} ]; then exec {sys.executable} {dying}; fi\nexec {sys.executable} "$@"',
+    )
+    catalog(session, "dying", keyed, **{".python": python})
+    with pytest.raises(PySparkException, match="It is not known whether commit has changed the table"):
+        session.sql("INSERT INTO dying.db.k SELECT id, 'lost' FROM range(1, 4)")
+    expected = ["lost"] * 3 if moment == "after" else ["new"] * 2
+    assert [row[0] for row in sql("SELECT v FROM lake.db.k")] == expected
+
+
+def test_sessions_write_and_travel_at_the_same_time(spark: SparkSession, session: SparkSession, sql: Run) -> None:
+    """No row is lost, and each tag keeps its version."""
+    sql("CREATE TABLE lake.db.t (writer INT, n INT)")
+    sql("INSERT INTO lake.db.t VALUES (-1, -1)")
+    sql("CALL lake.sys.create_tag('db.t', 'start')")
+    problems: list[BaseException] = []
+
+    def write(writer: int) -> None:
+        try:
+            session.sql(f"INSERT INTO lake.db.t VALUES ({writer}, 0)")
+            (row,) = session.sql("SELECT count(*) FROM lake.db.t VERSION AS OF 'start'").collect()
+            assert row[0] == 1
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert len(set(sql("SELECT writer, n FROM lake.db.t"))) == 9

@@ -1,0 +1,140 @@
+"""Rows through SQL are what Python reads and writes: types, nulls, older schemas, merges, pruning."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import lakebed.spark
+from lakebed.lake.lake import Lake
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+
+TYPES = {
+    "b": ("BOOLEAN", [True, None]),
+    "i8": ("TINYINT", [-128, None]),
+    "i16": ("SMALLINT", [32767, None]),
+    "i32": ("INT", [-(2**31), None]),
+    "i64": ("BIGINT", [2**63 - 1, None]),
+    "f32": ("FLOAT", [1.5, None]),
+    "f64": ("DOUBLE", [float("inf"), None]),
+    "d": ("DECIMAL(20, 3)", [Decimal("-12345678901234567.125"), None]),
+    "s": ("STRING", ["grüß \U0001f600", None]),
+    "bin": ("BINARY", [bytearray(b"\x00\xff"), None]),
+    "day": ("DATE", [dt.date(1582, 10, 4), None]),
+    "ntz": ("TIMESTAMP_NTZ", [dt.datetime(2024, 2, 29, 23, 59, 59, 999999), None]),
+    "arr": ("ARRAY<STRUCT<x: INT, y: STRING>>", [[(1, "a"), None], None]),
+    "m": ("MAP<STRING, ARRAY<INT>>", [{"k": [1, None]}, None]),
+}
+
+
+@pytest.mark.parametrize("primary_key", [False, True])
+def test_every_type_comes_back(session: SparkSession, sql: Run, lake: Lake, primary_key: bool) -> None:
+    """Written and read by SQL, and read by Python; with a primary key through the merge."""
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _) in TYPES.items())
+    properties = "TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')" if primary_key else ""
+    sql(f"CREATE TABLE lake.db.t (id INT NOT NULL, {columns}) {properties}")
+    rows = [(position, *(values[position] for _, values in TYPES.values())) for position in range(2)]
+    frame = session.createDataFrame(rows, schema=session.table("lake.db.t").schema)
+    frame.writeTo("lake.db.t").append()
+    if primary_key:
+        frame.limit(1).writeTo("lake.db.t").append()
+    assert [tuple(row) for row in sql("SELECT * FROM lake.db.t ORDER BY id")] == rows
+    from_python = lake.table("db.t").read().sort_by("id").to_pylist()
+    assert [row["i64"] for row in from_python] == [2**63 - 1, None]
+    assert [row["d"] for row in from_python] == [Decimal("-12345678901234567.125"), None]
+    assert [row["ntz"] for row in from_python] == [dt.datetime(2024, 2, 29, 23, 59, 59, 999999), None]
+
+
+def test_files_of_older_schemas_are_read_as_today(sql: Run, lake: Lake) -> None:
+    """Renamed, added under an old name, and widened columns."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int32()), ("v", pa.string())]))
+    table.append(pa.table({"id": pa.array([1], pa.int32()), "v": ["first"]}))
+    table.rename_column("v", "w")
+    table.add_column("v", "STRING")
+    assert sql("SELECT v, w, id FROM lake.db.t") == [(None, "first", 1)]
+    assert sql("SELECT id FROM lake.db.t WHERE w = 'first' AND v IS NULL") == [(1,)]
+    table.widen_column("id", "BIGINT")
+    table.append(pa.table({"id": [2**40], "v": ["v"], "w": ["w"]}))
+    assert sql("SELECT id, v, w FROM lake.db.t ORDER BY id") == [(1, None, "first"), (2**40, "v", "w")]
+
+
+def test_planning_asks_no_file_and_a_predicate_opens_only_its_own(sql: Run, lake: Lake) -> None:
+    """Files that the predicate excludes may be gone; so may all of them, for a count."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    for start in (0, 100):
+        table.append(pa.table({"id": list(range(start, start + 10))}))
+    folder = Path(table.url.removeprefix("file://")) / "bucket-0"
+    entries = table.system("files").to_pylist()
+    (high,) = (entry for entry in entries if "100" in entry["min_value_stats"])
+    (folder / Path(high["file_path"]).name).unlink()
+    assert sql("SELECT count(*), max(id) FROM lake.db.t WHERE id < 50") == [(10, 9)]
+    assert sql("SELECT count(*) FROM lake.db.t") == [(20,)]
+    with pytest.raises((PySparkException, Py4JJavaError), match="does not exist"):
+        sql("SELECT max(id) FROM lake.db.t")
+
+
+def test_nan_is_filtered_as_spark_compares_it(sql: Run, lake: Lake) -> None:
+    """In files that need no merge, and in those that do."""
+    for name, keys in (("plain", ()), ("keyed", ("id",))):
+        table = lake.create_table(f"db.{name}", pa.schema([("id", pa.int64()), ("x", pa.float64())]), primary_keys=keys)
+        for start in (0, 3) if not keys else (0, 0):
+            table.write(pa.table({"id": [start, start + 1, start + 2], "x": [float("nan"), 1.0, None]}))
+        times = 1 if keys else 2
+        assert sql(f"SELECT count(*) FROM lake.db.{name} WHERE x > 5") == [(times,)]
+        assert sql(f"SELECT count(*) FROM lake.db.{name} WHERE NOT (x <= 5)") == [(times,)]
+        assert sql(f"SELECT count(*) FROM lake.db.{name} WHERE x = double('NaN')") == [(times,)]
+
+
+def test_a_failed_insert_leaves_no_snapshot_and_no_file(sql: Run, lake: Lake) -> None:
+    """One task fails after others have written."""
+    sql("CREATE TABLE lake.db.t (id INT)")
+    with pytest.raises(PySparkException):
+        sql("INSERT INTO lake.db.t SELECT CAST(if(id = 9, raise_error('no'), id) AS INT) FROM range(0, 10, 1, 4)")
+    table = lake.table("db.t")
+    assert table.latest() is None
+    assert not any("parquet" in meta.path for meta in table.store.list("bucket-0"))
+
+
+def test_a_merge_that_lost_a_race_changes_nothing(sql: Run, session: SparkSession, lake: Lake) -> None:
+    """The statement was analysed, and has its version, before another writer changed the row."""
+    table = lake.create_table("db.k", pa.schema([("id", pa.int64()), ("n", pa.int64())]), primary_keys="id")
+    table.upsert(pa.table({"id": [1], "n": [1]}))
+
+    def raced(n: int) -> int:
+        lake.table("db.k").upsert(pa.table({"id": [1], "n": [100]}))
+        return n + 1
+
+    session.udf.register("raced", raced, "bigint")
+    with pytest.raises(PySparkException, match="Another writer changed rows of the same buckets"):
+        sql("UPDATE lake.db.k SET n = raced(n) WHERE id = 1")
+    assert sql("SELECT n FROM lake.db.k") == [(100,)]
+
+
+def test_plans_and_settings_hold_no_pickle(sql: Run, session: SparkSession, lake: Lake) -> None:
+    """What goes to tasks, and may hold credentials, is in no plan."""
+    table = lake.create_table("db.k", pa.schema([("id", pa.int64())]), primary_keys="id")
+    for _ in range(2):
+        table.upsert(pa.table({"id": [1]}))
+    plan = session.sql("SELECT * FROM lake.db.k WHERE id > 0")
+    plan.collect()
+    shown = plan._jdf.queryExecution().toString()
+    assert "lakebed db.k" in shown
+    assert "Reopen" not in shown
+    assert "gAS" not in shown
+
+
+def test_a_running_session_gets_a_catalog(spark: SparkSession, lake: Lake) -> None:
+    """It was started with the jar."""
+    lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    session = lakebed.spark.session(catalogs={"more": lake.url})
+    assert [tuple(row) for row in session.sql("SHOW TABLES IN more.db").collect()] == [("db", "t", False)]

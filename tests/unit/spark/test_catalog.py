@@ -1,0 +1,189 @@
+"""What Spark's catalog asks, asked without a JVM: requests and replies of `handle`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import InvalidRequest
+from lakebed.lake.lake import Lake, open_lake
+from lakebed.spark.catalog import VERBS, Session, handle
+
+Ask = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return open_lake(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def ask(lake: Lake, tmp_path: Path) -> Ask:
+    """Send a request and return the whole reply."""
+    folder = tmp_path / "replies"
+    folder.mkdir()
+    session = Session(folder)
+
+    def asked(verb: str, **body: Any) -> dict[str, Any]:
+        request = {"id": 7, "verb": verb, "lake": lake.url, "body": body}
+        reply: dict[str, Any] = json.loads(handle(json.dumps(request).encode(), session))
+        assert reply.pop("id") == 7
+        return reply
+
+    return asked
+
+
+def columns(**types: str) -> str:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in types.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def rows_of(path: str) -> pa.Table:
+    return pa.ipc.open_stream(Path(path).read_bytes()).read_all()
+
+
+def planned(ask: Ask, loaded: dict[str, Any], *names: str, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    version = {"table": "db.t", "snapshot": loaded["snapshot"], "schema_id": loaded["schema_id"]}
+    plan = ask("plan", **version, columns=list(names), schemes=["file"], **more)["ok"]
+    return plan, rows_of(plan["units"]).to_pylist()
+
+
+def test_a_table_is_created_loaded_and_dropped(ask: Ask) -> None:
+    """Spark's own properties are not options of the table."""
+    made = {
+        "schema": columns(id="long", day="date"),
+        "partition_keys": ["day"],
+        "properties": {"owner": "x", "comment": "c"},
+    }
+    assert ask("create_table", table="db.t", **made) == {"ok": {}}
+    assert ask("create_table", table="db.t", **made)["error"]["kind"] == "table_exists"
+    loaded = ask("load", table="db.t")["ok"]
+    assert (loaded["partition_keys"], loaded["snapshot"], loaded["row_count"]) == (["day"], None, 0)
+    assert loaded["properties"] == {"comment": "c", "partition.legacy-name": "false"}
+    assert ask("list_tables", database="db") == {"ok": {"names": ["t"]}}
+    assert ask("list_databases") == {"ok": {"names": ["db", "default"]}}
+    assert ask("drop_table", table="db.t") == {"ok": {"dropped": True}}
+    assert ask("drop_table", table="db.t") == {"ok": {"dropped": False}}
+
+
+def test_a_plan_is_of_the_version_that_was_loaded(ask: Ask, lake: Lake) -> None:
+    """Also after later commits: the request hands the snapshot back."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    table.append(pa.table({"id": [1, 2], "v": ["a", "b"]}))
+    loaded = ask("load", table="db.t")["ok"]
+    table.append(pa.table({"id": [3], "v": ["c"]}))
+    plan, units = planned(ask, loaded, "v")
+    assert [unit["row_count"] for unit in units] == [2]
+    assert units[0]["url"].startswith(f"{table.url}/bucket-0/")
+    assert plan["reader"] == ""
+    version = {"table": "db.t", "snapshot": loaded["snapshot"], "schema_id": loaded["schema_id"]}
+    assert ask("count", **version) == {"ok": {"row_count": 2}}
+
+
+def test_versions_resolve_and_unknown_ones_are_sentences(ask: Ask, lake: Lake) -> None:
+    """The errors are those of Python."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    table.create_tag("first")
+    table.append(pa.table({"id": [2]}))
+    assert ask("load", table="db.t", version="first")["ok"]["snapshot_id"] == 1
+    assert ask("load", table="db.t", version="2")["ok"]["travels"]
+    error = ask("load", table="db.t", version="frist")["error"]
+    assert error["group"] == "NotFound"
+    assert error["message"] == "The table has no tag or branch 'frist'; tags: first. Did you mean first?"
+    assert ask("load", table="db.x")["error"]["kind"] == "table_not_found"
+
+
+def test_predicates_leave_out_files_and_a_limit_does_too(ask: Ask, lake: Lake) -> None:
+    """A predicate without a translation leaves out none."""
+    one_file_a_split = {"source.split.open-file-cost": "128 mb"}
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]), options=one_file_a_split)
+    for start in (0, 10, 20):
+        table.append(pa.table({"id": list(range(start, start + 10))}))
+    loaded = ask("load", table="db.t")["ok"]
+    above = {"name": ">", "children": [{"column": ["id"]}, {"literal": 14, "type": "bigint"}]}
+    assert len(planned(ask, loaded, "id", predicates=[above])[1]) == 2
+    assert len(planned(ask, loaded, "id", predicates=[{"name": "RAND", "children": []}])[1]) == 3
+    assert len(planned(ask, loaded, "id", limit=5)[1]) == 1
+
+
+def test_files_of_an_older_schema_name_their_columns(ask: Ask, lake: Lake) -> None:
+    """A renamed column has its old name, a later one none, and a widened one is not for Spark's reader."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int32()), ("v", pa.string())]))
+    table.append(pa.table({"id": pa.array([1], pa.int32()), "v": ["a"]}))
+    table.rename_column("v", "w")
+    table.add_column("v", "STRING")
+    loaded = ask("load", table="db.t")["ok"]
+    plan, units = planned(ask, loaded, "v", "id", "w")
+    names = [field["name"] for field in json.loads(plan["scans"][0])["fields"]]
+    assert names == ["__lakebed_absent_2", "id", "v"]
+    assert units[0]["pack"] is None
+    table.widen_column("id", "BIGINT")
+    plan, units = planned(ask, ask("load", table="db.t")["ok"], "id")
+    assert units[0]["pack"] is not None
+    assert plan["reader"]
+
+
+def test_rows_that_need_a_merge_are_for_a_worker(ask: Ask, lake: Lake) -> None:
+    """Their number is not known from manifests."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64()), ("v", pa.string())]), primary_keys="id")
+    for value in ("a", "b"):
+        table.upsert(pa.table({"id": [1], "v": [value]}))
+    loaded = ask("load", table="db.t")["ok"]
+    _, units = planned(ask, loaded, "v")
+    assert [unit["scan"] for unit in units] == [None]
+    version = {"table": "db.t", "snapshot": loaded["snapshot"], "schema_id": loaded["schema_id"]}
+    assert ask("count", **version) == {"ok": {"row_count": None}}
+
+
+def test_an_error_of_a_task_is_raised_by_the_commit(ask: Ask, lake: Lake) -> None:
+    """Nothing is committed."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    mistake = base64.b64encode(pickle.dumps(InvalidRequest("A null key.", kind="null_key"))).decode()
+    error = ask("commit", table="db.t", results=[mistake])["error"]
+    assert (error["group"], error["message"]) == ("InvalidRequest", "A null key.")
+    assert table.latest() is None
+
+
+def test_procedures_describe_themselves_and_return_rows(ask: Ask, lake: Lake) -> None:
+    """Optional arguments come last, as Spark demands."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    for name in ask("list_procedures")["ok"]["names"]:
+        parameters = ask("describe_procedure", procedure=name)["ok"]["parameters"]
+        assert parameters[0]["name"] == "table"
+        optional = [parameter["optional"] for parameter in parameters]
+        assert optional == sorted(optional)
+    done = ask("call", procedure="create_tag", arguments={"table": "db.t", "tag": "x", "time_retained": "7 d"})["ok"]
+    assert rows_of(done["rows"]).to_pylist() == [{"tag_name": "x", "snapshot_id": 1}]
+    assert table.tag("x").time_retained_ms == 7 * 86_400_000
+    error = ask("call", procedure="rename_tag", arguments={"table": "db.t", "tag": "x"})["error"]
+    assert error["message"] == "The argument target_tag of rename_tag is null: give a value."
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (b"nonsense", "invalid_message"),
+        (b'{"id": 1, "verb": "nope", "lake": "x", "body": {}}', "unknown_verb"),
+        (b'{"id": 1, "verb": "load", "lake": "x", "body": {"table": 3}}', "invalid_message"),
+        (b'{"id": 1, "verb": "load", "lake": "x", "body": {"table": "t", "colour": 1}}', "invalid_message"),
+    ],
+)
+def test_a_request_that_is_not_one_is_refused(tmp_path: Path, line: bytes, kind: str) -> None:
+    """Unknown verbs, unknown fields and wrong types."""
+    assert json.loads(handle(line, Session(tmp_path)))["error"]["kind"] == kind
+
+
+def test_a_reply_holds_no_credential(tmp_path: Path, ask: Ask, lake: Lake) -> None:
+    """The only place for them is the pickled store, which goes to tasks."""
+    lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    assert set(VERBS) >= {"load", "plan", "count", "begin_write", "commit", "abort", "call"}
+    assert "storage_options" not in json.dumps(ask("load", table="db.t"))
