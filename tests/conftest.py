@@ -1,4 +1,4 @@
-"""Stores that tests share: memory, local folders, an S3 server, Azurite and PostgreSQL on free loopback ports.
+"""What tests share: stores (memory, local folders, an S3 server, Azurite, PostgreSQL on loopback ports) and Spark.
 
 A server is started once a session and worker. One that is not installed skips its tests with a reason, and fails them
 when LAKEBED_REQUIRE_SERVERS=1, as continuous integration sets it.
@@ -19,17 +19,21 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
 from worlds.postgresql import NotInstalled, PostgreSQL, running_postgresql
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[1]
 AZURITE = ROOT / "tests" / "servers" / "node_modules" / ".bin" / "azurite-blob"
@@ -241,3 +245,18 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("told by tests")
         for line in lines:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The session that all tests of a worker share: what lakebed itself would start, on two cores, with the catalog."""
+    import lakebed.spark  # the other workers need no PySpark
+    from lakebed.spark.jar import JARS, find_jar
+
+    settings: dict[str, str] = {}
+    subprocess.run([ROOT / "tools" / "jar.sh", sys.prefix], cwd=ROOT, check=True)
+    with suppress(InvalidRequest):  # another minor version of Spark: tests of SQL say so
+        settings[JARS] = str(find_jar())
+    session = lakebed.spark.session("lakebed tests", cores=2, settings=settings)
+    yield session
+    session.stop()

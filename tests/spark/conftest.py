@@ -1,28 +1,20 @@
-"""One Spark session for all tests of a worker, and tables in fresh folders."""
+"""Tests with Spark, in one worker, and tables in fresh folders."""
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-import lakebed.spark
-from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
-from lakebed.spark.jar import JARS, find_jar
 from lakebed.table.model import DataField
 from lakebed.table.table import Table
 
 HERE = Path(__file__).parent
-ROOT = Path(__file__).parents[2]
-CORE_COUNT = 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -32,18 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
             # One worker takes them all: a second session would cost its start and half the machine.
             item.add_marker(pytest.mark.xdist_group("spark"))
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The session that all tests share; what lakebed itself would start, on two cores."""
-    settings: dict[str, str] = {}
-    subprocess.run([ROOT / "tools" / "jar.sh", sys.prefix], cwd=ROOT, check=True)
-    with contextlib.suppress(InvalidRequest):  # another minor version of Spark: tests of SQL say so
-        settings[JARS] = str(find_jar())
-    session = lakebed.spark.session("lakebed tests", cores=CORE_COUNT, settings=settings)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ Objects (relative to the storage's root; the transaction comes first, so that on
     <tenant>.tenant/<txn>/deadlist.<attempt>
     _fleet/ledger/...            the embedded ledger, a database
     _fleet/log/<shard>/...       the embedded log, a database a shard
+    _fleet/owner.json            which ledger the storage belongs to
 
 Ledger keys::
 
@@ -16,6 +17,7 @@ Ledger keys::
     collect/<tenant>/<txn>       CollectTask
     gone/<tenant>                Floor, of a deleted tenant
     event/<milliseconds>-<random>  Event
+    ledger                       LedgerId
 
 DO NOT CHANGE: on disk.
 """
@@ -31,6 +33,7 @@ TENANT_SUFFIX: Final = ".tenant"
 FLEET_FOLDER: Final = "_fleet"
 LEDGER_FOLDER: Final = f"{FLEET_FOLDER}/ledger"
 LOG_FOLDER: Final = f"{FLEET_FOLDER}/log"
+OWNER_PATH: Final = f"{FLEET_FOLDER}/owner.json"
 
 _TXN_DIGITS: Final = 16
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}", re.ASCII)
@@ -42,6 +45,7 @@ DONE: Final = b"done/"
 COLLECT: Final = b"collect/"
 GONE: Final = b"gone/"
 EVENTS: Final = b"event/"
+LEDGER: Final = b"ledger"
 
 
 def check_name(text: object, *, what: str) -> str:

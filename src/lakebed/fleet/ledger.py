@@ -20,7 +20,7 @@ import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet import layout
-from lakebed.fleet.model import CollectTask, Floor, NodeRecord, TenantRecord, Transaction
+from lakebed.fleet.model import CollectTask, Floor, LedgerId, NodeRecord, TenantRecord, Transaction
 from lakebed.fleet.ports import Event
 from lakebed.fleet.records import Step
 from lakebed.key_value.port import KeyValue
@@ -41,6 +41,7 @@ _NODE: Final = msgspec.json.Decoder(NodeRecord)
 _DONE: Final = msgspec.json.Decoder(Transaction)
 _TASK: Final = msgspec.json.Decoder(CollectTask)
 _FLOOR: Final = msgspec.json.Decoder(Floor)
+_ID: Final = msgspec.json.Decoder(LedgerId)
 _EVENT: Final = msgspec.json.Decoder(Event)
 
 Decide = Callable[[TenantRecord], Step[R]]
@@ -99,6 +100,17 @@ class Ledger:
     def close(self) -> None:
         """Close the key-value store."""
         self.key_value.close()
+
+    def identity(self, proposed: str) -> str:
+        """The id of this ledger; `proposed` becomes it when it has none yet. Cost: 1 read; the first time a write."""
+        raw = self.key_value.get(layout.LEDGER)
+        if raw is None:
+            with suppress(Conflict, OutcomeUnknown):  # another process may be first; what is written decides
+                self.key_value.set_if(layout.LEDGER, _ENCODE(LedgerId(proposed)), expected=None)
+            raw = self.key_value.get(layout.LEDGER)
+        if raw is None:
+            raise Unavailable("It is not known whether the ledger's id was written: try again.", kind="contention")
+        return _read(_ID, raw, "ledger").id
 
     # ---- tenants
 

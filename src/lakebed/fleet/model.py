@@ -212,6 +212,12 @@ class Floor(Stored, frozen=True):
     next_generation: int
 
 
+class LedgerId(Stored, frozen=True):
+    """Which ledger this is: the storage that it commits to names it."""
+
+    id: str
+
+
 class NodeRecord(Stored, frozen=True):
     """A node, as it registered."""
 

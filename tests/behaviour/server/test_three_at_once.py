@@ -9,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import urllib3
 
 from lakebed import repo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COMMIT_COUNT = 4
 FILE_COUNT = 200
@@ -51,11 +54,10 @@ def told(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_a_server_a_command_and_a_job_at_once(told: dict[str, Any], tmp_path: Path) -> None:
+def test_a_server_a_command_and_a_job_at_once(told: dict[str, Any], tmp_path: Path, spark: SparkSession) -> None:
     """Commands commit in a loop while a job stages files in single calls and commits: all of it is there at the end."""
-    from lakebed.spark import jobs, session
+    from lakebed.spark import jobs
 
-    spark = session("lakebed tests", cores=2)  # shared with other tests of this process, so not stopped
     lake, access_key, secret = str(tmp_path / "lake"), told["access_key_id"], told["secret_access_key"]
     file = tmp_path / "file"
     file.write_bytes(b"by a command")

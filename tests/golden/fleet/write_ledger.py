@@ -17,6 +17,7 @@ from lakebed.fleet.model import (
     CollectTask,
     Floor,
     Hold,
+    LedgerId,
     ManifestRef,
     NodeRecord,
     Policy,
@@ -102,6 +103,7 @@ RECORDS: Final[list[tuple[bytes, Any]]] = [
         ),
     ),
     (layout.gone_key("old"), Floor(41, 12)),
+    (layout.LEDGER, LedgerId("0d9c8a52-4d0b-4f0a-9f5e-3a1c5b7d9e10")),
     (
         layout.event_key("1700000000000-0000002a"),
         Event(1_700_000_000_000, "node_silent", "a does not answer: its tenants are attached elsewhere.", node="a"),

@@ -50,6 +50,7 @@ def test_records_are_read_as_what_they_were(written: ModuleType) -> None:
     assert ledger.finished("acme", 23) == records[layout.done_key("acme", 23)]
     assert list(ledger.tasks()) == [records[layout.collect_key("acme", txn)] for txn in (20, 23)]
     assert ledger.floor("old") == records[b"gone/old"]
+    assert ledger.identity("another") == records[b"ledger"].id
     assert ledger.events(limit=9) == [("1700000000000-0000002a", records[b"event/1700000000000-0000002a"])]
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lakebed.fleet.control.claim import claim_storage
 from lakebed.fleet.control.context import ManagedLog
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
@@ -111,7 +112,16 @@ class _Work:
         self._log = None if settings.open_log is None else settings.open_log()
 
     def open(self, take_over: bool) -> KeyValue:
-        """The ledger. Raises as `open_key_value`."""
+        """The ledger. Raises as `open_key_value`, and `Conflict` (``storage_of_another_ledger``)."""
+        key_value = self._opened(take_over)
+        try:
+            claim_storage(self._storage, Ledger(key_value), environment=self._environment)
+        except BaseException:
+            key_value.close()
+            raise
+        return key_value
+
+    def _opened(self, take_over: bool) -> KeyValue:
         settings = self._settings
         if settings.ledger is not None:
             return open_key_value(settings.ledger, environment=self._environment)
@@ -221,6 +231,7 @@ def run_control(
 
     Raises:
         InvalidRequest: kind ``remote_host``, ``invalid_address``; or storage or ledger cannot be opened as named.
+        Conflict: kind ``storage_of_another_ledger``.
         Unavailable: kind ``port_in_use``; or the ledger does not answer.
     """
     check_host(host, allow_remote=settings.allow_remote)

@@ -1,0 +1,97 @@
+"""A storage belongs to one ledger: the object ``_fleet/owner.json`` has its id, and a control plane looks at it first.
+
+A second ledger over the same storage would number transactions from 1 again, overwrite what the first one committed,
+and take it for garbage.
+
+Format (version 1, JSON, DO NOT CHANGE)::
+
+    {"format": 1, "ledger": "0d9c8a52-..."}
+
+Does not know: what the ledger or the storage has else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from lakebed.errors import (
+    AlreadyExists,
+    Conflict,
+    Corruption,
+    NotFound,
+    OutcomeUnknown,
+    Unavailable,
+    UnsupportedFormat,
+)
+from lakebed.fleet.layout import OWNER_PATH
+from lakebed.fleet.ledger import Ledger
+from lakebed.ids import new_uuid
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+
+_FORMAT: Final = 1
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """What the object has. Unknown fields are ignored."""
+
+    format: int
+    ledger: str
+
+
+def claim_storage(storage: ObjectStore, ledger: Ledger, *, environment: Environment) -> None:
+    """Take a storage for a ledger, or check that it is the ledger's.
+
+    Raises:
+        Conflict: kind ``storage_of_another_ledger``.
+        Corruption: the object does not name a ledger.
+        UnsupportedFormat: a newer lakebed wrote it.
+        Unavailable: ledger or storage does not answer.
+
+    Cost: 1 GET and 1 read of the ledger; the first time also a create-only PUT and a write of the ledger.
+    """
+    own = ledger.identity(new_uuid(environment.rng))
+    owner = _read(storage)
+    if owner is None:
+        try:
+            storage.put(OWNER_PATH, msgspec.json.encode(Owner(_FORMAT, own)), create_only=True)
+        except (AlreadyExists, OutcomeUnknown):
+            owner = _read(storage)
+            if owner is None:
+                raise Unavailable(f"It is not known whether {storage.root_url}/{OWNER_PATH} was written.") from None
+        else:
+            return
+    if owner.ledger != own:
+        raise Conflict(
+            f"{storage.root_url} belongs to a fleet with another ledger: its {OWNER_PATH} names {owner.ledger}, and "
+            f"the given ledger is {own}. Start the control plane with that fleet's ledger (--ledger), or give this one "
+            "a storage of its own.",
+            kind="storage_of_another_ledger",
+            expected=owner.ledger,
+            found=own,
+        )
+
+
+def _read(storage: ObjectStore) -> Owner | None:
+    try:
+        body = bytes(storage.get(OWNER_PATH))
+    except NotFound:
+        return None
+    try:
+        owner = msgspec.json.decode(body, type=Owner)
+    except msgspec.DecodeError as broken:
+        raise Corruption(
+            f"{storage.root_url}/{OWNER_PATH} does not name a ledger ({broken}): restore it, or delete it if the given "
+            "ledger is the one that committed what is in this storage.",
+            path=OWNER_PATH,
+        ) from broken
+    if owner.format != _FORMAT:
+        raise UnsupportedFormat(
+            f"{storage.root_url}/{OWNER_PATH} has format {owner.format}, which this lakebed does not know: upgrade "
+            "lakebed.",
+            path=OWNER_PATH,
+            format=owner.format,
+        )
+    return owner
