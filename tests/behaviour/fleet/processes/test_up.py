@@ -21,6 +21,12 @@ from worlds.waiting import wait_until
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+def _of_a_terminal() -> None:
+    """A session of its own, in which SIGHUP ends a process: what runs the tests may ignore it, as nohup does."""
+    os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Start]:
     """Start `lakebed fleet up` on the lake of the test with some options."""
@@ -29,7 +35,7 @@ def up(tmp_path: Path) -> Iterator[Start]:
     def start(*options: str) -> subprocess.Popen[str]:
         words = [sys.executable, "-m", "lakebed.cli", "fleet", "up", "lake", "--nodes", "1", "--json", *options]
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen(words, cwd=tmp_path, start_new_session=True, **pipes))
+        running.append(subprocess.Popen(words, cwd=tmp_path, preexec_fn=_of_a_terminal, **pipes))
         return running[-1]
 
     yield start
