@@ -34,7 +34,7 @@ RANK = {
     "lsm": 4,
     "kv": 5,
     "key_value": 6,
-    "testing": 6,  # wraps the ports; no store imports it
+    "testing": 6,  # wraps the object port; no store imports it
     "table": 7,
     "repo": 7,  # the same rank as tables: neither imports the other
     "fleet": 7,  # tenants; knows neither tables nor repositories

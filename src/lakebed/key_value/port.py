@@ -1,4 +1,4 @@
-"""The port: what repositories need of the store that holds their records and staged rows.
+"""The port: what repositories and fleets need of the store that holds their records and staged rows.
 
 Owns: the two protocols, the verbs that are the same in every implementation, the limits of keys, values and writes, and
 the checks that every implementation makes, so that all refuse the same with the same sentence. Invariants, which one
