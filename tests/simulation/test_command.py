@@ -57,7 +57,7 @@ def test_the_command_runs_one_seed_of_one_scenario() -> None:
 @pytest.mark.parametrize(
     ("seed", "scene", "said"),
     [
-        ("1", "power", "SCENE=power is a scenario of several stores: use kv/power or repo/power."),
+        ("1", "power", "SCENE=power is a scenario of several stores: use fleet/power or kv/power or repo/power."),
         ("1", "nothing", "SCENE=nothing is not a scenario."),
         ("x", "merges", "SEED=x is not a number from 0 up."),
     ],
