@@ -7,6 +7,9 @@ Owns: the inventory, the judgement of an object, and the deletion of what nothin
 - The ledger is read before the inventory. A state references what its base references and what it writes itself, so
   what is unreferenced then stays so. Records are read before tasks: what a commit in between made unneeded is
   referenced by the older record.
+- A fleet commits and collects meanwhile. What looks wrong by the records that were read first is no finding: the tenant
+  is judged again, with its record and tasks read anew and its folder listed after that. A missing object is told only
+  if the tenant's newest state still names it.
 - Memory: one page of names, and the references of one tenant, in columns.
 
 Does not know: how objects came to be left (docs/design/0042-fleet.md, Collection).
@@ -26,7 +29,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import LakebedError, NotFound
+from lakebed.errors import LakebedError, NotFound, Unavailable
 from lakebed.fleet.layout import FLEET_FOLDER, TENANT_SUFFIX, layer_path, tenant_folder
 from lakebed.fleet.manifest import decode_deadlist, decode_referenced
 from lakebed.fleet.model import CollectTask, Floor, Manifest, TenantRecord, Transaction, TransactionState
@@ -47,6 +50,9 @@ _KNOWN: Final = ("lakebed.json", RESERVE_PATH)
 
 EXAMPLE_COUNT_MAX: Final = 100
 """Paths that a report names, of each reason."""
+
+_READS_MAX: Final = 5
+"""Of a tenant's newest state, while commits come between its record and its manifest."""
 
 
 class Reason(StrEnum):
@@ -84,8 +90,16 @@ class LedgerReads(Protocol):
         """Every tenant, also those being deleted."""
         ...
 
+    def tenant(self, tenant: str, *, fresh: bool = False) -> TenantRecord:
+        """A tenant as it is, with `fresh`. Raises `NotFound`."""
+        ...
+
     def tasks(self) -> Iterable[CollectTask]:
         """Everything that is to be collected."""
+        ...
+
+    def tasks_of(self, tenant: str) -> Iterable[CollectTask]:
+        """What is to be collected of a tenant."""
         ...
 
     def floor(self, tenant: str) -> Floor | None:
@@ -151,6 +165,18 @@ class _Tally:
             named = self.examples.setdefault(_REASONS[code], [])
             if room := EXAMPLE_COUNT_MAX - len(named):
                 named.extend(page.paths.take(np.flatnonzero(codes == code)[:room]).to_pylist())
+
+    def merge(self, other: _Tally) -> None:
+        """Add what was found of one tenant."""
+        self.counts += other.counts
+        self.sizes += other.sizes
+        for reason, paths in other.examples.items():
+            named = self.examples.setdefault(reason, [])
+            named.extend(paths[: EXAMPLE_COUNT_MAX - len(named)])
+        self.missing += other.missing
+        self.problems += other.problems
+        self.deleted_count += other.deleted_count
+        self.deleted_bytes += other.deleted_bytes
 
     def report(self, *, dry_run: bool) -> ScrubReport:
         """What was found so far."""
@@ -251,6 +277,7 @@ class Scrubber:
 
         Raises `Unavailable` if ledger or store do not answer.
         Cost: 1 LIST a 1000 objects, 1 GET a tenant, 1 GET a deadlist that waits for its collection; 1 DELETE a 1000.
+        The reads of a tenant once more where something is needless or missing, or was collected meanwhile.
         """
         records = {tenant_folder(one.tenant): one for one in self._ledger.tenants()}
         tasks: dict[str, list[CollectTask]] = {}
@@ -283,25 +310,98 @@ class Scrubber:
         *,
         dry_run: bool,
     ) -> None:
+        found = self._count_sound(record, tasks, metas)
+        tally.merge(found or self._judge_again(record.tenant, dry_run=dry_run))
+
+    def _count_sound(
+        self, record: TenantRecord, tasks: Iterable[CollectTask], metas: Iterable[ObjectMeta]
+    ) -> _Tally | None:
+        """The objects of a tenant by reason; None if one is needless or missing, or the references cannot be read."""
         try:
             references = _References(record, tasks, self._storage)
-        except NotFound as error:
-            if self._is_current(record):
-                tally.missing.append(str(error.facts.get("path", error.message)))
-            tally.problems.append(f"tenant {record.tenant}: {error.message}")
-            return
-        except LakebedError as error:
-            tally.problems.append(f"tenant {record.tenant}: {error.message}")
-            return
+        except LakebedError:
+            return None
+        found = _Tally()
         for page in _pages(metas):
             codes = references.judge(page)
-            self._tell_left(record.tenant, page, codes)
-            self._settle(page, codes, tally, dry_run=dry_run)
-        missing = references.missing()
-        if missing and self._is_current(record):
-            tally.missing += [path for path in missing if not self._is_there(path)]
+            if (codes == _CODES[Reason.UNREFERENCED]).any():
+                return None
+            found.add(codes, page)
+        return None if references.missing() else found
+
+    def _judge_again(self, tenant: str, *, dry_run: bool) -> _Tally:
+        """Judge a tenant by its newest state, and its folder after that; without `dry_run`, delete what is needless."""
+        found = _Tally()
+        folder = tenant_folder(tenant)
+        try:
+            references = self._newest(tenant)
+        except NotFound as error:
+            if error.kind == "tenant_not_found":  # it was deleted meanwhile
+                self._judge_gone(folder, self._storage.list(f"{folder}/"), found, dry_run=dry_run)
+                return found
+            found.missing.append(str(error.facts.get("path", error.message)))
+            found.problems.append(f"tenant {tenant}: {error.message}")
+            return found
+        except LakebedError as error:
+            found.problems.append(f"tenant {tenant}: {error.message}")
+            return found
+        for page in _pages(self._storage.list(f"{folder}/")):
+            codes = references.judge(page)
+            self._tell_left(tenant, page, codes)
+            self._settle(page, codes, found, dry_run=dry_run)
+        try:
+            found.missing += self._still_missing(references.record, references.missing())
+        except LakebedError as error:
+            found.problems.append(f"tenant {tenant}: {error.message}")
+        return found
+
+    def _newest(self, tenant: str) -> _References:
+        """What refers to objects of a tenant now.
+
+        Raises:
+            NotFound: there is no such tenant any more (``tenant_not_found``), or its committed manifest is lost.
+            Unavailable: ``tenant_is_busy``.
+        """
+        for _ in range(_READS_MAX):
+            record = self._ledger.tenant(tenant, fresh=True)
+            try:
+                return _References(record, self._ledger.tasks_of(tenant), self._storage)
+            except NotFound:
+                if self._ledger.tenant(tenant, fresh=True).manifest == record.manifest:
+                    raise
+        raise _is_busy(tenant)
+
+    def _still_missing(self, record: TenantRecord, paths: Sequence[str]) -> list[str]:
+        """Those of some paths, which a state names, that are not there although the newest state names them too."""
+        gone = list(paths)
+        for _ in range(_READS_MAX):
+            gone = [path for path in gone if not self._is_there(path)]
+            if not gone:
+                return []
+            try:
+                newest = self._ledger.tenant(record.tenant, fresh=True)
+                if newest.is_deleted:
+                    return []
+                if newest.manifest == record.manifest:
+                    return gone
+                named = set(() if newest.manifest is None else _named_by(read_manifest(newest, self._storage), newest))
+            except NotFound as error:
+                if error.kind == "tenant_not_found":
+                    return []
+                continue  # a commit has replaced that manifest, and it was collected
+            record, gone = newest, [path for path in gone if path in named]
+        raise _is_busy(record.tenant)
 
     def _judge_unknown(self, folder: str, metas: Iterable[ObjectMeta], tally: _Tally, *, dry_run: bool) -> None:
+        """Judge objects that are in no folder of the tenants that were there at the beginning."""
+        if folder.endswith(TENANT_SUFFIX):
+            tenant = folder.removesuffix(TENANT_SUFFIX)
+            if self._is_tenant(tenant):  # it was created meanwhile
+                tally.merge(self._judge_again(tenant, dry_run=dry_run))
+                return
+        self._judge_gone(folder, metas, tally, dry_run=dry_run)
+
+    def _judge_gone(self, folder: str, metas: Iterable[ObjectMeta], tally: _Tally, *, dry_run: bool) -> None:
         is_tenant = folder.endswith(TENANT_SUFFIX)
         floor = self._ledger.floor(folder.removesuffix(TENANT_SUFFIX)) if is_tenant else None
         for page in _pages(metas):
@@ -345,12 +445,12 @@ class Scrubber:
         tally.deleted_bytes += report.deleted_bytes
         tally.problems += report.warnings
 
-    def _is_current(self, record: TenantRecord) -> bool:
-        """Whether the tenant's last committed transaction is still the one that was read."""
-        return any(
-            one.tenant == record.tenant and one.committed == record.committed and not one.is_deleted
-            for one in self._ledger.tenants()
-        )
+    def _is_tenant(self, tenant: str) -> bool:
+        try:
+            self._ledger.tenant(tenant, fresh=True)
+        except NotFound:
+            return False
+        return True
 
     def _is_there(self, path: str) -> bool:
         try:
@@ -377,6 +477,12 @@ def _named_by(manifest: Manifest, record: TenantRecord) -> Iterator[str]:
         yield record.manifest.path
     if record.deadlist is not None:
         yield record.deadlist
+
+
+def _is_busy(tenant: str) -> Unavailable:
+    return Unavailable(
+        f"The tenant {tenant} commits faster than its state can be read: scrub again.", kind="tenant_is_busy"
+    )
 
 
 def _deadlisted(task: CollectTask, storage: ObjectStore) -> tuple[str, ...]:
