@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Final
 
 import lakebed.compute as pc
 from lakebed.errors import Conflict
@@ -19,6 +20,9 @@ from lakebed.table.overwrite import Overwrite
 from lakebed.table.placement import Placement
 from lakebed.table.reclaim import paths_of
 from lakebed.table.table import Table
+
+BRANCH_MOVED: Final = "branch_moved"
+"""The kind of the error of `check_there`, which comes after the commit."""
 
 
 def commit_changes(
@@ -87,6 +91,6 @@ def _look(table: Table, paths_of_commit: Callable[[], list[str]]) -> None:
         raise Conflict(
             f"{table.url} was reset or merged over while this job committed, and files of its commit are gone. Reset "
             "the branch to a commit, then run the job again.",
-            kind="branch_moved",
+            kind=BRANCH_MOVED,
             path=min(gone),
         )

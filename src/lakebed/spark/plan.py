@@ -46,6 +46,7 @@ FILES: Final = pa.schema(
         pa.field("size_bytes", pa.int64(), nullable=False),
         pa.field("modified_ms", pa.int64(), nullable=False),
         pa.field("row_count", pa.int64(), nullable=False),
+        pa.field("file_name", pa.string(), nullable=False),
     ]
 )
 """One row a file for Spark's reader. `url` is spelled as Hadoop spells paths: nothing is percent-encoded but what the
@@ -241,6 +242,7 @@ def _native_scans(
             files.column("file_size"),
             pc.fill_null(files.column("creation_time_ms"), 0),
             files.column("row_count"),
+            files.column("file_name"),
         ],
         schema=FILES,
     )

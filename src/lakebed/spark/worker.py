@@ -3,9 +3,10 @@
 ``python -m lakebed.spark.worker``; it serves one task after the other, and ends when its input closes.
 
 A request is one byte and frames; a frame is a length (4 bytes, big-endian) and a pickle. ``R`` reads: a frame with the
-store and the plan, one with the pack of splits; the answer is an Arrow stream and one more 0. ``W`` writes: a frame
-with the store and the `WriteTask`, then an Arrow stream; the answer is a frame. Each answer begins with one byte: 0, or
-1 and then a frame of text, which fails the task.
+store, the plan, and the number of columns before one with file names (None: there is none), then one with the pack of
+splits; the answer is an Arrow stream and one more 0. ``W`` writes: a frame with the store and the `WriteTask`, then an
+Arrow stream; the answer is a frame. Each answer begins with one byte: 0, or 1 and then a frame of text, which fails the
+task.
 
 Invariants: credentials come by standard input only; mistakes in rows are part of the answer, not failures.
 """
@@ -17,6 +18,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import BinaryIO, Final
 
 import pyarrow as pa
@@ -37,6 +39,8 @@ from lakebed.table.write import TableWriter
 
 READ: Final = b"R"
 WRITE: Final = b"W"
+FILE_COLUMN: Final = pa.field("_file", pa.string(), nullable=False)
+"""The column with the name of each row's file."""
 _DONE: Final = b"\x00"
 _FAILED: Final = b"\x01"
 
@@ -47,17 +51,21 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         request = pickle.loads(_frame(source))
         if verb == READ:
             pack: Pack = pickle.loads(_frame(source))
-            shipped, plan = request
-            _read(shipped, plan, pack, sink)
+            shipped, plan, width = request
+            _read(shipped, plan, width, pack, sink)
         else:
             shipped, task, has_operations = request
             _write(shipped, task, has_operations, source, sink)
         sink.flush()
 
 
-def _read(shipped: bytes, plan: ReadPlan, pack: Pack, sink: BinaryIO) -> None:
-    carried = carried_schema(plan.fields)
-    rows = _rows(shipped, plan, pack, carried)
+def _read(shipped: bytes, plan: ReadPlan, width: int | None, pack: Pack, sink: BinaryIO) -> None:
+    rows_schema = carried_schema(plan.fields)
+    rows = _rows(shipped, plan, pack, rows_schema)
+    carried = rows_schema
+    if width is not None:
+        carried = pa.schema([*list(rows_schema)[:width], FILE_COLUMN])
+        rows = _rows_with_names(shipped, plan, width, pack, rows_schema)
     try:
         first = next(rows, None)
     except (LakebedError, OSError) as error:
@@ -78,6 +86,19 @@ def _rows(shipped: bytes, plan: ReadPlan, pack: Pack, carried: pa.Schema) -> Ite
     for split in pack.splits:
         for rows in read_split(store, split, plan=plan):
             yield carried_rows(rows, carried)
+
+
+def _rows_with_names(
+    shipped: bytes, plan: ReadPlan, width: int, pack: Pack, carried: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The first `width` columns of rows that need no merge, and the names of their files."""
+    for split in pack.splits:
+        for file in split.files:
+            alone = replace(pack, splits=(replace(split, files=(file,)),))
+            for rows in _rows(shipped, plan, alone, carried):
+                names = pa.repeat(pa.scalar(file.file_name), rows.num_rows)
+                schema = pa.schema([*list(carried)[:width], FILE_COLUMN])
+                yield pa.RecordBatch.from_arrays([*rows.columns[:width], names], schema=schema)
 
 
 def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: BinaryIO, sink: BinaryIO) -> None:

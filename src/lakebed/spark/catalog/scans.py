@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from lakebed.objects.port import ObjectStore
+from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.filters import from_json, translate
 from lakebed.spark.plan import NativeScan, ReaderPlan, plan_readers
@@ -25,6 +26,7 @@ from lakebed.table.model import DataField, Split, TableSchema
 from lakebed.table.planned_files import columns_of
 from lakebed.table.read import ReadPlan
 from lakebed.table.scan import scan_snapshot
+from lakebed.table.table import Table
 from lakebed.table.types import arrow_schema
 
 
@@ -50,6 +52,9 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         predicates: all of them true for the rows that are wanted, as `filters.from_json` reads them.
         limit: so many rows are enough, of which any may come.
         task_count_min: tasks that can run at once.
+        names_files: after the columns comes one with the name of each row's file; only without a primary key.
+        rewrites: the rows are written again: all rows of the files are read, in which the predicates may be true.
+        files: of a rewrite: only files of these names; None: no restriction.
     """
 
     columns: list[str]
@@ -57,24 +62,38 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     predicates: list[Any] = msgspec.field(default_factory=list)
     limit: int | None = None
     task_count_min: int = 1
+    names_files: bool = False
+    rewrites: bool = False
+    files: list[str] | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        store, schema = table.store, table.context.schemas.load(self.schema_id)
+        store = table.store
+        splits, plan = self._splits(table)
+        readers = self._readers(store, splits, plan)
+        width = len(self.columns) if self.names_files else None
+        return {
+            "units": session.store_rows(readers.to_arrow()),
+            "scans": [spark_schema(_stored(native, readers.fields)).json() for native in readers.natives],
+            "reader": base64.b64encode(pickle.dumps((ship(store), plan, width))).decode() if readers.packs else "",
+        }
+
+    def _splits(self, table: Table) -> tuple[Sequence[Split], ReadPlan]:
+        schema = table.context.schemas.load(self.schema_id)
+        columns = self.columns or [schema.fields[0].name]
+        if self.rewrites:
+            rewritten = Rewritten(
+                snapshot=self.snapshot, schema_id=self.schema_id, predicates=self.predicates, files=self.files
+            )
+            return rewritten.scan(table, columns=columns)
         scan = scan_snapshot(
             table.context,
             snapshot_of(self.snapshot),
             schema_id=self.schema_id,
-            columns=self.columns or [schema.fields[0].name],
+            columns=columns,
             where=translate([from_json(one) for one in self.predicates], arrow_schema(schema.fields)).where,
         )
-        splits = scan.splits() if self.limit is None else _enough(scan.splits(), self.limit)
-        readers = self._readers(store, splits, scan.plan)
-        return {
-            "units": session.store_rows(readers.to_arrow()),
-            "scans": [spark_schema(_stored(native, readers.fields)).json() for native in readers.natives],
-            "reader": base64.b64encode(pickle.dumps((ship(store), scan.plan))).decode() if readers.packs else "",
-        }
+        return scan.splits() if self.limit is None else _enough(scan.splits(), self.limit), scan.plan
 
     def _readers(self, store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> ReaderPlan:
         """Choose the readers; files whose types have changed since are lakebed's."""

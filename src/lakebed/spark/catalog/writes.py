@@ -13,22 +13,29 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql.types import StructType
 
-from lakebed.errors import InvalidRequest, LakebedError
+import lakebed.compute as pc
+from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.spark.catalog.rewrites import Rewritten, deletes_of
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
-from lakebed.spark.committing import commit_changes
+from lakebed.spark.committing import BRANCH_MOVED, commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
 from lakebed.spark.shipping import ship
 from lakebed.spark.types import arrow_schema_of
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.commit import Basis
 from lakebed.table.discard import discard_changes
-from lakebed.table.model import BucketChange
+from lakebed.table.model import BucketChange, CommitKind
 from lakebed.table.overwrite import Overwrite
+from lakebed.table.scan import scan_snapshot
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_schema
 
 OPERATION: Final = "__lakebed_operation"
 """The column that says what happens to a row of UPDATE, DELETE or MERGE: `DELETE` or write."""
+
+
+DELETE_BYTES_MAX: Final = 64 << 20
+"""Encoded bytes of files that the bridge rewrites for a DELETE; for more, Spark runs a job."""
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,12 +86,14 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         replaced: as of `BeginWrite`.
         basis: the version that the rows were computed from, as `Load` answered it.
         has_basis: the commit refuses when another writer changed rows of the same buckets since `basis`.
+        rewritten: the files that the new ones replace; the commit refuses when another writer replaced one.
     """
 
     results: list[str]
     replaced: Replaced | None = None
     basis: str | None = None
     has_basis: bool = False
+    rewritten: Rewritten | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
@@ -94,10 +103,15 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             is_dynamic = self.replaced.dynamic and bool(table.schema.partition_keys)
             overwrite = Overwrite(partition=self.replaced.partition, dynamic=is_dynamic)
         basis = Basis(snapshot_of(self.basis)) if self.has_basis else None
+        deletes = [] if self.rewritten is None else deletes_of(self.rewritten.entries(table))
+        kind: CommitKind = "OVERWRITE" if deletes else "APPEND"
         try:
-            snapshot = commit_changes(table, changes, options={}, overwrite=overwrite, basis=basis)
-        except InvalidRequest:
-            discard_changes(table.context, changes)
+            snapshot = commit_changes(
+                table, [*changes, *deletes], options={}, kind=kind, overwrite=overwrite, basis=basis
+            )
+        except (InvalidRequest, Conflict) as error:
+            if error.kind != BRANCH_MOVED:  # its snapshot is there
+                discard_changes(table.context, changes)
             raise
         return {"snapshot_id": snapshot.id}
 
@@ -128,10 +142,18 @@ class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @declared("can_delete")
 class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say whether `Delete` finds exactly the rows for which the predicates are true."""
+    """Say whether `Delete` finds exactly the rows for which the predicates are true, in files that one process reads.
+
+    Cost: for a predicate, the manifests of the newest snapshot.
+    """
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        return {"exact": not self.translated(self.opened(session, lake_url)).inexact}
+        table = self.opened(session, lake_url)
+        found = self.translated(table)
+        if found.inexact or found.where is None:
+            return {"alone": not found.inexact}
+        read = scan_snapshot(table.context, table.latest(), where=found.where).entries()
+        return {"alone": (pc.sum(read.column("file_size")).as_py() or 0) <= DELETE_BYTES_MAX}
 
 
 @declared("delete")

@@ -5,11 +5,15 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Objects;
 import java.util.OptionalLong;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
@@ -24,39 +28,91 @@ import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /** A read of one version. Its files are asked for when the first task is needed. */
-final class LakebedScan implements Scan, Batch, SupportsReportStatistics {
+final class LakebedScan implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
+  /** The metadata column with the name of a row's file; tables without a primary key have it. */
+  static final String FILE_COLUMN = "_file";
+
   // The columns of a plan: a file has its scan, a pack of splits for a worker has none.
   private static final int SCAN = 0;
   private static final int URL = 1;
   private static final int SIZE_BYTES = 2;
   private static final int MODIFIED_MS = 3;
-  private static final int PACK = 5;
+  private static final int FILE_NAME = 5;
+  private static final int PACK = 6;
 
   private final LakebedTable table;
   private final StructType columns;
+  private final boolean namesFiles;
+  private final boolean rewrites;
   private final List<Predicate> predicates;
   private final Integer limit;
   private final boolean columnar;
+  private List<String> files;
   private InputPartition[] partitions;
   private PartitionReaderFactory factory;
 
   private LakebedScan(Builder builder) {
     table = builder.table;
-    columns = builder.columns;
+    rewrites = builder.rewrites;
+    namesFiles = table.namesFiles() && List.of(builder.columns.fieldNames()).contains(FILE_COLUMN);
+    columns = namesFiles ? without(builder.columns, FILE_COLUMN) : builder.columns;
     predicates = List.of(builder.predicates);
     limit = builder.limit;
     columnar = NativeFiles.isColumnar(columns);
   }
 
+  private static StructType without(StructType columns, String name) {
+    return new StructType(
+        Arrays.stream(columns.fields()).filter(field -> !field.name().equals(name)).toArray(StructField[]::new));
+  }
+
+  /** The columns that no file has: each file's own name, if it is wanted. */
+  private StructType constants() {
+    return namesFiles ? new StructType().add(FILE_COLUMN, DataTypes.StringType, false) : new StructType();
+  }
+
   @Override
   public StructType readSchema() {
-    return columns;
+    return namesFiles ? columns.add(FILE_COLUMN, DataTypes.StringType, false) : columns;
+  }
+
+  // ---- files that are rewritten
+
+  /** Spark's query for the files with the rows of a DELETE, UPDATE or MERGE restricts a scan by their names. */
+  @Override
+  public NamedReference[] filterAttributes() {
+    return rewrites && namesFiles
+        ? new NamedReference[] {Expressions.column(FILE_COLUMN)}
+        : new NamedReference[0];
+  }
+
+  @Override
+  public synchronized void filter(Predicate[] found) {
+    for (Predicate predicate : found) {
+      List<String> names = Predicates.texts(predicate, FILE_COLUMN);
+      if (names != null) {
+        files = names;
+        partitions = null; // the plan of all files, which Spark may have asked for
+      }
+    }
+  }
+
+  /** The files that this scan reads, as messages name them. */
+  synchronized Object rewritten() {
+    Map<String, Object> members = new LinkedHashMap<>();
+    members.put("snapshot", table.snapshot());
+    members.put("schema_id", table.loaded.get("schema_id").asInt());
+    members.put("predicates", Predicates.encoded(predicates.toArray(new Predicate[0])));
+    members.put("files", files);
+    return members;
   }
 
   @Override
@@ -112,37 +168,40 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics {
             "plan", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
             table.loaded.get("schema_id").asInt(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
             NativeFiles.schemes(), "predicates", Predicates.encoded(predicates.toArray(new Predicate[0])), "limit", limit,
-            "task_count_min", NativeFiles.parallelism());
+            "task_count_min", NativeFiles.parallelism(), "names_files", namesFiles, "rewrites", rewrites, "files", files);
     List<StructType> scans = new ArrayList<>();
-    List<List<NativeFiles.File>> files = new ArrayList<>();
+    List<List<NativeFiles.File>> listed = new ArrayList<>();
     for (JsonNode scan : plan.get("scans")) {
       scans.add(columns.isEmpty() ? new StructType() : (StructType) DataType.fromJson(scan.asText()));
-      files.add(new ArrayList<>());
+      listed.add(new ArrayList<>());
     }
     List<InputPartition> found = new ArrayList<>();
     for (InternalRow row : ArrowRows.take(plan.get("units").asText()).rows()) {
       if (row.isNullAt(SCAN)) {
         found.add(new ScanReaders.Merged(row.getBinary(PACK)));
       } else {
-        files.get(row.getInt(SCAN)).add(
-            new NativeFiles.File(row.getUTF8String(URL).toString(), row.getLong(SIZE_BYTES), row.getLong(MODIFIED_MS)));
+        listed.get(row.getInt(SCAN)).add(
+            new NativeFiles.File(
+                row.getUTF8String(URL).toString(), row.getLong(SIZE_BYTES), row.getLong(MODIFIED_MS),
+                new GenericInternalRow(
+                    namesFiles ? new Object[] {row.getUTF8String(FILE_NAME)} : new Object[0])));
       }
     }
-    PartitionReaderFactory[] readers = new PartitionReaderFactory[files.size()];
+    PartitionReaderFactory[] readers = new PartitionReaderFactory[listed.size()];
     for (int i = 0; i < readers.length; i++) {
-      readers[i] = NativeFiles.reader(scans.get(i), filters(scans.get(i)));
-      for (InputPartition partition : NativeFiles.partitions(files.get(i))) {
+      readers[i] = NativeFiles.reader(scans.get(i), constants(), filters(scans.get(i)));
+      for (InputPartition partition : NativeFiles.partitions(listed.get(i))) {
         found.add(new ScanReaders.Native(i, partition));
       }
     }
     byte[] reader = Base64.getDecoder().decode(plan.get("reader").asText());
-    factory = new ScanReaders(readers, reader, table.lake.python, columns.length(), columnar);
+    factory = new ScanReaders(readers, reader, table.lake.python, readSchema().length(), columnar);
     partitions = found.toArray(new InputPartition[0]);
   }
 
-  /** Predicates name columns as the table does; files that name them otherwise get none. */
+  /** Predicates name columns as the table does; files that name them otherwise, or are rewritten, get none. */
   private Filter[] filters(StructType stored) {
-    return Arrays.equals(stored.fieldNames(), columns.fieldNames())
+    return !rewrites && Arrays.equals(stored.fieldNames(), columns.fieldNames())
         ? NativeFiles.filters(predicates.toArray(new Predicate[0]))
         : new Filter[0];
   }
@@ -154,6 +213,9 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics {
         && scan.table.table.equals(table.table)
         && scan.table.loaded.equals(table.loaded)
         && scan.columns.equals(columns)
+        && scan.namesFiles == namesFiles
+        && scan.rewrites == rewrites
+        && Objects.equals(scan.files, files)
         && scan.predicates.equals(predicates)
         && Objects.equals(scan.limit, limit);
   }
@@ -164,17 +226,20 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics {
   }
 
   /** What Spark pushes into a scan. */
-  static final class Builder
+  static class Builder
       implements SupportsPushDownRequiredColumns, SupportsPushDownV2Filters, SupportsPushDownLimit,
           SupportsPushDownAggregates {
     private final LakebedTable table;
+    private final boolean rewrites;
     private StructType columns;
     private Predicate[] predicates = new Predicate[0];
     private Integer limit;
     private RowsTable counted;
 
-    Builder(LakebedTable table) {
+    /** {@code rewrites}: every row of the files that are read is wanted, to be written again. */
+    Builder(LakebedTable table, boolean rewrites) {
       this.table = table;
+      this.rewrites = rewrites;
       this.columns = table.schema();
     }
 

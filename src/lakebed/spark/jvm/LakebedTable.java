@@ -39,10 +39,10 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
     this.schema = (StructType) DataType.fromJson(loaded.get("schema").asText());
   }
 
-  /** The table of a reply: only with a primary key can single rows be changed. */
+  /** The table of a reply: with a primary key single rows are changed, without one whole files. */
   static LakebedTable of(Lake lake, String table, JsonNode loaded) {
     return loaded.get("primary_keys").isEmpty()
-        ? new LakebedTable(lake, table, loaded, false)
+        ? new AppendLakebedTable(lake, table, loaded)
         : new KeyedLakebedTable(lake, table, loaded);
   }
 
@@ -80,6 +80,11 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
     return found;
   }
 
+  /** Whether {@link LakebedScan#FILE_COLUMN} names the file of a row: not where a column of the table has that name. */
+  boolean namesFiles() {
+    return primaryKeys().isEmpty() && !List.of(schema.fieldNames()).contains(LakebedScan.FILE_COLUMN);
+  }
+
   /** The branch that is read and written; null: main. */
   String branch() {
     return loaded.get("branch").isNull() ? null : loaded.get("branch").asText();
@@ -108,7 +113,7 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new LakebedScan.Builder(this);
+    return new LakebedScan.Builder(this, false);
   }
 
   @Override
@@ -116,13 +121,13 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
     return new LakebedWrite.Builder(this, replaces);
   }
 
-  /** DELETE of an append table, without a job: the bridge rewrites the files that have such rows. */
+  /** DELETE of an append table, without a job: the bridge rewrites the files that have such rows, if they are small. */
   @Override
   public boolean canDeleteWhere(Predicate[] predicates) {
     return primaryKeys().isEmpty()
         && lake.ask(
                 "can_delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates))
-            .get("exact").asBoolean();
+            .get("alone").asBoolean();
   }
 
   @Override

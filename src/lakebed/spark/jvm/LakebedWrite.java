@@ -104,7 +104,17 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     committing = true;
     table.lake.change(
         "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "replaced", replaced,
-        "basis", changes ? table.snapshot() : null, "has_basis", changes);
+        "rewritten", rewritten(), "basis", restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
+  }
+
+  /** The files that the commit replaces; null: none. */
+  Object rewritten() {
+    return null;
+  }
+
+  /** Whether the commit refuses when another writer changed rows of the same buckets since the version that was read. */
+  boolean restsOnVersion() {
+    return changes;
   }
 
   /** Delete the files of tasks. Not after a commit was asked for: it may have succeeded without saying so. */

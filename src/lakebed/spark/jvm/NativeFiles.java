@@ -8,7 +8,6 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.paths.SparkPath;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.InternalRow$;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -77,8 +76,8 @@ final class NativeFiles {
     return found.toArray(new Filter[0]);
   }
 
-  /** The reader of files with these columns, by their names in the files. */
-  static PartitionReaderFactory reader(StructType columns, Filter[] filters) {
+  /** The reader of files with these columns, by their names in the files, and of constants of each file after them. */
+  static PartitionReaderFactory reader(StructType columns, StructType constants, Filter[] filters) {
     SparkSession session = session();
     Configuration conf = session.sessionState().newHadoopConf();
     InMemoryFileIndex nothing =
@@ -87,14 +86,14 @@ final class NativeFiles {
             NoopCache$.MODULE$, Option.empty(), Option.empty());
     ParquetScan scan =
         new ParquetScan(
-            session, conf, nothing, columns, columns, new StructType(), filters, CaseInsensitiveStringMap.empty(),
+            session, conf, nothing, columns, columns, constants, filters, CaseInsensitiveStringMap.empty(),
             Option.empty(), Seq$.MODULE$.empty(), Seq$.MODULE$.empty(),
             new VariantExtraction[0]);
     return scan.createReaderFactory();
   }
 
-  /** One file of a plan. */
-  record File(String url, long sizeBytes, long modifiedMs) {}
+  /** One file of a plan. {@code constants}: the values of the columns that are not in it. */
+  record File(String url, long sizeBytes, long modifiedMs, InternalRow constants) {}
 
   /** Deal files out to tasks, as Spark deals out those of its own tables: large ones are cut, small ones packed. */
   static InputPartition[] partitions(List<File> files) {
@@ -107,14 +106,13 @@ final class NativeFiles {
     Object all = total;
     long splitBytes = FilePartition.maxSplitBytes(session, () -> all);
     List<PartitionedFile> parts = new ArrayList<>();
-    InternalRow none = InternalRow$.MODULE$.empty();
     for (File file : files) {
       SparkPath path = SparkPath.fromPath(new Path(file.url()));
       for (long start = 0; start < file.sizeBytes(); start += splitBytes) {
         long length = Math.min(splitBytes, file.sizeBytes() - start);
         parts.add(
             new PartitionedFile(
-                none, path, start, length, new String[0], file.modifiedMs(), file.sizeBytes(), Map$.MODULE$.empty()));
+                file.constants(), path, start, length, new String[0], file.modifiedMs(), file.sizeBytes(), Map$.MODULE$.empty()));
       }
     }
     parts.sort((a, b) -> Long.compare(b.length(), a.length()));

@@ -8,6 +8,7 @@ import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.GeneralScalarExpression;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 
 /** Predicates as messages, which Python translates. */
 final class Predicates {
@@ -33,6 +34,23 @@ final class Predicates {
     }
     String name = expression instanceof GeneralScalarExpression general ? general.name() : expression.getClass().getSimpleName();
     return Map.of("name", name, "children", encoded(expression.children()));
+  }
+
+  /** The texts that {@code COLUMN = x} or {@code COLUMN IN (x, ...)} allows; null: the predicate is of another form. */
+  static List<String> texts(Predicate predicate, String column) {
+    Expression[] children = predicate.children();
+    boolean known = predicate.name().equals("IN") || (predicate.name().equals("=") && children.length == 2);
+    if (!known || !(children[0] instanceof NamedReference name) || !List.of(name.fieldNames()).equals(List.of(column))) {
+      return null;
+    }
+    List<String> found = new ArrayList<>();
+    for (int i = 1; i < children.length; i++) {
+      if (!(children[i] instanceof Literal<?> literal)) {
+        return null;
+      }
+      found.add(String.valueOf(literal.value()));
+    }
+    return found;
   }
 
   /** A value as Spark holds it: text where JSON has no such number. */

@@ -1,0 +1,85 @@
+"""The files that UPDATE, DELETE or MERGE reads and replaces in a table without a primary key.
+
+Owns: `Rewritten`, which names them. Invariant: the scan and the commit of a statement derive the same files from the
+same `Rewritten`, so what was not read is not replaced. Pruning drops whole files only: every row of a file that is
+replaced is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.spark.catalog.verb import snapshot_of
+from lakebed.spark.filters import from_json, translate
+from lakebed.table.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.model import BucketChange, Split
+from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
+from lakebed.table.read import ReadPlan
+from lakebed.table.scan import Scan, scan_snapshot
+from lakebed.table.splits import plan_splits
+from lakebed.table.table import Table
+from lakebed.table.types import arrow_schema
+
+
+class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Files of one version.
+
+    Attributes:
+        snapshot, schema_id: as `Load` answered them.
+        predicates: no other files than those that may have rows for which all are true.
+        files: no other files than those of these names; None: no restriction.
+    """
+
+    snapshot: str | None
+    schema_id: int
+    predicates: list[Any]
+    files: list[str] | None = None
+
+    def entries(self, table: Table) -> pa.Table:
+        """Return the entries of the files (`manifest.ENTRY_SCHEMA`). Cost: see `ManifestReader.live_entries`."""
+        return self._entries(self._scan(table, columns=None))
+
+    def scan(self, table: Table, *, columns: Sequence[str]) -> tuple[list[Split], ReadPlan]:
+        """Return the splits of the files, and the plan by which all their rows are read."""
+        scan = self._scan(table, columns=columns)
+        options = TableOptions(scan.table_schema.options)
+        splits = plan_splits(
+            self._entries(scan),
+            schema=scan.table_schema,
+            layout=table.layout,
+            target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
+            open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
+        )
+        return splits, replace(scan.plan, where=None)
+
+    def _scan(self, table: Table, *, columns: Sequence[str] | None) -> Scan:
+        schema = table.context.schemas.load(self.schema_id)
+        where = translate([from_json(one) for one in self.predicates], arrow_schema(schema.fields)).where
+        snapshot = snapshot_of(self.snapshot)
+        return scan_snapshot(table.context, snapshot, schema_id=self.schema_id, columns=columns, where=where)
+
+    def _entries(self, scan: Scan) -> pa.Table:
+        found = scan.entries()
+        return found if self.files is None else named(found, self.files)
+
+
+def named(entries: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return the entries of the files of some names."""
+    return entries.filter(pc.is_in(entries.column("file_name"), value_set=pa.array(names, pa.string())))
+
+
+def deletes_of(entries: pa.Table) -> list[BucketChange]:
+    """Return the change that removes some files."""
+    if entries.num_rows == 0:
+        return []
+    places = zip(*(entries.column(name).to_pylist() for name in ("partition", "bucket", "total_buckets")), strict=True)
+    found: dict[tuple[bytes, int, int], list[Any]] = {}
+    for place, file in zip(places, files_of(entries.select(ENTRY_SCHEMA.names)), strict=True):
+        found.setdefault(place, []).append(file)
+    return [BucketChange(*place, deleted=tuple(files)) for place, files in found.items()]

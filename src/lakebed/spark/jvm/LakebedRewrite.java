@@ -1,0 +1,43 @@
+package org.lakebed.spark;
+
+import org.apache.spark.sql.connector.distributions.Distribution;
+import org.apache.spark.sql.connector.distributions.Distributions;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.write.RowLevelOperation.Command;
+
+/** The new files of a {@link FileRewrite}, which replace those that it read. */
+final class LakebedRewrite extends LakebedWrite {
+  private final FileRewrite rewrite;
+
+  LakebedRewrite(LakebedTable table, FileRewrite rewrite) {
+    super(table, null, false);
+    this.rewrite = rewrite;
+  }
+
+  /** By partition where the table has some, so that few tasks write files of a partition; Spark may cut large ones. */
+  @Override
+  public Distribution requiredDistribution() {
+    Distribution required = super.requiredDistribution();
+    return required.equals(Distributions.unspecified()) && !table.partitionKeys().isEmpty()
+        ? Distributions.clustered(
+            table.partitionKeys().stream().map(Expressions::column).toArray(Expression[]::new))
+        : required;
+  }
+
+  @Override
+  public boolean distributionStrictlyRequired() {
+    return table.loaded.get("gathers").asBoolean();
+  }
+
+  @Override
+  Object rewritten() {
+    return rewrite.rewritten();
+  }
+
+  /** MERGE inserts what it did not find: it refuses when another writer may have inserted the same since. */
+  @Override
+  boolean restsOnVersion() {
+    return rewrite.command() == Command.MERGE;
+  }
+}
