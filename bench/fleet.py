@@ -8,7 +8,8 @@ server's stat), get_many and scan (peer: the same rows in an open database). fai
 so many tenants is killed (sizes above 1000 x scale are left out). relocation: a tenant moves under load. requests:
 requests and bytes of a commit, an attach, a branch, a pin and a collection; manifest_share: bytes of manifests against
 bytes of layers; node_memory, control_memory: with 1000 tenants, of which 100 have rows in memory and with 10,000.
-idle: requests to the store in ten minutes (x scale) without clients, while the other groups run.
+idle: requests to the store in ten minutes (x scale) without clients, while the other groups run: of the nodes, which
+serve the tenants, and apart from these of the ledger's and the log's own leases and upkeep.
 """
 
 from __future__ import annotations
@@ -106,6 +107,16 @@ class Child:
             else:
                 print(line, end="", flush=True)
 
+    def end(self) -> None:
+        """End it with the processes that it started, if it still runs."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
     def wait(self, limit_s: float) -> None:
         """Return when it has ended; after its limit it is ended."""
         try:
@@ -113,12 +124,7 @@ class Child:
             self.problem = f"ended with {code}" if code else ""
         except subprocess.TimeoutExpired:
             self.problem = f"took longer than {limit_s:.0f} s"
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self.end()
         self._reader.join(_END_S)
         if self.problem:
             last = self._log.read_text(errors="replace").strip().splitlines()[-12:]
@@ -147,17 +153,21 @@ def run(names: list[str], folder: Path, *, scale: float, samples: int) -> tuple[
         children.append(child)
         return child
 
-    background = start(BACKGROUND) if BACKGROUND in names else None
-    for name in names:
-        if name == BACKGROUND:
-            continue
-        if scale < GROUPS[name].scale_min:
-            print(f"{name} is left out at scale {scale:g}", flush=True)
-            continue
-        start(name).wait(GROUPS[name].limit_s)
-        shutil.rmtree(folder / name, ignore_errors=True)
-    if background is not None:
-        background.wait(GROUPS[BACKGROUND].limit_s)
+    try:
+        background = start(BACKGROUND) if BACKGROUND in names else None
+        for name in names:
+            if name == BACKGROUND:
+                continue
+            if scale < GROUPS[name].scale_min:
+                print(f"{name} is left out at scale {scale:g}", flush=True)
+                continue
+            start(name).wait(GROUPS[name].limit_s)
+            shutil.rmtree(folder / name, ignore_errors=True)
+        if background is not None:
+            background.wait(GROUPS[BACKGROUND].limit_s)
+    finally:
+        for child in children:
+            child.end()
     results = [result for child in children for result in child.results]
     return results, [f"{child.name} {child.problem}" for child in children if child.problem]
 
@@ -172,8 +182,8 @@ def main() -> None:
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes that it started
     if chosen.run:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the processes that it started
         GROUPS[chosen.run].run(Size(chosen.folder, chosen.scale, chosen.samples))
         return
     names = chosen.only.split(",")

@@ -209,7 +209,9 @@ def _is_moved(fleet: Fleet, tenant: str, target: str) -> bool:
 def idle(size: Size) -> None:
     """What a fleet asks of its store while nothing is written or read: ten minutes at scale 1.
 
-    Peer: the same processes before there were tenants, for a tenth of the time, as many requests as in the whole time.
+    Idle tenants are on the nodes, which ask nothing. Control plane and log renew the leases of their databases, and
+    look after them, as often with tenants as without. Peer: the same processes before there were tenants, for a tenth
+    of the time, as many requests as in the whole time.
     """
     tenants, seconds = size.count(100), max(3.0, IDLE_S * min(1.0, size.scale))
     storage = size.folder / "lake"
@@ -223,13 +225,13 @@ def idle(size: Size) -> None:
             tenant.main.checkpoint()
         wait_until(lambda: not _to_collect(fleet), timeout_s=180, interval_s=1.0)
         counts, processor_share = _asked(local, seconds)
-    unit = f"requests in {seconds:.0f} s"
     nodes = [name for name in counts if name.startswith("node")]
-    for workload, parts, target in (
-        ("idle_requests", nodes, "<= 0"),
-        ("idle_control_requests", ["control"], ""),
-        ("idle_log_requests", ["log"], ""),
+    for workload, of, parts, target in (
+        ("idle_requests", "of the nodes", nodes, "<= 0"),
+        ("idle_control_requests", "of the ledger's lease and upkeep", ["control"], ""),
+        ("idle_log_requests", "of the log's lease and upkeep", ["log"], ""),
     ):
+        unit = f"requests {of} in {seconds:.0f} s"
         asked = {f"{part} {kind}": count for part in parts for kind, count in counts[part].items() if count}
         before = 10.0 * sum(sum(without[part].values()) for part in parts)
         peers = {"without-tenants": [before]}
