@@ -554,3 +554,20 @@ def test_a_server_of_ones_own(cli: Any, s3_server: Any, monkeypatch: pytest.Monk
     assert cli(*words, "fsck", lake).code == exits.OK
     assert cli("ls", lake, *words).code == exits.OK
     assert cli("--storage-option", "aws_region", "ls", lake).code == exits.USAGE
+    told = cli("ls", lake, *words, "--storage-option", "aws_secret_access_key=GEHEIM")
+    assert told.err.startswith("lakebed: note: Every user of this machine can list --storage-option aws_secret_access")
+    assert "GEHEIM" not in told.err
+
+
+def test_settings_of_a_store_in_the_environment(cli: Any, s3_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them may be one JSON object, which no list of processes shows; options win; an error quotes none."""
+    lake = s3_server.url()
+    monkeypatch.setenv("LAKEBED_STORAGE_OPTIONS", json.dumps({**s3_server.options, "aws_region": "GEHEIM"}))
+    assert cli("kv", "put", lake, "orders", "k", "v", "--storage-option", "aws_region=us-east-1").err == ""
+    assert cli("kv", "get", lake, "orders", "k").out == "v\n"
+    for wrong in ("aws_secret_access_key=GEHEIM", '["GEHEIM"]', '{"aws_secret_access_key": "GEHEIM", "n": 1}'):
+        monkeypatch.setenv("LAKEBED_STORAGE_OPTIONS", wrong)
+        refused = cli("ls", lake)
+        assert refused.code == exits.USAGE
+        assert "LAKEBED_STORAGE_OPTIONS is not a JSON object of texts" in refused.err
+        assert "GEHEIM" not in refused.err

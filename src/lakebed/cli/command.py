@@ -14,21 +14,28 @@ A subclass without a name declares what several commands share. Does not know: w
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final
 
 from lakebed.cli import output
-from lakebed.cli.grammar import Parameter, option, pairs, parameters_of
+from lakebed.cli.grammar import OPTIONS_VARIABLE, Parameter, option, options_of, pairs, parameters_of
 from lakebed.errors import LakebedError
+
+
+_SECRET: Final = re.compile(r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE)
+"""Names of settings whose values are secrets."""
 
 
 class Command:
     """One command, with the values of its parameters as attributes.
 
     Attributes:
-        storage_options: settings of the object store; None without any.
+        storage_options: settings of the object store, of the environment and of the options, which win; None without
+            any.
     """
 
     word: ClassVar[str] = ""
@@ -41,7 +48,8 @@ class Command:
         option(
             "--storage-option",
             metavar="KEY=VALUE",
-            help="A setting of the object store, such as aws_endpoint=...; give secrets in environment variables.",
+            help="A setting of the object store, such as aws_endpoint=...; secrets belong into environment variables, "
+            "such as the store's own or LAKEBED_STORAGE_OPTIONS, a JSON object.",
         ),
     ] = None
     verbose: Annotated[
@@ -62,7 +70,18 @@ class Command:
     def __init__(self, values: Mapping[str, Any]) -> None:
         """Take parsed values; a parameter without one keeps its default. Raises `InvalidRequest`."""
         vars(self).update(values)
-        self.storage_options = pairs(self.storage_option, like="aws_region=eu-central-1") or None
+        given = pairs(self.storage_option, like="aws_region=eu-central-1")
+        self.storage_options = options_of(os.environ.get(OPTIONS_VARIABLE)) | given or None
+
+    def warnings(self) -> Iterator[str]:
+        """Sentences about what was given: a secret on a command line can be read by others."""
+        for text in self.storage_option or ():
+            key = text.partition("=")[0].strip()
+            if _SECRET.search(key):
+                yield (
+                    f"Every user of this machine can list --storage-option {key} with its value: set it in the "
+                    f"store's own environment variable, or in {OPTIONS_VARIABLE}."
+                )
 
     def run(self) -> None:
         """Do what the command is for."""

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
+
 import lakebed
 from lakebed.cli import exits, output
 from lakebed.cli.fleet_context import StorageCommand
-from lakebed.cli.grammar import option
+from lakebed.cli.grammar import OPTIONS_VARIABLE, option
 from lakebed.errors import Conflict, Unavailable
 from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url
 from lakebed.fleet.local import FleetSettings, LocalFleet
@@ -56,7 +58,6 @@ class Up(StorageCommand, name="up"):
     )
 
     def run(self) -> None:
-        options = tuple(word for pair in self.storage_option or () for word in ("--storage-option", pair))
         settings = FleetSettings(
             storage=self.url,
             folder=self.local,
@@ -64,7 +65,7 @@ class Up(StorageCommand, name="up"):
             ledger=check_ledger_url(self.ledger or os.environ.get(LEDGER_VARIABLE) or None),
             log=self.log or os.environ.get(LOG_VARIABLE) or None,
             port=self.port,
-            options=options,
+            variables={OPTIONS_VARIABLE: msgspec.json.encode(self.storage_options or {}).decode()},
         )
         if settings.log is not None:
             check_log_url(settings.log)

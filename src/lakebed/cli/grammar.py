@@ -17,11 +17,15 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final
 
+import msgspec
+
 from lakebed.errors import InvalidRequest
 from lakebed.texts import LONG_MAX, whole_number
 
 LAKE_VARIABLE: Final = "LAKEBED_LAKE"
 """The environment variable with the lake of commands that leave it out."""
+OPTIONS_VARIABLE: Final = "LAKEBED_STORAGE_OPTIONS"
+"""The environment variable with settings of the object store, a JSON object: every user can list commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,18 @@ def pairs(texts: Sequence[str] | None, *, like: str = "bucket=4") -> dict[str, s
             raise InvalidRequest(f"{text!r} has no value: write KEY=VALUE, such as {like}.", kind="invalid_option")
         found[key.strip()] = value.strip()
     return found
+
+
+def options_of(text: str | None) -> dict[str, str]:
+    """The settings in `OPTIONS_VARIABLE`. Raises `InvalidRequest`, without quoting it: it may have secrets."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, str]) if text else {}
+    except msgspec.DecodeError:
+        raise InvalidRequest(
+            f"{OPTIONS_VARIABLE} is not a JSON object of texts: write it as "
+            '{"aws_endpoint": "http://...", "aws_secret_access_key": "..."}.',
+            kind="invalid_option",
+        ) from None
 
 
 def either(texts: Sequence[str]) -> str:

@@ -125,12 +125,13 @@ def _names(words: list[str]) -> list[str]:
 
 
 def _run_parsed(parsed: Parsed, *, json: bool) -> None:
-    """Run a command, and name the new spelling of each old one that was used."""
+    """Run a command; name the new spelling of each old one that was used, and secrets that others can read."""
     command = parsed.command()
+    notes = [*parsed.notes, *command.warnings()]
     verbosity = len(command.verbose or ())
     with _logged(detailed=verbosity > 1, json=json) if verbosity else nullcontext():
         if not json:
-            output.notes(parsed.notes, json=False)
+            output.notes(notes, json=False)
         started_s = _CLOCK.monotonic_s()
         try:
             command.run()
@@ -142,7 +143,7 @@ def _run_parsed(parsed: Parsed, *, json: bool) -> None:
             seconds = _CLOCK.monotonic_s() - started_s
             _LOG.info("ran", command=parsed.spec.name, ms=round(1000 * seconds))
     if json:
-        output.notes(parsed.notes, json=True)
+        output.notes(notes, json=True)
 
 
 @contextmanager

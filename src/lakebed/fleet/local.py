@@ -4,8 +4,8 @@ Owns: `LocalFleet`, which starts the processes, restarts one that died, and ends
 command of its own; what it prints goes to a file, and its process id to another. Invariants: a process is ended by its
 id and never by its name; a restarted part has the port it had before, so that the others find it; nodes end first, and
 the log last, because nodes commit when they end. When this process is killed, the parts end by themselves
-(`lakebed.fleet.together`). URLs of ledger and log, which may have a password, are in the environment of a part and not
-in its command, which every user of the machine can list.
+(`lakebed.fleet.together`). What may be secret is in the environment of a part and not in its command, which every user
+of the machine can list: URLs of ledger and log, and `FleetSettings.variables`.
 
 Does not know: what the parts do.
 """
@@ -58,7 +58,9 @@ class FleetSettings:
     port: int = 0
     """Of the control plane; 0: a free one."""
     options: tuple[str, ...] = ()
-    """Further words for every process, such as ``--storage-option aws_region=...``."""
+    """Further words for every process, such as ``--verbose``: nothing secret."""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the environment of every process, apart from this one's, such as ``LAKEBED_STORAGE_OPTIONS``."""
 
 
 @dataclass(slots=True)
@@ -170,10 +172,11 @@ class LocalFleet:
             check_log_url(asked.log)
         asked.folder.mkdir(parents=True, exist_ok=True)
         self.locks = FolderLocks(asked.folder, environment=self.environment, say=self.say)
+        self._variables = dict(asked.variables)
         log = asked.log
         if log is None:
             log = self._add("log", ("log", asked.storage)).url
-        self._variables = {LOG_VARIABLE: log, LEDGER_VARIABLE: asked.ledger or ""}
+        self._variables = {**asked.variables, LOG_VARIABLE: log, LEDGER_VARIABLE: asked.ledger or ""}
         self._add("control", ("control", asked.storage), port=asked.port)
         nodes = [self._launch_node(f"node-{number}") for number in range(1, asked.node_count + 1)]
         for node in nodes:

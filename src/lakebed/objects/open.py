@@ -151,7 +151,11 @@ def _driver(
     url: StoreUrl, options: Mapping[str, str], environment: Environment, limits: StoreLimits, create: bool
 ) -> Driver:
     if url.scheme in ("file", "memory") and options:
-        raise InvalidRequest(f"{url} takes no storage options, but {', '.join(sorted(options))} was given")
+        raise InvalidRequest(
+            f"{url} takes no storage options, but {', '.join(sorted(options))} was given: leave it out, also from the "
+            "environment variable LAKEBED_STORAGE_OPTIONS of the command line.",
+            kind="invalid_option",
+        )
     if url.scheme == "memory":
         return MemoryDriver(url.place, prefix=url.prefix, clock=environment.clock)
     if url.scheme != "file":

@@ -32,10 +32,11 @@ def up(tmp_path: Path) -> Iterator[Start]:
     """Start `lakebed fleet up` on the lake of the test with some options."""
     running: list[subprocess.Popen[str]] = []
 
-    def start(*options: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "lakebed.cli", "fleet", "up", "lake", "--nodes", "1", "--json", *options]
+    def start(*options: str, lake: str = "lake", **variables: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", "lakebed.cli", "fleet", "up", lake, "--nodes", "1", "--json", *options]
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        running.append(subprocess.Popen(words, cwd=tmp_path, preexec_fn=_of_a_terminal, **pipes))
+        env = {**os.environ, **variables}
+        running.append(subprocess.Popen(words, cwd=tmp_path, env=env, preexec_fn=_of_a_terminal, **pipes))
         return running[-1]
 
     yield start
@@ -119,6 +120,24 @@ def test_a_url_of_an_unknown_kind_makes_nothing(tmp_path: Path, wrong: dict[str,
         pass
     assert refused.value.kind in ("unknown_log", "unknown_ledger")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_secrets_of_the_store_are_in_no_list_of_processes(up: Start, s3_server: Any) -> None:
+    """Given in the environment or as an option, they reach every part, and the command of none of them."""
+    lake, region = s3_server.url(), s3_server.options["aws_region"]
+    given = json.dumps({name: value for name, value in s3_server.options.items() if name != "aws_region"})
+    shown = started(up("--storage-option", f"aws_region={region}", lake=lake, LAKEBED_STORAGE_OPTIONS=given))
+    with lakebed.open(lake, storage_options=s3_server.options).fleet() as fleet:
+        main = fleet.create_tenant("orders").main
+        main.put(b"k", b"v")
+        main.checkpoint()
+        assert main.get(b"k") == b"v"
+    commands = [Path(f"/proc/{part['pid']}/cmdline").read_bytes() for part in shown["parts"]]
+    assert [name in command for name, command in zip((b"log", b"control", b"node"), commands, strict=True)] == [
+        True
+    ] * 3
+    for secret in (b"aws_", s3_server.options["aws_secret_access_key"].encode()):
+        assert secret not in b"".join(commands)
 
 
 @pytest.mark.parametrize("wrong", ["log", "ledger"])
