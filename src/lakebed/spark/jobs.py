@@ -27,10 +27,11 @@ from lakebed.spark.reading import read_splits
 from lakebed.spark.repository import collect_repository, list_repository, stage_files
 from lakebed.spark.shipping import packed, ship, split_files
 from lakebed.spark.tasks import Batches, changes_of_units, dealt, parallelism
+from lakebed.table.change_units import ROW_KIND_COLUMN
 from lakebed.table.compact import CompactReport, CompactTask, compact, run_task
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import ExpireRules
-from lakebed.table.incremental import ROW_KIND_COLUMN, plan_diff
+from lakebed.table.incremental import plan_diff
 from lakebed.table.model import BucketChange
 from lakebed.table.orphans import Search, Used, data_paths, find_unused, found_of, names_of, outside_of, used_paths
 from lakebed.table.orphans import remove_orphan_files as remove_found

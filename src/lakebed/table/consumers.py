@@ -1,19 +1,24 @@
 """Consumers: the progress of streaming readers, one file each at ``consumer/consumer-<name>``.
 
-Owns: reading these files. Other clients of the format write them; lakebed honours them: neither the snapshot that a
-consumer reads next nor a newer one expires.
+Owns: these files. Streams of lakebed and of other clients of the format write them; expiry honours them: neither the
+snapshot that a consumer reads next nor a newer one expires.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
-from lakebed.errors import Corruption, NotFound
+from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.table.layout import Layout, parse_consumer
+from lakebed.texts import shown
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +52,16 @@ def load_consumers(store: ObjectStore, layout: Layout) -> Iterator[Consumer]:
                 path=meta.path,
             ) from error
         yield Consumer(name, snapshot_id, meta.modified_ms)
+
+
+def store_consumer(store: ObjectStore, layout: Layout, name: str, *, next_snapshot_id: int) -> None:
+    """Write where a consumer is; the file is new or replaced.
+
+    Raises `InvalidRequest`: a name that is not letters, digits and ``_.-``. Cost: 1 PUT.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise InvalidRequest(
+            f"{shown(name)} cannot be a consumer's name: use letters, digits and _.-, at most 128.",
+            kind="invalid_consumer",
+        )
+    store.put(layout.consumer(name), msgspec.json.encode({"nextSnapshot": next_snapshot_id}))

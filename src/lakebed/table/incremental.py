@@ -11,49 +11,31 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import HTML_ROWS_MAX
-from lakebed.table.binary_row import encode_rows
+from lakebed.table.change_units import Replaced, Written, generations, kind_schema
 from lakebed.table.context import TableBranch
-from lakebed.table.data_file import KIND_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.engines.engine import Increments
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ADD, ENTRY_SCHEMA
-from lakebed.table.merge import encode_keys, is_strictly_increasing
-from lakebed.table.model import DataField, Snapshot, Split, TableSchema
-from lakebed.table.read import (
-    ONE_SHOT_BYTES_MAX,
-    Cursor,
-    ReadPlan,
-    cut_complete,
-    merged_windows,
-    read_split,
-    read_split_table,
-    sequences_of,
-)
+from lakebed.table.model import Snapshot, Split, TableSchema
+from lakebed.table.read import ONE_SHOT_BYTES_MAX, ReadPlan, read_split_table
+from lakebed.table.row_diff import Parts, diff_splits, refuse_nested
 from lakebed.table.scan import Scan, scan_snapshot
 from lakebed.table.schema import require_column
-from lakebed.table.splits import in_key_order, merge_rank, plan_splits, touching
+from lakebed.table.splits import plan_splits, touching
 from lakebed.table.travel import resolve
-from lakebed.table.types import arrow_schema, parse_type
+from lakebed.table.types import arrow_schema
 from lakebed.texts import html_table
-
-ROW_KIND_COLUMN = "_row_kind"
-ROW_KINDS = ("+I", "-U", "+U", "-D")
-"""Names of row kinds, at the position of their number in data files."""
-
-Positions = npt.NDArray[np.int64]
 
 
 def changes(branch: TableBranch, start: int | str | None, newest: int | str | None) -> pa.Table:
@@ -122,43 +104,83 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
     """
     schema, store = branch.schemas.load(end.schema_id), branch.store
     entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
-    whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *entries])
-    added = whole.filter(pc.equal(whole.column("kind"), ADD))
-    keyed = bool(schema.primary_keys)
-    splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
-    increments = engine_of(schema).increments if keyed else Increments.CURRENT
-    if increments is Increments.UNKNOWN:
+    added = added_in(entries)
+    if not schema.primary_keys:
+        splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
+        plan = whole_rows(branch, schema, added)
+        tables = [read_split_table(store, split, plan=plan) for split in splits]
+        return pa.concat_tables([arrow_schema(schema.fields).empty_table(), *tables])
+    units, plan = plan_written(branch, entries, schema=schema, end=end)
+    return pa.concat_tables(
+        [kind_schema(schema).empty_table(), *(rows for unit in units for rows in unit.rows(store, plan))]
+    )
+
+
+def added_in(deltas: Sequence[pa.Table]) -> pa.Table:
+    """The entries of files that some deltas added."""
+    whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas])
+    return whole.filter(pc.equal(whole.column("kind"), ADD))
+
+
+def plan_written(
+    branch: TableBranch, deltas: Sequence[pa.Table], *, schema: TableSchema, end: Snapshot
+) -> tuple[list[Written], ReadPlan]:
+    """Plan to read what was written to a primary-key table, merged to one row a key.
+
+    Args:
+        deltas: entries of the files that each snapshot wrote, oldest first; whole buckets of each.
+        schema: whose columns are returned.
+        end: the last snapshot that wrote some of them.
+
+    Raises as `read_changes`.
+    """
+    check_increments(schema)
+    is_compared = engine_of(schema).increments is Increments.COMPARED
+    end_entries = branch.manifests.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
+    ends = _splits_by_bucket(end_entries, schema, branch.layout)
+    added = added_in(deltas)
+    ages = {name: age for age, delta in enumerate(deltas) for name in delta.column("file_name").to_pylist()}
+    units = []
+    for split in plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0):
+        at_end = ends.get((split.partition, split.bucket), ())
+        units.append(
+            Written(generations(split, ages), tuple(touching(at_end, split.files, schema=schema)) if at_end else ())
+        )
+    return units, whole_rows(branch, schema, added, end_entries)
+
+
+def check_increments(schema: TableSchema) -> None:
+    """Raise `InvalidRequest` for a primary-key table whose written rows are not its changes."""
+    if engine_of(schema).increments is Increments.UNKNOWN:
         raise InvalidRequest(
             f"The table merges rows by the engine {engine_name(schema.options)!r}, whose rows also "
             "depend on rows written earlier, so written rows are not its changes; compare the two versions with diff.",
             kind="unsupported_changes",
         )
-    is_compared = increments is Increments.COMPARED
-    end_entries = branch.manifests.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
-    ends = _splits_by_bucket(end_entries, schema, branch.layout)
-    ids = {id_ for entries in (added, end_entries) for id_ in entries.column("schema_id").unique().to_pylist()}
-    plan = ReadPlan(
+
+
+def plan_replaced(
+    branch: TableBranch, before: Snapshot, after: Snapshot, *, schema_id: int
+) -> tuple[list[Replaced], ReadPlan]:
+    """Plan to read how the rows of two snapshots differ: bucket by bucket, in append tables partition by partition.
+
+    Raises `InvalidRequest`: a column is nested.
+    """
+    start, end = (scan_snapshot(branch, snapshot, schema_id=schema_id) for snapshot in (before, after))
+    refuse_nested(end.table_schema.fields)
+    old, new, plan = plan_scans_diff(start, end, layout=branch.layout)
+    by_bucket = bool(end.table_schema.primary_keys)
+    return [Replaced(tuple(was), tuple(now)) for was, now in grouped(old, new, by_bucket=by_bucket)], plan
+
+
+def whole_rows(branch: TableBranch, schema: TableSchema, *entries: pa.Table) -> ReadPlan:
+    """The plan to read all columns of some files. Cost: 1 GET for each of their schemas."""
+    ids = {id_ for table in entries for id_ in table.column("schema_id").unique().to_pylist()}
+    return ReadPlan(
         schema=schema,
         schemas={schema_id: branch.schemas.load(schema_id) for schema_id in sorted(ids | {schema.id})},
         columns=tuple(field.name for field in schema.fields),
     )
-    if not keyed:
-        tables = [read_split_table(store, split, plan=plan) for split in splits]
-        return pa.concat_tables([arrow_schema(schema.fields).empty_table(), *tables])
-    kind = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
-    values = [field.with_nullable(field.name not in schema.primary_keys) for field in arrow_schema(schema.fields)]
-    tables = [pa.schema([*values, kind]).empty_table()]
-    for split in splits:
-        ordered = replace(split, files=tuple(sorted(split.files, key=merge_rank)), needs_merge=True)
-        windows = merged_windows(store, ordered, plan=plan, fields=schema.fields, keep_deletes=True)
-        at_end = ends.get((split.partition, split.bucket), ())
-        if at_end:
-            windows = _without_outdated(store, windows, touching(at_end, split.files, schema=schema), plan)
-        for window in windows:
-            kinds = pa.array(ROW_KINDS).take(window.column(KIND_COLUMN).combine_chunks())
-            rows = window.drop_columns(list(SYSTEM_COLUMNS)).append_column(kind, kinds)
-            tables.append(pa.table(rows.columns, schema=tables[0].schema))
-    return pa.concat_tables(tables)
 
 
 def _splits_by_bucket(entries: pa.Table, schema: TableSchema, layout: Layout) -> dict[tuple[bytes, int], list[Split]]:
@@ -167,29 +189,6 @@ def _splits_by_bucket(entries: pa.Table, schema: TableSchema, layout: Layout) ->
     for split in plan_splits(entries, schema=schema, layout=layout, target_bytes=0, open_cost_bytes=1):
         buckets.setdefault((split.partition, split.bucket), []).append(split)
     return buckets
-
-
-def _without_outdated(
-    store: ObjectStore, windows: Iterable[pa.Table], at_end: Sequence[Split], plan: ReadPlan
-) -> Iterator[pa.Table]:
-    """Written rows, each key once in key order, without those that lost to a row or delete of the table."""
-    rows = pa.concat_tables(list(windows)) if at_end else None
-    if rows is None:
-        yield from windows
-        return
-    engine, keys = plan.engine, [key.name for key in plan.keys]
-    ordering = engine.order.columns if engine.order is not None else ()
-    fields = [field for field in plan.schema.fields if field.name in (*keys, *ordering)]
-    is_current = np.ones(rows.num_rows, np.bool_)
-    for split in at_end:
-        for window in merged_windows(store, split, plan=plan, fields=fields, keep_deletes=True):
-            both = (rows, window)
-            ours, theirs = encode_keys([[table.column(key) for key in keys] for table in both])
-            own_age, their_age = sequences_of(both, engine.order)
-            place = np.minimum(np.searchsorted(ours, theirs), len(ours) - 1)
-            has_won = (ours[place] == theirs) & engine.wins(their_age, own_age[place])
-            is_current[place[has_won]] = False
-    yield rows.filter(pa.array(is_current))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,18 +251,13 @@ def diff_scans(
     chosen = tuple(keys) if keys is not None else schema.primary_keys
     for name in chosen:
         require_column(schema, name)
-    _refuse_nested(schema.fields)
+    refuse_nested(schema.fields)
     before, after, plan = plan_scans_diff(start, end, layout=layout)
     by_bucket = bool(schema.primary_keys) and keys is None
     parts: list[Parts] = []
-    for old, new in _grouped(before, after) if by_bucket else [(before, after)]:
-        if by_bucket and sum(file.file_size for split in (*old, *new) for file in split.files) > at_once_bytes_max:
-            parts.extend(_diff_windows(store, old, new, plan=plan, schema=schema))
-            continue
-        old_rows, new_rows = (_rows_of(store, splits, plan) for splits in (old, new))
-        parts.append(
-            _diff_keyed(old_rows, new_rows, chosen, schema) if chosen else _diff_rows(old_rows, new_rows, schema)
-        )
+    bytes_max = at_once_bytes_max if by_bucket else None
+    for old, new in grouped(before, after) if by_bucket else [(before, after)]:
+        parts.extend(diff_splits(store, old, new, plan=plan, keys=chosen, at_once_bytes_max=bytes_max))
     nothing = arrow_schema(schema.fields).empty_table()
     columns = zip(*parts, strict=True) if parts else ((), (), (), ())
     added, removed, changed_from, changed_to = (pa.concat_tables([nothing, *tables]) for tables in columns)
@@ -289,106 +283,12 @@ def plan_scans_diff(start: Scan, end: Scan, *, layout: Layout) -> tuple[list[Spl
     return removed, added, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
 
 
-def _grouped(before: Sequence[Split], after: Sequence[Split]) -> list[tuple[list[Split], list[Split]]]:
+def grouped(
+    before: Sequence[Split], after: Sequence[Split], *, by_bucket: bool = True
+) -> list[tuple[list[Split], list[Split]]]:
+    """The splits of each bucket, or of each partition."""
     groups: dict[tuple[bytes, int], tuple[list[Split], list[Split]]] = {}
     for side, splits in enumerate((before, after)):
         for split in splits:
-            groups.setdefault((split.partition, split.bucket), ([], []))[side].append(split)
+            groups.setdefault((split.partition, split.bucket if by_bucket else 0), ([], []))[side].append(split)
     return list(groups.values())
-
-
-def _rows_of(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> pa.Table:
-    schema = arrow_schema(plan.fields)
-    tables = [read_split_table(store, split, plan=plan) for split in splits]
-    return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)]).combine_chunks()
-
-
-Parts = tuple[pa.Table, pa.Table, pa.Table, pa.Table]
-"""Added, removed, changed as it was, changed as it is."""
-
-
-def _diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], schema: TableSchema) -> Parts:
-    codes = encode_keys([[table.column(key) for key in keys] for table in (before, after)])
-    orders = [np.argsort(run, kind="stable") for run in codes]
-    old, new = (run[order] for run, order in zip(codes, orders, strict=True))
-    if not (is_strictly_increasing(old) and is_strictly_increasing(new)):
-        raise InvalidRequest(
-            f"({', '.join(keys)}) is not unique in both versions, so rows cannot be paired by it.",
-            kind="keys_not_unique",
-        )
-    before, after = (table.take(pa.array(order)) for table, order in zip((before, after), orders, strict=True))
-    place = np.searchsorted(old, new)
-    is_common = np.zeros(len(new), np.bool_)
-    if len(old):
-        is_common = old[np.minimum(place, len(old) - 1)] == new
-    in_new, in_old = np.flatnonzero(is_common), place[is_common]
-    gone = np.ones(len(old), np.bool_)
-    gone[in_old] = False
-    values = [field for field in schema.fields if field.name not in keys]
-    was, now = before.take(pa.array(in_old)), after.take(pa.array(in_new))
-    if values and len(in_old):
-        differs = pc.not_equal(_encoded(was, values), _encoded(now, values))
-        was, now = was.filter(differs), now.filter(differs)
-    else:
-        was, now = was.slice(0, 0), now.slice(0, 0)
-    return after.filter(pa.array(~is_common)), before.filter(pa.array(gone)), was, now
-
-
-def _diff_windows(
-    store: ObjectStore, before: Sequence[Split], after: Sequence[Split], *, plan: ReadPlan, schema: TableSchema
-) -> Iterator[Parts]:
-    """As `_diff_keyed` by the primary key over the splits of one bucket, window by window."""
-    plan = replace(plan, window_bytes=plan.window_bytes // 2)
-    names = schema.trimmed_primary_keys
-
-    def rows_of(splits: Sequence[Split]) -> Iterator[tuple[str, pa.Table]]:
-        for split in in_key_order(splits, schema=schema):
-            for batch in read_split(store, split, plan=plan):
-                yield split.folder, pa.Table.from_batches([batch]).cast(nothing.schema)
-
-    nothing = arrow_schema(plan.fields).empty_table()
-    cursors = [Cursor(batches=rows_of(splits), rows=nothing) for splits in (before, after)]
-    while True:
-        for cursor in cursors:
-            cursor.fill()
-        if not any(cursor.rows.num_rows for cursor in cursors):
-            return
-        (old, _), (new, _) = cut_complete(cursors, names)
-        if old.num_rows or new.num_rows:
-            yield _diff_keyed(old, new, names, schema)
-
-
-def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
-    """Whole rows as a multiset: a row is added as often as the newer version has more of it."""
-    rows = pa.concat_arrays([_encoded(before, schema.fields), _encoded(after, schema.fields)]).dictionary_encode()
-    codes = rows.indices.to_numpy()
-    old, new = codes[: before.num_rows], codes[before.num_rows :]
-    count = len(rows.dictionary)
-    surplus = np.bincount(new, minlength=count) - np.bincount(old, minlength=count)
-    nothing = after.slice(0, 0)
-    return after.take(_first_of_each(new, surplus)), before.take(_first_of_each(old, -surplus)), nothing, nothing
-
-
-def _first_of_each(codes: npt.NDArray[Any], wanted: Positions) -> pa.Array:
-    """Positions of the first `wanted[code]` rows of every code."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    starts = np.searchsorted(ordered, np.arange(len(wanted)))
-    rank = np.arange(len(ordered)) - starts[ordered]
-    return pa.array(np.sort(order[rank < wanted[ordered]]))
-
-
-def _encoded(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:
-    """Every row as bytes that are equal exactly when the rows are, nulls included."""
-    return encode_rows([rows.column(field.name) for field in fields], [field.type for field in fields])
-
-
-def _refuse_nested(fields: Iterable[DataField]) -> None:
-    for field in fields:
-        if parse_type(field.type).is_nested:
-            raise InvalidRequest(
-                f"Column {field.name!r} is {field.type}: rows with nested columns cannot be compared; read both "
-                "versions without it and compare those.",
-                kind="not_comparable",
-                column=field.name,
-            )

@@ -55,6 +55,18 @@ def test_changes_are_the_last_row_of_each_key_written() -> None:
     assert table.changes(None, 1).num_rows == 10
 
 
+def test_changes_of_a_bucket_that_was_emptied_are_the_newest() -> None:
+    """Its rows are numbered from 0 again, and yet they are newer than those that were deleted before."""
+    table = make("changes-emptied")
+    table.upsert(rows(range(10), v=1))
+    table.delete(keys=pa.table({"id": list(range(10))}))
+    table.compact(full=True)
+    table.upsert(rows([3], v=2))
+    got = table.changes(None).sort_by("id").to_pylist()
+    assert [(row["id"], row["v"]) for row in got if row["_row_kind"] == "+I"] == [(3, 2.0)]
+    assert len(got) == 10
+
+
 def test_changes_of_an_append_table_are_its_rows() -> None:
     """Append tables give the rows appended in between, with no row kind."""
     table = make("changes-append", keyed=False)

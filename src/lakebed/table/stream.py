@@ -1,0 +1,517 @@
+"""Follow a table: where a reader is, how far it goes next, and what it reads on the way.
+
+Owns: `StreamOffset`, which a reader keeps and hands back, and `TableStream`.
+
+Invariants:
+- Offsets alone decide what is read between them, so a batch that is read again has the same rows.
+- The rows of a snapshot come in units: files of an append table, buckets of a primary-key table, in an order that the
+  snapshot alone decides. So a key of a primary-key table is once in a batch.
+- A version with which a stream begins is read in batches of its own; so is, as changes, a snapshot that takes rows
+  away.
+- A stream ends with an error rather than leave out rows: when snapshots expired before it read them, and when the table
+  was dropped, replaced or rolled back to before its offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.table.change_units import ROW_KIND_COLUMN, ChangeUnit, Inserted
+from lakebed.table.consumers import store_consumer
+from lakebed.table.context import TableBranch
+from lakebed.table.incremental import added_in, check_increments, plan_replaced, plan_written, whole_rows
+from lakebed.table.inherited import follows
+from lakebed.table.manifest import DELETE, ENTRY_SCHEMA
+from lakebed.table.model import ROLLED_BACK_TO, DataField, Snapshot, Split, TableSchema
+from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
+from lakebed.table.read import ReadPlan
+from lakebed.table.schema import SchemaLog
+from lakebed.table.splits import plan_splits
+from lakebed.table.travel import Time, at_version, parse_time_ms
+from lakebed.texts import utc
+
+Start = Literal["latest-full", "latest", "from-snapshot", "from-timestamp"]
+
+KIND_FIELD: Final = DataField(-1, ROW_KIND_COLUMN, "STRING", nullable=False)
+
+_AGAIN: Final = "start again with a new checkpoint"
+
+
+class StreamOffset(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a stream has read. Plain data, as readers store it in their checkpoints.
+
+    Attributes:
+        table: when the table was created, Unix ms: another table of the same name has another one.
+        snapshot: the newest snapshot of which rows were read; 0: none.
+        commit: the manifest list of that snapshot, which no other snapshot has; empty: unknown.
+        units: how many of its units were read; None: all.
+        full: the units are those of the whole version, and not those that the snapshot added.
+    """
+
+    table: int
+    snapshot: int
+    commit: str = ""
+    units: int | None = None
+    full: bool = False
+
+    def members(self) -> dict[str, Any]:
+        """The offset as a dictionary of text, numbers and booleans, always in one order."""
+        members: dict[str, Any] = msgspec.to_builtins(self)
+        return members
+
+    @classmethod
+    def of(cls, members: object) -> StreamOffset:
+        """Read what `members` returned. Raises `InvalidRequest`."""
+        try:
+            return msgspec.convert(members, cls)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(
+                f"The checkpoint's offset {members!r} is not one of a lakebed table ({error}): {_AGAIN}.",
+                kind="invalid_offset",
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a batch may read, except that a single unit is always read; None: any number."""
+
+    files: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    snapshots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What a stream reads."""
+
+    start: Start = "latest-full"
+    version: int | str | None = None
+    """With ``from-snapshot``: a snapshot id or a tag; its own rows are the first."""
+    timestamp: Time | None = None
+    """With ``from-timestamp``: the first snapshot is the first one committed at or after it."""
+    changes: bool = False
+    """Deletions are rows too, and every row says its kind in `ROW_KIND_COLUMN`."""
+    removals: Literal["fail", "skip"] = "fail"
+    """Without `changes`: what happens at a snapshot that takes rows away."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """What lies between two offsets: splits, or units of changes, and the plan to read them by."""
+
+    plan: ReadPlan
+    splits: Sequence[Split] = ()
+    units: Sequence[ChangeUnit] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A snapshot on the way, and what it means to the stream."""
+
+    snapshot: Snapshot
+    before: Snapshot | None
+    kind: Literal["rows", "nothing", "replaced"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """Entries in the order of their units, and where each unit starts, with the end."""
+
+    entries: pa.Table
+    starts: npt.NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        return len(self.starts) - 1
+
+    def slice(self, start: int, end: int | None) -> pa.Table:
+        first, last = self.starts[start], self.starts[self.count if end is None else end]
+        return self.entries.slice(first, last - first)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What a batch has so far."""
+
+    limits: Limits
+    snapshots: int = 0
+    sums: dict[str, int] = field(default_factory=dict)
+
+    def take(self, content: _Content, start: int) -> int:
+        """Return up to which unit of a snapshot's content the batch goes."""
+        end = content.count
+        if self.snapshots == self.limits.snapshots:
+            return start
+        for name, bound in (
+            ("files", self.limits.files),
+            ("row_count", self.limits.rows),
+            ("file_size", self.limits.bytes),
+        ):
+            if bound is None:
+                continue
+            whole = np.concatenate([[0], np.cumsum(_weights(content.entries, name))])[content.starts]
+            used = self.sums.get(name, 0)
+            end = min(end, int(np.searchsorted(whole - whole[start] + used, bound, side="right")) - 1)
+        if end <= start and self.snapshots == 0 and content.count > start:
+            end = start + 1
+        for name in ("files", "row_count", "file_size"):
+            weights = _weights(content.slice(start, max(start, end)), name)
+            self.sums[name] = self.sums.get(name, 0) + int(weights.sum())
+        self.snapshots += 1
+        return max(start, end)
+
+
+def _weights(entries: pa.Table, name: str) -> npt.NDArray[np.int64]:
+    if name == "files":
+        return np.ones(entries.num_rows, np.int64)
+    weights: npt.NDArray[np.int64] = entries.column(name).to_numpy().astype(np.int64)
+    return weights
+
+
+class TableStream:
+    """A table that is followed, with the columns of one of its schemas. Raises what its methods say, in one sentence.
+
+    Args:
+        branch: of the table.
+        settings: see `StreamSettings`.
+        schema: whose columns are read.
+    """
+
+    def __init__(self, branch: TableBranch, settings: StreamSettings, *, schema: TableSchema) -> None:
+        self._branch = branch
+        self._settings = settings
+        self._schema = schema
+        self._fitting = {schema.id}
+        if schema.primary_keys:
+            check_increments(schema)
+
+    # ---- offsets
+
+    def first(self) -> StreamOffset:
+        """Where a new stream begins. Raises `InvalidRequest`, `NotFound`: as the settings' version or time."""
+        settings, created = self._settings, self._table
+        newest = self._branch.snapshots.latest()
+        if settings.start == "from-snapshot":
+            return self._before(self._asked().id)
+        if settings.start == "from-timestamp":
+            return self._at_time(newest)
+        if newest is None:
+            return StreamOffset(created, 0)
+        if settings.start == "latest":
+            return self._after(newest)
+        return StreamOffset(created, newest.id, newest.delta_manifest_list, units=0, full=True)
+
+    def newest(self) -> int:
+        """The id of the newest snapshot; 0: there is none. Cost: as `Snapshots.latest`."""
+        newest = self._branch.snapshots.latest()
+        return 0 if newest is None else newest.id
+
+    def advance(self, start: StreamOffset, limits: Limits, *, until: int | None = None) -> StreamOffset:
+        """How far the next batch goes; `start` itself if there is nothing new.
+
+        Args:
+            limits: of the batch.
+            until: the last snapshot to read; None: the newest.
+
+        Raises `NotFound`: snapshots expired before they were read, or the table is gone; `Conflict`: it was replaced or
+        rolled back; `InvalidRequest`: rows were taken away, or its columns changed.
+        Cost: 1 GET + 1 HEAD if there is nothing new; else also 1 LIST, 1 GET a snapshot, and with limits the manifests
+        of each.
+        """
+        newest = self._branch.snapshots.latest()
+        if newest is not None and start == self._after(newest):
+            return start
+        self._check_table(start, newest)
+        taken, offset = _Taken(limits), start
+        if start.units is not None:
+            content = self._content(self._snapshot(start), is_full=start.full)
+            end = taken.take(content, start.units)
+            if end < content.count:
+                return msgspec.structs.replace(start, units=end)
+            offset = msgspec.structs.replace(start, units=None, full=False)
+            if start.full and end > start.units:
+                return offset
+        for step in self._steps(offset, until):
+            if step.kind == "replaced":
+                return offset if taken.snapshots else self._after(step.snapshot)
+            if step.kind == "rows" and limits != Limits():
+                content = self._content(step.snapshot, is_full=False)
+                end = taken.take(content, 0) if content.count else 0
+                if end == 0 and content.count:
+                    return offset
+                if end < content.count:
+                    return msgspec.structs.replace(self._after(step.snapshot), units=end)
+            elif step.kind == "rows":
+                taken.snapshots += 1
+            offset = self._after(step.snapshot)
+        return offset
+
+    def hold(self, consumer: str, offset: StreamOffset) -> None:
+        """Keep from expiry the snapshots that come after an offset, as a consumer of the table. Cost: 1 PUT."""
+        is_read = offset.units is None
+        next_id = offset.snapshot + 1 if is_read else max(1, offset.snapshot)
+        store_consumer(self._branch.store, self._branch.layout, consumer, next_snapshot_id=next_id)
+
+    # ---- rows
+
+    def plan(self, start: StreamOffset, end: StreamOffset, *, columns: Sequence[str] | None = None) -> StreamBatch:
+        """What a batch reads.
+
+        Args:
+            start, end: as `advance` took and returned them, also long ago.
+            columns: of `StreamBatch.splits`; units of changes have all columns.
+
+        Raises as `advance`. Cost: the manifests of the snapshots in between.
+        """
+        self._check_table(start, self._branch.snapshots.latest())
+        deltas: list[pa.Table] = []
+        last: Snapshot | None = None
+        if start.units is not None:
+            last = self._snapshot(start)
+            to = end.units if end.snapshot == start.snapshot else None
+            part = self._content(last, is_full=start.full).slice(start.units, to)
+            if start.full:
+                return self._inserted(part, columns)
+            deltas.append(part)
+        for step in self._steps(start, end.snapshot):
+            if step.kind == "replaced":
+                assert step.before is not None
+                differing, plan = plan_replaced(self._branch, step.before, step.snapshot, schema_id=self._schema.id)
+                return StreamBatch(plan, units=differing)
+            if step.kind == "rows":
+                last = step.snapshot
+                to = end.units if last.id == end.snapshot else None
+                deltas.append(self._content(last, is_full=False).slice(0, to))
+        if not self._schema.primary_keys or last is None:
+            return self._inserted(pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas]), columns)
+        self._check_deletes(deltas)
+        units, plan = plan_written(self._branch, deltas, schema=self._schema, end=last)
+        return StreamBatch(plan, units=units)
+
+    def _inserted(self, entries: pa.Table, columns: Sequence[str] | None) -> StreamBatch:
+        options = TableOptions(self._schema.options)
+        splits = plan_splits(
+            entries,
+            schema=self._schema,
+            layout=self._branch.layout,
+            target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
+            open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
+        )
+        plan = whole_rows(self._branch, self._schema, entries)
+        if self._settings.changes:
+            return StreamBatch(plan, units=[Inserted(split) for split in splits])
+        return StreamBatch(plan if columns is None else replace(plan, columns=tuple(columns)), splits=splits)
+
+    def _content(self, snapshot: Snapshot, *, is_full: bool) -> _Content:
+        """The files of a whole version, or those that a snapshot added, in units."""
+        manifests = self._branch.manifests
+        entries = manifests.live_entries(snapshot) if is_full else added_in([manifests.delta_entries(snapshot)])
+        order = pc.sort_indices(entries, [(name, "ascending") for name in ("partition", "bucket", "file_name")])
+        entries = entries.take(order).combine_chunks()
+        edges = np.arange(entries.num_rows + 1)
+        if self._schema.primary_keys and entries.num_rows:
+            partitions = entries.column("partition").combine_chunks().dictionary_encode().indices.to_numpy()
+            buckets = entries.column("bucket").to_numpy()
+            is_new = (np.diff(partitions) != 0) | (np.diff(buckets) != 0)
+            edges = np.concatenate([[0], np.flatnonzero(is_new) + 1, [entries.num_rows]])
+        return _Content(entries, edges)
+
+    # ---- the way from one offset to another
+
+    def _steps(self, start: StreamOffset, until: int | None) -> Iterator[_Step]:
+        """The snapshots after an offset, each checked to follow the one before."""
+        ids = [id for id in self._branch.snapshots.ids() if start.snapshot < id and (until is None or id <= until)]
+        previous, before = start.snapshot, None
+        for id in ids:
+            found = self._branch.snapshots.find(id)
+            if found is None:
+                raise self._expired(previous)
+            target = int(found.properties.get(ROLLED_BACK_TO, "0"))
+            parent = follows(found)
+            if parent == previous:
+                kind = self._kind(found)
+            elif target == previous:
+                kind = "nothing"  # what was rolled back had not been read
+            elif (target or parent) < previous:
+                raise self._rolled_back(previous, found.id)
+            else:
+                raise self._expired(previous)
+            if before is None and kind == "replaced" and previous:
+                before = self._branch.snapshots.find(previous)
+                if before is None:
+                    raise self._rolled_back(previous, found.id) if target else self._expired(previous - 1)
+            self._check_columns(found)
+            yield _Step(found, before, kind)
+            previous, before = id, found
+        if until is not None and previous < until:
+            raise self._expired(previous)
+
+    def _kind(self, snapshot: Snapshot) -> Literal["rows", "nothing", "replaced"]:
+        if snapshot.commit_kind in ("COMPACT", "ANALYZE"):
+            return "nothing"
+        if snapshot.commit_kind == "APPEND" or not self._takes_away(snapshot):
+            return "rows"
+        if self._settings.changes:
+            return "replaced"
+        if self._settings.removals == "skip":
+            return "nothing"
+        raise InvalidRequest(
+            f"Snapshot {snapshot.id} of {self._branch.name} replaced or deleted rows, which a stream of rows cannot "
+            "say: read changes (option changes=true), or leave such snapshots out (option removals=skip).",
+            kind="rows_removed",
+            snapshot=snapshot.id,
+        )
+
+    def _takes_away(self, snapshot: Snapshot) -> bool:
+        kinds = self._branch.manifests.delta_entries(snapshot).column("kind")
+        return bool(pc.any(pc.equal(kinds, DELETE)).as_py())
+
+    def _check_deletes(self, deltas: Sequence[pa.Table]) -> None:
+        if self._settings.changes or self._settings.removals == "skip":
+            return
+        counts = (pc.fill_null(delta.column("delete_row_count"), 0) for delta in deltas)
+        if any(pc.any(pc.greater(count, 0)).as_py() for count in counts):
+            raise deletion_found(self._branch.name)
+
+    # ---- checks
+
+    @cached_property
+    def _table(self) -> int:
+        """When the table was created, as this stream found it first."""
+        created = self._created()
+        if created is None:
+            raise self._gone()
+        return created
+
+    def _created(self) -> int | None:
+        """When the table that is there now was created, Unix ms; None: there is none. Cost: 1 LIST + 1 GET."""
+        schemas = SchemaLog(self._branch.store, self._branch.layout)  # one that remembers nothing
+        ids = schemas.ids()
+        return schemas.load(ids[0]).time_ms if ids else None
+
+    def _gone(self) -> NotFound:
+        return NotFound(
+            f"The table {self._branch.name} is gone: it was dropped or renamed while a stream read it. Stop the "
+            f"stream, or {_AGAIN} on its new name.",
+            kind="table_gone",
+        )
+
+    def _check_table(self, start: StreamOffset, newest: Snapshot | None) -> None:
+        """Raise unless the table is the one that the offset is of, and has the offset's snapshot in its history."""
+        created = self._created()
+        if created is None:
+            raise self._gone()
+        if start.table != created:
+            raise Conflict(
+                f"The table {self._branch.name} was dropped and created again: the stream read the one of "
+                f"{utc(start.table)}, and this one is of {utc(created)}; {_AGAIN}.",
+                kind="table_replaced",
+            )
+        found = self._branch.snapshots.find(start.snapshot) if start.commit else None
+        if found is not None and found.delta_manifest_list != start.commit:
+            raise self._rolled_back(start.snapshot, found.id)
+        if (0 if newest is None else newest.id) < start.snapshot:
+            raise self._rolled_back(start.snapshot, 0 if newest is None else newest.id)
+
+    def _check_columns(self, snapshot: Snapshot) -> None:
+        if snapshot.schema_id in self._fitting:
+            return
+        schema = self._branch.schemas.load(snapshot.schema_id)
+        there = {column.id: column for column in schema.fields}
+        for column in self._schema.fields:
+            now = there.get(column.id)
+            if schema.id > self._schema.id and (now is None or now.type != column.type):
+                became = "was dropped" if now is None else f"became {now.type}"
+                raise InvalidRequest(
+                    f"Column {column.name!r} of {self._branch.name} {became} before snapshot {snapshot.id}, and the "
+                    "stream still reads it as it was: start the query again, it continues where it is.",
+                    kind="columns_changed",
+                    column=column.name,
+                )
+        self._fitting.add(schema.id)
+
+    def _snapshot(self, offset: StreamOffset) -> Snapshot:
+        found = self._branch.snapshots.find(offset.snapshot)
+        if found is None:
+            raise self._expired(offset.snapshot - 1)
+        return found
+
+    def _asked(self) -> Snapshot:
+        version = self._settings.version
+        if version is None:
+            raise InvalidRequest("mode=from-snapshot needs the option version: an id or a tag.", kind="missing_option")
+        found = at_version(self._branch, version)
+        if found.branch is not None:
+            raise InvalidRequest(
+                f"version={version!r} names a branch: give it as the option branch.", kind="ambiguous_version"
+            )
+        return found.snapshot
+
+    def _at_time(self, newest: Snapshot | None) -> StreamOffset:
+        if self._settings.timestamp is None:
+            raise InvalidRequest("mode=from-timestamp needs the option timestamp.", kind="missing_option")
+        time_ms = parse_time_ms(self._settings.timestamp)
+        ids = self._branch.snapshots.ids()
+        before = self._branch.snapshots.bisect(ids, time_ms - 1)
+        if before is not None:
+            return self._after(before)
+        if newest is not None and ids and ids[0] > 1:
+            first = self._branch.snapshots.snapshot(ids[0])
+            raise NotFound(
+                f"Snapshots since {utc(time_ms)} have expired: the oldest of {self._branch.name} is {first.id}, of "
+                f"{utc(first.time_ms)}. Start at a later time, or with mode=latest-full.",
+                kind="snapshot_expired",
+            )
+        return StreamOffset(self._table, 0)
+
+    def _before(self, snapshot_id: int) -> StreamOffset:
+        ids = self._branch.snapshots.ids()
+        if ids and snapshot_id < ids[0]:
+            raise NotFound(
+                f"Snapshot {snapshot_id} of {self._branch.name} has expired, though a tag holds its rows: the oldest "
+                f"one left is {ids[0]}. Start with mode=latest-full, or with version={ids[0]}.",
+                kind="snapshot_expired",
+            )
+        return StreamOffset(self._table, snapshot_id - 1)
+
+    def _after(self, snapshot: Snapshot) -> StreamOffset:
+        return StreamOffset(self._table, snapshot.id, snapshot.delta_manifest_list)
+
+    def _expired(self, read: int) -> NotFound:
+        ids = self._branch.snapshots.ids()
+        left = f"the oldest left is {ids[0]}" if ids else "none is left"
+        return NotFound(
+            f"The stream has read {self._branch.name} up to snapshot {read}, and the snapshots after it have expired "
+            f"({left}): {_AGAIN} and mode=latest-full. To keep snapshots until a stream has read them, give it the "
+            "option consumer.",
+            kind="snapshot_expired",
+            snapshot=read,
+        )
+
+    def _rolled_back(self, read: int, now: int) -> Conflict:
+        return Conflict(
+            f"The table {self._branch.name} was rolled back: snapshot {now} does not follow snapshot {read}, which the "
+            f"stream has read; {_AGAIN}, after removing what the stream wrote since.",
+            kind="rolled_back",
+            snapshot=read,
+        )
+
+
+def deletion_found(name: str) -> InvalidRequest:
+    """The error of a deletion in a stream of rows."""
+    return InvalidRequest(
+        f"Rows of {name} were deleted, which a stream of rows cannot say: read changes (option changes=true), or leave "
+        "deletions out (option removals=skip).",
+        kind="rows_removed",
+    )

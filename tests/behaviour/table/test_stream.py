@@ -1,0 +1,275 @@
+"""A table that is followed: every row once, in batches of any size, whatever happens to the table."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
+from lakebed.objects.open import open_store
+from lakebed.table.read import read_split_table
+from lakebed.table.stream import Limits, StreamBatch, StreamOffset, StreamSettings, TableStream
+from lakebed.table.table import Table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+
+
+def make(name: str, *, keyed: bool = False, **options: str) -> Table:
+    keys = ["id"] if keyed else []
+    options = {"bucket": "3", **options} if keyed else options
+    return Table.create(
+        open_store(f"memory://stream-{name}"), name="t", schema=SCHEMA, primary_keys=keys, options=options
+    )
+
+
+def rows(ids: list[int], v: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([v] * len(ids), pa.int64())})
+
+
+def stream(table: Table, **settings: Any) -> TableStream:
+    return TableStream(table.context, StreamSettings(**settings), schema=table.refresh())
+
+
+def read(table: Table, batch: StreamBatch) -> list[dict[str, Any]]:
+    """The rows of a batch, in any order."""
+    found = [row for split in batch.splits for row in read_split_table(table.store, split, plan=batch.plan).to_pylist()]
+    for unit in batch.units:
+        found += [row for part in unit.rows(table.store, batch.plan) for row in part.to_pylist()]
+    return found
+
+
+def drain(table: Table, following: TableStream, start: StreamOffset, limits: Limits) -> tuple[StreamOffset, list[Any]]:
+    """Read all that is there, batch by batch; every offset goes through plain data, as in a checkpoint."""
+    batches = []
+    while True:
+        end = following.advance(start, limits)
+        if end == start:
+            return end, batches
+        end = StreamOffset.of(dict(end.members()))
+        batches.append(read(table, following.plan(start, end)))
+        start = end
+
+
+def random_limits(rng: random.Random) -> Limits:
+    if rng.random() < 0.2:
+        return Limits()
+    return Limits(**{rng.choice(["files", "rows", "bytes", "snapshots"]): rng.randint(1, 4)})
+
+
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 30))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_has_what_the_table_has(seed: int) -> None:
+    """Changes applied in order give the table's rows at every stop, from any start, with any limits."""
+    rng = random.Random(seed)
+    table = make(f"keyed-{seed}", keyed=True)
+    following, offset = stream(table, changes=True), stream(table, changes=True).first()
+    there: dict[int, int] = {}
+    for step in range(30):
+        action = rng.choice(["upsert", "upsert", "delete", "compact", "overwrite", "read"])
+        ids = rng.sample(range(12), rng.randint(1, 6))
+        if action == "upsert":
+            table.upsert(rows(ids, step))
+        elif action == "delete":
+            table.delete(keys=pa.table({"id": pa.array(ids, pa.int64())}))
+        elif action == "compact":
+            table.compact(full=rng.random() < 0.5)
+        elif action == "overwrite" and rng.random() < 0.5:
+            table.overwrite(rows(ids, step))
+        if step == 29 or action == "read":
+            offset, batches = drain(table, following, offset, random_limits(rng))
+            for batch in batches:
+                last = {row["id"]: row for row in batch if row["_row_kind"] != "-U"}
+                assert len(last) == sum(row["_row_kind"] != "-U" for row in batch), "a key is twice in a batch"
+                for key, row in last.items():
+                    there.pop(key, None)
+                    if row["_row_kind"] != "-D":
+                        there[key] = row["v"]
+            assert there == {row["id"]: row["v"] for row in table.read().to_pylist()}
+            _, batches = drain(table, stream(table), stream(table).first(), random_limits(rng))
+            assert {row["id"]: row["v"] for batch in batches for row in batch} == there
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_appended_row_comes_once(seed: int) -> None:
+    """Also those of a table that is compacted, and with rows deleted they come as such."""
+    rng = random.Random(seed)
+    table = make(f"append-{seed}")
+    following = stream(table, changes=True)
+    offset, there, number = following.first(), Counter[tuple[int, int]](), 0
+    for step in range(24):
+        action = rng.choice(["append", "append", "compact", "delete", "read"])
+        if action == "append":
+            ids = [number + i for i in range(rng.randint(1, 3))]
+            number += len(ids) - 1  # the last one will come again
+            table.write(rows(ids, step % 3))
+        elif action == "compact":
+            table.compact(full=True)
+        elif action == "delete" and table.latest() is not None:
+            table.delete(f"id = {rng.randint(0, max(1, number))}")
+        if step == 23 or action == "read":
+            offset, batches = drain(table, following, offset, random_limits(rng))
+            for row in (row for batch in batches for row in batch):
+                there[(row["id"], row["v"])] += -1 if row["_row_kind"] == "-D" else 1
+            assert +there == Counter((row["id"], row["v"]) for row in table.read().to_pylist())
+            assert min(there.values(), default=0) >= 0
+
+
+def test_limits_bound_batches_and_a_large_unit_is_read_alone() -> None:
+    """Files, rows and snapshots; a batch ends in the middle of a snapshot."""
+    table = make("limits", keyed=True)
+    table.upsert(rows(list(range(30)), 1))
+    files = len(table.system("files"))
+    assert files == 3
+    for limits, counts in (
+        (Limits(files=2), 2),
+        (Limits(rows=1), 3),
+        (Limits(rows=25), 2),
+        (Limits(bytes=1), 3),
+        (Limits(snapshots=1), 1),
+        (Limits(), 1),
+    ):
+        for start in ("latest-full", "from-snapshot"):
+            following = stream(table, start=start, version=1)
+            _, batches = drain(table, following, following.first(), limits)
+            assert len(batches) == counts, (limits, start)
+            assert sorted(row["id"] for batch in batches for row in batch) == list(range(30))
+
+
+def test_where_streams_begin() -> None:
+    """At the newest version, after it, at a snapshot, at a time; compactions say nothing."""
+    table = make("starts")
+    table.write(rows([1], 1))
+    table.write(rows([2], 2))
+    table.create_tag("second")
+    table.write(rows([3], 3))
+    times = {snapshot.id: snapshot.time_ms for snapshot in table.snapshots()}
+    for settings, expected in (
+        ({}, [1, 2, 3, 4]),
+        ({"start": "latest"}, [4]),
+        ({"start": "from-snapshot", "version": 2}, [2, 3, 4]),
+        ({"start": "from-snapshot", "version": "second"}, [2, 3, 4]),
+        ({"start": "from-timestamp", "timestamp": times[3] + 1}, [4]),
+        ({"start": "from-timestamp", "timestamp": "2000-01-01"}, [1, 2, 3, 4]),
+    ):
+        following = stream(table, **settings)
+        first = following.first()
+        if table.latest().id == 3:  # type: ignore[union-attr]
+            firsts = [stream(table, **one).first() for one in ({}, {"start": "latest"})]
+            table.compact(full=True)
+            table.write(rows([4], 4))
+        if settings in ({}, {"start": "latest"}):
+            first = firsts[len(settings)]
+        _, batches = drain(table, following, first, Limits(snapshots=1))
+        assert sorted(row["id"] for batch in batches for row in batch) == expected, settings
+    assert stream(make("none")).first().snapshot == 0
+
+
+def refused(kind: str, group: type[LakebedError], run: Any) -> None:
+    with pytest.raises(group) as raised:
+        run()
+    assert raised.value.kind == kind, raised.value
+    assert len(raised.value.message) < 400
+
+
+def test_a_stream_that_would_leave_out_rows_ends_with_a_sentence() -> None:
+    """Expired, rolled back, dropped, replaced, rows taken away, columns changed."""
+    table = make("ends")
+    table.write(rows([1], 1))
+    following = stream(table)
+    start = following.advance(following.first(), Limits())
+    for v in (2, 3, 4):
+        table.write(rows([v], v))
+    table.expire(retain_max=1, retain_min=1)
+    refused("snapshot_expired", NotFound, lambda: following.advance(start, Limits()))
+    refused("snapshot_expired", NotFound, lambda: following.plan(start, StreamOffset(start.table, 3)))
+    refused(
+        "snapshot_expired",
+        NotFound,
+        lambda: stream(table, start="from-snapshot", version=4).plan(
+            StreamOffset(start.table, 2, units=0), StreamOffset(start.table, 4)
+        ),
+    )
+    refused("snapshot_not_found", NotFound, lambda: stream(table, start="from-snapshot", version=2).first())
+    refused("snapshot_expired", NotFound, lambda: stream(table, start="from-timestamp", timestamp=5).first())
+    refused("missing_option", InvalidRequest, lambda: stream(table, start="from-snapshot").first())
+    refused("invalid_offset", InvalidRequest, lambda: StreamOffset.of({"partition": 3}))
+
+    after = stream(table, start="latest").first()
+    table.write(rows([5], 5))
+    later = following.advance(after, Limits())
+    table.rollback_to(4)
+    refused("rows_removed", InvalidRequest, lambda: following.advance(later, Limits()))
+    changes = stream(table, changes=True)
+    refused("rolled_back", Conflict, lambda: changes.plan(later, changes.advance(later, Limits())))
+    refused("rolled_back", Conflict, lambda: following.advance(StreamOffset(later.table, 4, "other"), Limits()))
+    assert read(table, following.plan(after, following.advance(after, Limits()))) == []
+
+    newest = stream(table, start="latest").first()
+    table.delete("id = 4")
+    refused("rows_removed", InvalidRequest, lambda: following.advance(newest, Limits()))
+    skipping = stream(table, removals="skip")
+    assert read(table, skipping.plan(newest, skipping.advance(newest, Limits()))) == []
+
+    newest = stream(table, start="latest").first()
+    table.add_column("w", "INT")
+    table.write(rows([6], 6).append_column("w", pa.array([1], pa.int32())))
+    assert read(table, following.plan(newest, following.advance(newest, Limits()))) == [{"id": 6, "v": 6}]
+    table.widen_column("w", "BIGINT")
+    table.rename_column("v", "value")
+    table.write(pa.table({"id": [7], "value": [7], "w": [1]}))
+    assert read(table, following.plan(newest, following.advance(newest, Limits())))[1:] == [{"id": 7, "v": 7}]
+    table.drop_column("value")
+    table.write(pa.table({"id": [8], "w": [1]}))
+    refused("columns_changed", InvalidRequest, lambda: following.advance(newest, Limits()))
+    again = stream(table)
+    end = again.advance(newest, Limits())
+    assert sorted(row["id"] for row in read(table, again.plan(newest, end))) == [6, 7, 8]
+
+    for meta in list(table.store.list("")):
+        table.store.delete([meta.path])
+    refused("table_gone", NotFound, lambda: following.advance(end, Limits()))
+    other = Table.create(table.store, name="t", schema=SCHEMA)
+    for v in range(20):
+        other.write(rows([v], v))
+    refused("table_replaced", Conflict, lambda: following.advance(end, Limits()))
+    refused("table_replaced", Conflict, lambda: following.plan(end, StreamOffset(end.table, 20)))
+
+
+def test_deletions_by_key_are_refused_skipped_or_read() -> None:
+    """In a stream of rows, and in one of changes."""
+    table = make("deletes", keyed=True)
+    table.upsert(rows([1, 2], 1))
+    following = stream(table)
+    start = following.advance(following.first(), Limits())
+    table.delete(keys=pa.table({"id": [1]}))
+    end = following.advance(start, Limits())
+    refused("rows_removed", InvalidRequest, lambda: following.plan(start, end))
+    for settings in ({"changes": True}, {"removals": "skip"}):
+        found = read(table, stream(table, **settings).plan(start, end))
+        assert [(row["id"], row["_row_kind"]) for row in found] == [(1, "-D")]
+
+
+def test_a_consumer_holds_what_is_not_read_yet() -> None:
+    """Snapshots before the next one expire, and no others."""
+    table = make("consumer")
+    for v in range(4):
+        table.write(rows([v], v))
+    following = stream(table, start="from-snapshot", version=2)
+    first = following.first()
+    following.hold("daily", first)
+    table.expire(retain_max=1, retain_min=1)
+    assert [snapshot.id for snapshot in table.snapshots()] == [2, 3, 4]
+    end = following.advance(first, Limits(snapshots=1))
+    following.hold("daily", end)
+    assert table.system("consumers").to_pylist() == [{"consumer_id": "daily", "next_snapshot_id": 3}]
+    table.expire(retain_max=1, retain_min=1)
+    assert [snapshot.id for snapshot in table.snapshots()] == [3, 4]
+    following.hold("daily", StreamOffset(end.table, 3, units=1))
+    assert table.system("consumers")["next_snapshot_id"].to_pylist() == [3]
+    refused("invalid_consumer", InvalidRequest, lambda: following.hold("../x", end))
