@@ -201,10 +201,15 @@ def _entries_of(splits: Iterable[Split], there: Mapping[str, Entry]) -> dict[str
 
 def _native_root(store: ObjectStore, reaches: Reaches) -> str | None:
     """The URL of the folder of a store's objects for Spark's own reader; None where it cannot reach them."""
-    url = store.inside_url() if isinstance(store, EntryStore) else store.root_url
-    scheme, _, rest = (url or "").partition("://")
+    url = hadoop_url((store.inside_url() if isinstance(store, EntryStore) else store.root_url) or "")
+    return url if url is not None and reaches(url.partition("://")[0]) else None
+
+
+def hadoop_url(url: str) -> str | None:
+    """Spell a store's URL as Hadoop does; None for a store that Hadoop does not have."""
+    scheme, _, rest = url.partition("://")
     hadoop_scheme = _HADOOP_SCHEMES.get(scheme)
-    return f"{hadoop_scheme}://{rest}" if hadoop_scheme is not None and reaches(hadoop_scheme) else None
+    return None if hadoop_scheme is None else f"{hadoop_scheme}://{rest}"
 
 
 def _native_scans(

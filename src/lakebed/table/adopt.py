@@ -76,6 +76,31 @@ def read_footer(store: ObjectStore, path: str, *, size_bytes: int) -> pq.FileMet
     return open_data_file(store, path, size_bytes=size_bytes, window_bytes=min(FOOTER_BYTES, size_bytes - 1)).metadata
 
 
+def partition_of(footer: pq.FileMetaData, schema: TableSchema, *, file_name: str) -> bytes:
+    """Return the partition of a file that has the partition columns, as in `BucketChange`.
+
+    Raises `InvalidRequest`: the footer does not show that every row has the same values there.
+    """
+    fields = schema.partition_fields
+    if not fields:
+        return EMPTY_ROW
+    known = _columns_of(footer, fields)
+    values = []
+    for field in fields:
+        column, kind = known[field.name], arrow_type(field.type)
+        bounds = pa.array([column.low, column.high], kind)
+        is_null = column.null_count == footer.num_rows
+        if not is_null and not (column.null_count == 0 and bounds.null_count == 0 and bounds[0] == bounds[1]):
+            raise _misfit(
+                file_name,
+                f"has a footer that does not show one value of the partition column {field.name!r}",
+                "write its rows instead",
+            )
+        values.append(bounds[:1])
+    encoded: bytes = encode_rows(values, [field.type for field in fields])[0].as_py()
+    return encoded
+
+
 def describe_file(
     footer: pq.FileMetaData, file: AdoptedFile, *, schema: TableSchema, stats_mode: str, same_ids: bool = False
 ) -> DataFile:

@@ -62,6 +62,8 @@ BUFFER_BYTES_MIN = 256 * 1024
 FOOTER_BYTES = 64 * 1024
 """Size of the first GET of a ranged read, at the end of the file; a longer footer costs a second GET."""
 
+_MAGIC = b"PAR1"
+
 OTHER_FORMATS = ("orc", "avro", "csv", "json", "txt", "lance", "vortex", "blob", "mosaic", "row")
 """Endings of data files in other formats, which other clients write (option ``file.format``)."""
 
@@ -434,6 +436,20 @@ def _decoding(path: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, EOFError) as error:
         first_line = str(error).partition("\n")[0]
         raise Corruption(f"The data file {path} is not readable Parquet: {first_line}", path=path) from error
+
+
+def parse_footer(body: bytes) -> pq.FileMetaData:
+    """Parse the format's FileMetaData, which is the footer of a file without its length and its mark.
+
+    Raises `Corruption`: it is something else.
+    """
+    import pyarrow.parquet as pq  # only what reads or writes data files needs it
+
+    framed = b"".join([_MAGIC, body, len(body).to_bytes(4, "little"), _MAGIC])
+    try:
+        return pq.read_metadata(pa.BufferReader(framed))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise Corruption(f"A footer of {len(body)} bytes is not one of Parquet: {error}") from error
 
 
 def _column_ranges(metadata: pq.FileMetaData, groups: Sequence[int], columns: set[str]) -> list[tuple[int, int]]:

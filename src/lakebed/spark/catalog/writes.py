@@ -19,11 +19,12 @@ from lakebed.spark.catalog.rewrites import Rewritten, deletes_of
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.committing import BRANCH_MOVED, commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
+from lakebed.spark.native_writes import WrittenFile, file_target, native_scheme, taken_over
 from lakebed.spark.shipping import ship
-from lakebed.spark.types import arrow_schema_of
+from lakebed.spark.types import arrow_schema_of, spark_schema
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.commit import Basis
-from lakebed.table.discard import discard_changes
+from lakebed.table.discard import discard, discard_changes
 from lakebed.table.model import BucketChange, CommitKind
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.scan import scan_snapshot
@@ -58,11 +59,13 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         schema: the columns that tasks bring, as Spark's JSON.
         replaced: of an overwrite.
         changes: rows of UPDATE, DELETE or MERGE, with the column `OPERATION`.
+        native: tasks can write the files themselves, if the table still allows it.
     """
 
     schema: str
     replaced: Replaced | None = None
     changes: bool = False
+    native: bool = False
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
@@ -71,8 +74,12 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.replaced is not None and self.replaced.dynamic and not table.schema.partition_keys:
             starts_anew = True  # Spark's dynamic mode replaces all of a table without partitions
         task = write_task(table, starts_anew=starts_anew, partition=partition)
-        brought = arrow_schema_of(StructType.fromJson(json.loads(self.schema)))
-        task.check(table.store, brought)
+        rows = StructType.fromJson(json.loads(self.schema))
+        task.check(table.store, arrow_schema_of(rows))
+        columns = spark_schema(task.schema.fields)
+        if self.native and native_scheme(table.store, task.schema) is not None and columns == rows:
+            target = file_target(table.store, task.schema, spark_schema=columns.json())
+            return {"target": msgspec.json.encode(target).decode()}
         payload = pickle.dumps((ship(table.store, writes=True), task, self.changes))
         return {"writer": base64.b64encode(payload).decode()}
 
@@ -83,13 +90,17 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         results: of the accepted tasks, as their workers returned them, in base64.
+        files: instead: that tasks wrote themselves.
+        schema_id: that `files` were written with.
         replaced: as of `BeginWrite`.
         basis: the version that the rows were computed from, as `Load` answered it.
         has_basis: the commit refuses when another writer changed rows of the same buckets since `basis`.
         rewritten: the files that the new ones replace; the commit refuses when another writer replaced one.
     """
 
-    results: list[str]
+    results: list[str] = msgspec.field(default_factory=list)
+    files: list[WrittenFile] = msgspec.field(default_factory=list)
+    schema_id: int = 0
     replaced: Replaced | None = None
     basis: str | None = None
     has_basis: bool = False
@@ -98,6 +109,11 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
         changes = changes_of(self.results)
+        if self.files:
+            partition = self.replaced.partition if self.replaced is not None else {}
+            changes += taken_over(
+                table, self.files, self.schema_id, starts_anew=self.replaced is not None, partition=partition
+            )
         overwrite = None
         if self.replaced is not None:
             is_dynamic = self.replaced.dynamic and bool(table.schema.partition_keys)
@@ -118,16 +134,23 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @declared("abort")
 class Abort(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete the files of a job that will not be committed."""
+    """Delete the files of a job that will not be committed.
 
-    results: list[str]
+    Attributes:
+        results: as of `Commit`.
+        paths: of files that tasks wrote themselves.
+    """
+
+    results: list[str] = msgspec.field(default_factory=list)
+    paths: list[str] = msgspec.field(default_factory=list)
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
+        discard(table.store, self.paths, environment=table.context.environment)
         found = [pickle.loads(base64.b64decode(text)) for text in self.results]
         changes = [change for one in found if not isinstance(one, LakebedError) for change in one]
         discard_changes(table.context, changes)
-        return {"file_count": sum(len(change.added) for change in changes)}
+        return {"file_count": len(self.paths) + sum(len(change.added) for change in changes)}
 
 
 class _DeleteVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):

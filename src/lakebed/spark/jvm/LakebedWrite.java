@@ -14,6 +14,7 @@ import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.SortDirection;
 import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.BatchWrite;
@@ -33,6 +34,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   final LakebedTable table;
   final boolean changes;
   private final Map<String, Object> replaced;
+  private FileTarget target;
   private boolean committing;
 
   /** {@code replaced}: what an overwrite replaces; null: nothing. {@code changes}: rows of UPDATE, DELETE or MERGE. */
@@ -63,9 +65,22 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     return table.loaded.get("gathers").asBoolean() && table.partitionKeys().isEmpty() ? 1 : 0;
   }
 
+  /** A task that writes files itself has one of them open at a time. */
   @Override
   public SortOrder[] requiredOrdering() {
-    return new SortOrder[0];
+    if (!isNative()) {
+      return new SortOrder[0];
+    }
+    return table.partitionKeys().stream()
+        .map(name -> Expressions.sort(Expressions.column(name), SortDirection.ASCENDING))
+        .toArray(SortOrder[]::new);
+  }
+
+  /** Whether tasks can write the files themselves: the table allows it, and Hadoop has a file system for its store. */
+  private boolean isNative() {
+    JsonNode scheme = table.loaded.path("write_scheme");
+    return !changes && scheme.isTextual() && NativeFiles.schemes().contains(scheme.asText())
+        && TaskFiles.canName(table.loaded.get("url").asText(), !table.partitionKeys().isEmpty());
   }
 
   // ---- the job
@@ -77,14 +92,25 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   @Override
   public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-    return tasks();
+    JsonNode begun = begin(isNative());
+    if (!begun.has("target")) {
+      return tasks(begun);
+    }
+    target = FileTarget.of(begun.get("target").asText());
+    return FileTaskWriter.Factory.of(begun.get("target").asText());
+  }
+
+  private JsonNode begin(boolean isNative) {
+    return table.lake.ask(
+        "begin_write", "table", table.table, "branch", table.branch(), "schema", table.schema().json(), "replaced",
+        replaced, "changes", changes, "native", isNative);
   }
 
   TaskWriter.Factory tasks() {
-    JsonNode begun =
-        table.lake.ask(
-            "begin_write", "table", table.table, "branch", table.branch(), "schema", table.schema().json(), "replaced",
-            replaced, "changes", changes);
+    return tasks(begin(false));
+  }
+
+  private TaskWriter.Factory tasks(JsonNode begun) {
     byte[] writer = Base64.getDecoder().decode(begun.get("writer").asText());
     return new TaskWriter.Factory(table.lake.python, writer, table.schema(), table.primaryKeys(), changes);
   }
@@ -100,10 +126,14 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
       if (message instanceof TaskWriter.Result result && result.mistake() != null) {
         throw Errors.mistake(result.mistake());
       }
+      if (message instanceof FileTaskWriter.Result result && result.nullIn() != null) {
+        throw Errors.mistake("Column '" + result.nullIn() + "' is NOT NULL, but null in some of the rows.");
+      }
     }
     committing = true;
     table.lake.change(
-        "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "replaced", replaced,
+        "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "files",
+        FileTaskWriter.Result.files(messages), "schema_id", target == null ? 0 : target.schemaId, "replaced", replaced,
         "rewritten", rewritten(), "basis", restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
   }
 
@@ -121,14 +151,15 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   @Override
   public void abort(WriterCommitMessage[] messages) {
     List<String> results = results(messages);
-    if (!committing && !results.isEmpty()) {
-      table.lake.change("abort", "table", table.table, "branch", table.branch(), "results", results);
+    List<String> paths = FileTaskWriter.Result.paths(messages);
+    if (!committing && !(results.isEmpty() && paths.isEmpty())) {
+      table.lake.change("abort", "table", table.table, "branch", table.branch(), "results", results, "paths", paths);
     }
   }
 
   private static List<String> results(WriterCommitMessage[] messages) {
     return Arrays.stream(messages)
-        .filter(Objects::nonNull)
+        .filter(TaskWriter.Result.class::isInstance)
         .map(message -> ((TaskWriter.Result) message).encoded())
         .filter(Objects::nonNull)
         .toList();

@@ -40,9 +40,13 @@ final class NativeFiles {
     return SparkSession.active();
   }
 
+  static Configuration configuration() {
+    return session().sessionState().newHadoopConf();
+  }
+
   /** The file systems that Hadoop has here, of those that a lake may be in. */
   static List<String> schemes() {
-    Configuration conf = session().sessionState().newHadoopConf();
+    Configuration conf = configuration();
     List<String> found = new ArrayList<>();
     for (String scheme : List.of("file", "s3a", "gs")) {
       try {

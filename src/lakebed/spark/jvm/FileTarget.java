@@ -1,0 +1,75 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * What tasks need to write the files of a table themselves: where they go, their columns and their encoding.
+ *
+ * <p>Made by lakebed.spark.native_writes, which describes the members. It holds no credential.
+ */
+final class FileTarget {
+  final String root;
+  final int schemaId;
+  final String directory;
+  final String prefix;
+  final StructType schema;
+  final String codec;
+  final int level;
+  final long fileBytes;
+  final long rowGroupBytes;
+  final List<String> withoutDictionary;
+  final List<Column> partition;
+  final boolean legacyNames;
+  final String defaultName;
+  final int bucketCount;
+  final List<Column> bucketKeys;
+  final boolean bucketIsRemainder;
+
+  /** A column by its position, with its type as the table spells it. */
+  record Column(int position, String name, String root, int precision, DataType type) {}
+
+  private FileTarget(JsonNode json) {
+    root = json.get("root").asText();
+    schemaId = json.get("schema_id").asInt();
+    directory = json.get("directory").asText();
+    prefix = json.get("prefix").asText();
+    schema = (StructType) DataType.fromJson(json.get("schema").asText());
+    codec = json.get("codec").asText();
+    level = json.get("level").asInt();
+    fileBytes = json.get("file_bytes").asLong();
+    rowGroupBytes = json.get("row_group_bytes").asLong();
+    withoutDictionary = new ArrayList<>();
+    json.get("without_dictionary").forEach(name -> withoutDictionary.add(name.asText()));
+    partition = columns(json.get("partition"));
+    legacyNames = json.get("legacy_names").asBoolean();
+    defaultName = json.get("default_name").asText();
+    bucketCount = json.get("bucket_count").asInt();
+    bucketKeys = columns(json.get("bucket_keys"));
+    bucketIsRemainder = json.get("bucket_is_remainder").asBoolean();
+  }
+
+  static FileTarget of(String json) {
+    try {
+      return new FileTarget(Bridge.JSON.readTree(json));
+    } catch (IOException e) {
+      throw new IllegalArgumentException(e);
+    }
+  }
+
+  private List<Column> columns(JsonNode described) {
+    List<Column> found = new ArrayList<>();
+    for (JsonNode column : described) {
+      int position = schema.fieldIndex(column.get("name").asText());
+      found.add(
+          new Column(
+              position, column.get("name").asText(), column.get("root").asText(), column.get("precision").asInt(),
+              schema.fields()[position].dataType()));
+    }
+    return List.copyOf(found);
+  }
+}

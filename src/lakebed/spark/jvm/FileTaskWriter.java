@@ -1,0 +1,216 @@
+package org.lakebed.spark;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.UUID;
+import java.util.stream.IntStream;
+import java.util.stream.Stream;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.SerializableConfiguration;
+
+/**
+ * The rows of one task, written as data files by Spark's own Parquet writer. No row crosses into Python.
+ *
+ * <p>One file is open at a time: rows come sorted by partition and bucket. Every attempt of a task has names of its own,
+ * and nothing references its files until the driver commits those of the attempt that Spark accepted.
+ */
+final class FileTaskWriter implements DataWriter<InternalRow> {
+  private static final int SIZE_CHECK_ROWS = 1024;
+  private static final long ROW_GROUP_BYTES_MIN = 4L << 20;
+
+  private final FileTarget target;
+  private final TaskFiles files;
+  private final PartitionFolders folders;
+  private final int[] required;
+  private final long rowGroupBytes;
+  private final String name;
+  private final List<String> paths = new ArrayList<>();
+  private final List<Written> written = new ArrayList<>();
+  private final Object[] partition;
+  private int bucket;
+  private TaskFiles.Output out;
+  private ParquetFile file;
+  private long rowCount;
+  private String nullIn;
+
+  private FileTaskWriter(Factory factory) throws IOException {
+    target = FileTarget.of(factory.target);
+    files = TaskFiles.below(target.root, factory.conf == null ? null : factory.conf.value());
+    folders = new PartitionFolders(target);
+    StructField[] fields = target.schema.fields();
+    required = IntStream.range(0, fields.length).filter(i -> !fields[i].nullable()).toArray();
+    rowGroupBytes = Math.max(ROW_GROUP_BYTES_MIN, Math.min(target.rowGroupBytes, shareOfHeap()));
+    name = target.prefix + UUID.randomUUID();
+    partition = new Object[target.partition.size()];
+  }
+
+  /** A third of the memory that each task has, where as many run as there are cores. */
+  private static long shareOfHeap() {
+    int cores = Runtime.getRuntime().availableProcessors();
+    SparkEnv env = SparkEnv.get();
+    return Runtime.getRuntime().maxMemory() / (3L * (env == null ? cores : env.conf().getInt("spark.executor.cores", cores)));
+  }
+
+  /** A finished file. {@code footer}: its Parquet footer, from which the driver takes all that it states of the file. */
+  record Written(String path, int bucket, long sizeBytes, long closedMs, byte[] footer) implements java.io.Serializable {
+    Map<String, Object> members() {
+      return Map.of("path", path, "bucket", bucket, "size_bytes", sizeBytes, "closed_ms", closedMs, "footer", footer);
+    }
+  }
+
+  /** What a task returns: its files, or the column that is NOT NULL and has a null. */
+  record Result(List<Written> files, String nullIn) implements WriterCommitMessage {
+    @Override
+    public String toString() {
+      return "Result";
+    }
+
+    /** The files of all messages, as the bridge reads them. */
+    static List<Map<String, Object>> files(WriterCommitMessage[] messages) {
+      return all(messages).map(Written::members).toList();
+    }
+
+    static List<String> paths(WriterCommitMessage[] messages) {
+      return all(messages).map(Written::path).toList();
+    }
+
+    private static Stream<Written> all(WriterCommitMessage[] messages) {
+      return Arrays.stream(messages)
+          .filter(Result.class::isInstance)
+          .flatMap(message -> ((Result) message).files.stream());
+    }
+  }
+
+  /** Makes the writer of each task. {@code conf}: of Hadoop, for stores that are not local folders; else null. */
+  static final class Factory implements DataWriterFactory {
+    private final String target;
+    private final SerializableConfiguration conf;
+
+    private Factory(String target, SerializableConfiguration conf) {
+      this.target = target;
+      this.conf = conf;
+    }
+
+    static Factory of(String target) {
+      boolean isLocal = FileTarget.of(target).root.startsWith("file:");
+      return new Factory(target, isLocal ? null : new SerializableConfiguration(NativeFiles.configuration()));
+    }
+
+    @Override
+    public DataWriter<InternalRow> createWriter(int partition, long task) {
+      try {
+        return new FileTaskWriter(this);
+      } catch (IOException e) {
+        throw new java.io.UncheckedIOException(e);
+      }
+    }
+  }
+
+  @Override
+  public void write(InternalRow row) throws IOException {
+    for (int position : required) {
+      if (row.isNullAt(position)) {
+        nullIn = nullIn != null ? nullIn : target.schema.fields()[position].name();
+        return;
+      }
+    }
+    if (nullIn != null) {
+      return;
+    }
+    if (file == null || !isInGroup(row)) {
+      finishFile();
+      open(row);
+    }
+    file.write(row);
+    rowCount++;
+    if (rowCount % SIZE_CHECK_ROWS == 0 && file.bytes() >= target.fileBytes) {
+      finishFile();
+    }
+  }
+
+  private boolean isInGroup(InternalRow row) {
+    for (int i = 0; i < partition.length; i++) {
+      if (!Objects.equals(partition[i], value(row, target.partition.get(i)))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  private static Object value(InternalRow row, FileTarget.Column column) {
+    return row.isNullAt(column.position()) ? null : row.get(column.position(), column.type());
+  }
+
+  private void open(InternalRow row) throws IOException {
+    for (int i = 0; i < partition.length; i++) {
+      Object value = value(row, target.partition.get(i));
+      partition[i] = value instanceof UTF8String text ? text.clone() : value;
+    }
+    bucket = 0;
+    String path = folders.of(partition, bucket) + "/" + name + "-" + paths.size() + ".parquet";
+    paths.add(path);
+    out = files.create(path);
+    file = new ParquetFile(out, target, rowGroupBytes);
+  }
+
+  private void finishFile() throws IOException {
+    if (file == null) {
+      return;
+    }
+    byte[] footer = file.close();
+    file = null;
+    written.add(new Written(paths.get(paths.size() - 1), bucket, out.getPos(), System.currentTimeMillis(), footer));
+  }
+
+  @Override
+  public WriterCommitMessage commit() throws IOException {
+    if (nullIn != null) {
+      abort();
+      return new Result(List.of(), nullIn);
+    }
+    finishFile();
+    files.makeDurable();
+    return new Result(List.copyOf(written), null);
+  }
+
+  @Override
+  public void abort() throws IOException {
+    close();
+    IOException failure = null;
+    for (String path : paths) {
+      try {
+        files.delete(path);
+      } catch (IOException e) {
+        failure = e;
+      }
+    }
+    if (failure != null) {
+      throw failure;
+    }
+  }
+
+  @Override
+  public void close() {
+    if (file != null) {
+      file.drop();
+      file = null;
+    } else if (out != null) {
+      out.drop();
+      try {
+        out.close(); // a no-op unless its encoder could not be opened
+      } catch (IOException e) {
+        // It will be deleted.
+      }
+    }
+  }
+}

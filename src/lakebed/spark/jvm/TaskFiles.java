@@ -1,0 +1,208 @@
+package org.lakebed.spark;
+
+import java.io.BufferedOutputStream;
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.OutputStream;
+import java.nio.channels.FileChannel;
+import java.nio.file.AccessDeniedException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.HashSet;
+import java.util.Set;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.parquet.io.PositionOutputStream;
+
+/**
+ * Where a task puts new files, each under its final name.
+ *
+ * <p>A local file is synced when it is closed, and {@link #makeDurable} syncs the folders: after it, files and folders
+ * survive a power loss. A file of another store exists, durably, once it is closed.
+ */
+abstract class TaskFiles {
+  /** Create a file. It is an error that there is one. */
+  abstract Output create(String path) throws IOException;
+
+  /** Make the names of all closed files durable. */
+  abstract void makeDurable() throws IOException;
+
+  /** Delete a file, if it is there. */
+  abstract void delete(String path) throws IOException;
+
+  /** Return the files below a root. {@code conf}: how to reach a store that is not a local folder. */
+  static TaskFiles below(String root, Configuration conf) throws IOException {
+    return root.startsWith("file://") ? new Local(root.substring("file://".length())) : new Remote(root, conf);
+  }
+
+  /**
+   * Whether this process can name every folder below a root: in a locale that is not UTF-8, Java changes other characters
+   * than ASCII in local names. {@code named}: folders have names of their own.
+   */
+  static boolean canName(String root, boolean named) {
+    boolean isPlain = !named && root.chars().allMatch(c -> c < 128);
+    return isPlain || !root.startsWith("file:") || "UTF-8".equalsIgnoreCase(System.getProperty("sun.jnu.encoding"));
+  }
+
+  /** A file that is being written. */
+  abstract static class Output extends PositionOutputStream {
+    private final OutputStream out;
+    private long position;
+    private boolean closed;
+    private boolean dropped;
+
+    Output(OutputStream out) {
+      this.out = out;
+    }
+
+    @Override
+    public long getPos() {
+      return position;
+    }
+
+    @Override
+    public void write(int b) throws IOException {
+      out.write(b);
+      position++;
+    }
+
+    @Override
+    public void write(byte[] bytes, int start, int length) throws IOException {
+      out.write(bytes, start, length);
+      position += length;
+    }
+
+    @Override
+    public void flush() throws IOException {
+      out.flush();
+    }
+
+    /** Let the next {@link #close} not wait for the disk: the file will be deleted. */
+    void drop() {
+      dropped = true;
+    }
+
+    @Override
+    public void close() throws IOException {
+      if (closed) {
+        return;
+      }
+      closed = true;
+      try (OutputStream ending = out) {
+        ending.flush();
+        if (!dropped) {
+          sync();
+        }
+      }
+    }
+
+    abstract void sync() throws IOException;
+  }
+
+  private static final class Local extends TaskFiles {
+    private final Path root;
+    private final Set<Path> checked = new HashSet<>();
+    private final Set<Path> unsynced = new HashSet<>();
+
+    Local(String root) throws IOException {
+      Files.createDirectories(Path.of(root));
+      this.root = Path.of(root).toRealPath();
+    }
+
+    @Override
+    Output create(String path) throws IOException {
+      Path place = root.resolve(path);
+      Path folder = place.getParent();
+      if (checked.add(folder)) {
+        Files.createDirectories(folder);
+        if (!folder.toRealPath().equals(folder)) {
+          throw new IOException(folder + " is reached through a symbolic link: a table does not leave its folder");
+        }
+      }
+      File file = place.toFile();
+      if (!file.createNewFile()) {
+        throw new IOException(place + " exists already");
+      }
+      unsynced.add(folder);
+      FileOutputStream out = new FileOutputStream(file); // unlike a channel, it survives the interrupt of its thread
+      return new Output(new BufferedOutputStream(out, 1 << 16)) {
+        @Override
+        void sync() throws IOException {
+          out.getFD().sync();
+        }
+      };
+    }
+
+    /** Sync the folders of files, then every folder above, up to the one that holds the root. */
+    @Override
+    void makeDurable() throws IOException {
+      Set<Path> above = new HashSet<>();
+      for (Path folder : unsynced) {
+        sync(folder);
+        for (Path at = folder.getParent(); at != null && at.startsWith(root); at = at.getParent()) {
+          above.add(at);
+        }
+      }
+      for (Path folder : above) {
+        sync(folder);
+      }
+      if (!unsynced.isEmpty() && root.getParent() != null) {
+        try {
+          sync(root.getParent());
+        } catch (AccessDeniedException e) {
+          // Not ours: it was there before us.
+        }
+      }
+      unsynced.clear();
+    }
+
+    private static void sync(Path folder) throws IOException {
+      try (FileChannel channel = FileChannel.open(folder, StandardOpenOption.READ)) {
+        channel.force(true);
+      }
+    }
+
+    @Override
+    void delete(String path) throws IOException {
+      Files.deleteIfExists(root.resolve(path));
+    }
+  }
+
+  private static final class Remote extends TaskFiles {
+    private final String root;
+    private final FileSystem files;
+
+    Remote(String root, Configuration conf) throws IOException {
+      this.root = root;
+      files = new org.apache.hadoop.fs.Path(root).getFileSystem(conf);
+    }
+
+    private org.apache.hadoop.fs.Path place(String path) {
+      return new org.apache.hadoop.fs.Path(root + "/" + path);
+    }
+
+    @Override
+    Output create(String path) throws IOException {
+      FSDataOutputStream out = files.create(place(path), false);
+      return new Output(out) {
+        @Override
+        void sync() {
+          // It is durable once it is closed.
+        }
+      };
+    }
+
+    @Override
+    void makeDurable() {
+      // Each file is.
+    }
+
+    @Override
+    void delete(String path) throws IOException {
+      files.delete(place(path), false);
+    }
+  }
+}
