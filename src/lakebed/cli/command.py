@@ -25,7 +25,6 @@ from lakebed.cli import output
 from lakebed.cli.grammar import OPTIONS_VARIABLE, Parameter, option, options_of, pairs, parameters_of
 from lakebed.errors import LakebedError
 
-
 _SECRET: Final = re.compile(r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE)
 """Names of settings whose values are secrets."""
 
