@@ -20,7 +20,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test test-long check bench bench-table bench-kv bench-repo bench-fleet simulate mutations clean
+.PHONY: help demo unit test test-long check bench bench-table bench-spark bench-kv bench-repo bench-fleet simulate mutations clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -48,10 +48,13 @@ check: $(VENV)/.ready ## lint, format and types
 	@$(RUN) -m ruff format --quiet --check . || { echo "Some files are not formatted: run $(RUN) -m ruff format ."; exit 1; }
 	@$(RUN) -m mypy --no-error-summary
 
-bench: bench-table bench-kv bench-repo bench-fleet ## all benchmarks; SCALE=0.1 for a quick look
+bench: bench-table bench-spark bench-kv bench-repo bench-fleet ## all benchmarks; SCALE=0.1 for a quick look
 
-bench-table: java $(VENV)/.ready $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
+bench-table: java jar $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
+
+bench-spark: java jar ## Spark SQL through the catalog, against Spark's own Parquet
+	@$(RUN) bench/spark.py --scale $(SCALE)
 
 bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb and Arrow files
 	@$(RUN) bench/kv.py --scale $(SCALE)
