@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
@@ -227,15 +228,8 @@ def _native_scans(
         [split.files for split in alone],
         ("file_name", "file_size", "creation_time_ms", "row_count", "schema_id", "external_path"),
     )
-    folders = pa.array([split.folder for split in alone], pa.string()).take(pa.array(groups))
-    paths = pc.binary_join_element_wise(folders, files.column("file_name"), "/")
-    if addresses is not None:
-        paths = pa.array(map(addresses.get, paths.to_pylist()), pa.string())
-    is_outside = pc.or_(
-        pc.not_equal(pc.fill_null(files.column("external_path"), ""), ""),
-        # Elsewhere, Hadoop may need other credentials than lakebed.
-        pc.fill_null(pc.match_substring(paths, "://"), True),
-    )
+    is_far, urls = _urls(alone, groups, files.column("file_name"), root=root, addresses=addresses)
+    is_outside = pc.or_(pc.not_equal(pc.fill_null(files.column("external_path"), ""), ""), is_far)
     is_evolved = ~np.isin(files.column("schema_id").to_numpy(), list(readable))
     refused = np.zeros(len(alone), np.bool_)
     refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved]] = True
@@ -243,7 +237,7 @@ def _native_scans(
     is_native[is_alone] = ~refused
     found = pa.table(
         [
-            pc.binary_join_element_wise(pa.scalar(root), paths, "/"),
+            urls,
             files.column("file_size"),
             pc.fill_null(files.column("creation_time_ms"), 0),
             files.column("row_count"),
@@ -253,12 +247,39 @@ def _native_scans(
     )
     kept = ~refused[groups]
     schema_ids = files.column("schema_id").to_numpy()
-    scans = [
-        NativeScan(int(schema_id), _file_columns(plan, int(schema_id)), found.filter(pa.array(kept & is_of_schema)))
-        for schema_id in np.unique(schema_ids[kept])
-        for is_of_schema in [schema_ids == schema_id]
-    ]
+    scans = []
+    for schema_id in map(int, np.unique(schema_ids[kept])):
+        chosen = kept & (schema_ids == schema_id)
+        rows = found if chosen.all() else found.filter(pa.array(chosen))
+        scans.append(NativeScan(schema_id, _file_columns(plan, schema_id), rows))
     return scans, [split for split, native in zip(splits, is_native, strict=True) if not native]
+
+
+def _urls(
+    splits: Sequence[Split],
+    groups: npt.NDArray[np.int64],
+    names: pa.ChunkedArray,
+    *,
+    root: str,
+    addresses: Mapping[str, str] | None,
+) -> tuple[pa.Array, pa.Array]:
+    """Whether each file is outside of the table's store, where Hadoop may need other credentials; and its URL.
+
+    Args:
+        groups: the position of each file's split.
+        addresses: as of `_native_scans`.
+    """
+    positions = pa.array(groups)
+    if addresses is None:
+        # Joined once for each split: a plan may have many files, and few folders.
+        is_far = pa.array(["://" in split.folder for split in splits], pa.bool_())
+        folders = pa.array([f"{root}/{split.folder}" for split in splits], pa.string())
+        return is_far.take(positions), pc.binary_join_element_wise(folders.take(positions), names, "/")
+    folders = pa.array([split.folder for split in splits], pa.string()).take(positions)
+    paths = pc.binary_join_element_wise(folders, names, "/")
+    found = pa.array(map(addresses.get, paths.to_pylist()), pa.string())
+    is_far = pc.fill_null(pc.match_substring(found, "://"), True)
+    return is_far, pc.binary_join_element_wise(pa.scalar(root), found, "/")
 
 
 def _file_columns(plan: ReadPlan, schema_id: int) -> tuple[FileColumn, ...]:

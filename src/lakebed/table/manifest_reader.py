@@ -120,8 +120,8 @@ class ManifestReader:
         """The files of a snapshot: all its manifests folded.
 
         Args:
-            keep_manifest: False for a manifest to skip. It must depend on the partition statistics only, so that a
-                DELETE is skipped exactly when its ADD is.
+            keep_manifest: False for a manifest that need not be read. It must depend on the partition statistics only,
+                so that a DELETE is skipped exactly when its ADD is. Where all files are cached, all are returned.
 
         Returns:
             `ENTRY_SCHEMA`, ADD entries only.
@@ -133,6 +133,9 @@ class ManifestReader:
         metas = self.all_metas(snapshot)
         kept = metas if keep_manifest is None else [meta for meta in metas if keep_manifest(meta)]
         if len(kept) < len(metas):
+            known: pa.Table | None = self._cache.get(_live_keys(self._store.root_url, metas)[-1])
+            if known is not None:
+                return known
             return live_after(ENTRY_SCHEMA.empty_table(), self.concatenated(kept))
         return self._live_of(metas)
 

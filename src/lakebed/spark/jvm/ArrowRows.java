@@ -8,6 +8,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Consumer;
 import org.apache.arrow.memory.BufferAllocator;
 import org.apache.arrow.vector.FieldVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
@@ -40,15 +41,20 @@ final class ArrowRows {
 
   /** Read a file that a reply names, and delete it. */
   static Rows take(String path) {
-    Path file = Path.of(path);
     List<InternalRow> rows = new ArrayList<>();
+    StructType schema = take(path, batch -> batch.rowIterator().forEachRemaining(row -> rows.add(row.copy())));
+    return new Rows(schema, rows.toArray(new InternalRow[0]));
+  }
+
+  /** Read a file that a reply names, batch by batch, and delete it; return its columns. */
+  static StructType take(String path, Consumer<ColumnarBatch> each) {
+    Path file = Path.of(path);
     try (InputStream in = Files.newInputStream(file);
         Reader reader = new Reader(in)) {
-      StructType schema = reader.schema();
       for (ColumnarBatch batch = reader.next(-1); batch != null; batch = reader.next(-1)) {
-        batch.rowIterator().forEachRemaining(row -> rows.add(row.copy()));
+        each.accept(batch);
       }
-      return new Rows(schema, rows.toArray(new InternalRow[0]));
+      return reader.schema();
     } catch (IOException e) {
       throw Errors.mistake("A reply of lakebed's Python process cannot be read: " + e.getMessage());
     } finally {

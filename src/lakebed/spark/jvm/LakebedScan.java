@@ -34,6 +34,7 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** A read of one version. Its files are asked for when the first task is needed. */
 final class LakebedScan implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
@@ -47,6 +48,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   private static final int MODIFIED_MS = 3;
   private static final int FILE_NAME = 5;
   private static final int PACK = 6;
+  private static final InternalRow NO_CONSTANTS = new GenericInternalRow(new Object[0]);
 
   private final LakebedTable table;
   private final StructType columns;
@@ -176,17 +178,17 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
       listed.add(new ArrayList<>());
     }
     List<InputPartition> found = new ArrayList<>();
-    for (InternalRow row : ArrowRows.take(plan.get("units").asText()).rows()) {
-      if (row.isNullAt(SCAN)) {
-        found.add(new ScanReaders.Merged(row.getBinary(PACK)));
-      } else {
-        listed.get(row.getInt(SCAN)).add(
-            new NativeFiles.File(
-                row.getUTF8String(URL).toString(), row.getLong(SIZE_BYTES), row.getLong(MODIFIED_MS),
-                new GenericInternalRow(
-                    namesFiles ? new Object[] {row.getUTF8String(FILE_NAME)} : new Object[0])));
-      }
-    }
+    ArrowRows.take(
+        plan.get("units").asText(),
+        batch -> {
+          for (int i = 0; i < batch.numRows(); i++) {
+            if (batch.column(SCAN).isNullAt(i)) {
+              found.add(new ScanReaders.Merged(batch.column(PACK).getBinary(i)));
+            } else {
+              listed.get(batch.column(SCAN).getInt(i)).add(file(batch, i));
+            }
+          }
+        });
     PartitionReaderFactory[] readers = new PartitionReaderFactory[listed.size()];
     for (int i = 0; i < readers.length; i++) {
       readers[i] = NativeFiles.reader(scans.get(i), constants(), filters(scans.get(i)));
@@ -197,6 +199,16 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     byte[] reader = Base64.getDecoder().decode(plan.get("reader").asText());
     factory = new ScanReaders(readers, reader, table.lake.python, readSchema().length(), columnar);
     partitions = found.toArray(new InputPartition[0]);
+  }
+
+  private NativeFiles.File file(ColumnarBatch batch, int row) {
+    InternalRow constants =
+        namesFiles
+            ? new GenericInternalRow(new Object[] {batch.column(FILE_NAME).getUTF8String(row).copy()})
+            : NO_CONSTANTS;
+    return new NativeFiles.File(
+        batch.column(URL).getUTF8String(row).toString(), batch.column(SIZE_BYTES).getLong(row),
+        batch.column(MODIFIED_MS).getLong(row), constants);
   }
 
   /** Predicates name columns as the table does; files that name them otherwise, or are rewritten, get none. */

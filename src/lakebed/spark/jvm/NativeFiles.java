@@ -99,6 +99,18 @@ final class NativeFiles {
   /** One file of a plan. {@code constants}: the values of the columns that are not in it. */
   record File(String url, long sizeBytes, long modifiedMs, InternalRow constants) {}
 
+  /** Reading a URL takes microseconds, and a plan has many: one without special characters is itself. */
+  private static SparkPath path(String url) {
+    for (int i = 0; i < url.length(); i++) {
+      char c = url.charAt(i);
+      boolean plain = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '-' && c <= ':' || c == '_' || c == '=';
+      if (!plain) {
+        return SparkPath.fromPath(new Path(url));
+      }
+    }
+    return SparkPath.fromUrlString(url);
+  }
+
   /** Deal files out to tasks, as Spark deals out those of its own tables: large ones are cut, small ones packed. */
   static InputPartition[] partitions(List<File> files) {
     SparkSession session = session();
@@ -111,7 +123,7 @@ final class NativeFiles {
     long splitBytes = FilePartition.maxSplitBytes(session, () -> all);
     List<PartitionedFile> parts = new ArrayList<>();
     for (File file : files) {
-      SparkPath path = SparkPath.fromPath(new Path(file.url()));
+      SparkPath path = path(file.url());
       for (long start = 0; start < file.sizeBytes(); start += splitBytes) {
         long length = Math.min(splitBytes, file.sizeBytes() - start);
         parts.add(
