@@ -24,6 +24,7 @@ from lakebed.runtime import Environment
 from lakebed.spark.committing import check_committed, commit_changes
 from lakebed.spark.expression import quoted
 from lakebed.spark.instants import in_utc, instants_to_utc
+from lakebed.spark.native_jobs import write_files
 from lakebed.spark.reading import read_splits
 from lakebed.spark.shipping import ship, split_bytes, split_files
 from lakebed.spark.tasks import changes_of_units, collect_changes
@@ -368,8 +369,10 @@ def _run(
         )
         fitting = in_utc(df, task.schema)
         task.check(table.store, arrow_schema_of(fitting.schema))
-        placed = distributed(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
-        changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
+        changes = write_files(fitting, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)
+        if changes is None:
+            placed = distributed(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
+            changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
         try:
             return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
         except Conflict as lost:

@@ -4,6 +4,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.stream.Stream;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
@@ -59,6 +63,18 @@ final class FileTarget {
     } catch (IOException e) {
       throw new IllegalArgumentException(e);
     }
+  }
+
+  /** The order of the rows of a task, which has one file open at a time. */
+  SortOrder[] ordering() {
+    return ordering(partition.stream().map(Column::name));
+  }
+
+  static SortOrder[] ordering(Stream<String> columns) {
+    return columns
+        .map(name -> Expressions.column("`" + name.replace("`", "``") + "`"))
+        .map(column -> Expressions.sort(column, SortDirection.ASCENDING))
+        .toArray(SortOrder[]::new);
   }
 
   private List<Column> columns(JsonNode described) {

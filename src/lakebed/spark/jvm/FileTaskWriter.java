@@ -45,7 +45,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
 
   private FileTaskWriter(Factory factory) throws IOException {
     target = FileTarget.of(factory.target);
-    files = TaskFiles.below(target.root, factory.conf == null ? null : factory.conf.value());
+    files = factory.files();
     folders = new PartitionFolders(target);
     StructField[] fields = target.schema.fields();
     required = IntStream.range(0, fields.length).filter(i -> !fields[i].nullable()).toArray();
@@ -84,6 +84,16 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
       return all(messages).map(Written::path).toList();
     }
 
+    /** The first column in which a task found a null that may not be there; null: none. */
+    static String nullIn(WriterCommitMessage[] messages) {
+      return Arrays.stream(messages)
+          .filter(Result.class::isInstance)
+          .map(message -> ((Result) message).nullIn)
+          .filter(Objects::nonNull)
+          .findFirst()
+          .orElse(null);
+    }
+
     private static Stream<Written> all(WriterCommitMessage[] messages) {
       return Arrays.stream(messages)
           .filter(Result.class::isInstance)
@@ -104,6 +114,10 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     static Factory of(String target) {
       boolean isLocal = FileTarget.of(target).root.startsWith("file:");
       return new Factory(target, isLocal ? null : new SerializableConfiguration(NativeFiles.configuration()));
+    }
+
+    TaskFiles files() throws IOException {
+      return TaskFiles.below(FileTarget.of(target).root, conf == null ? null : conf.value());
     }
 
     @Override

@@ -14,7 +14,6 @@ import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
-import org.apache.spark.sql.connector.expressions.SortDirection;
 import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.BatchWrite;
@@ -71,9 +70,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     if (!isNative()) {
       return new SortOrder[0];
     }
-    return table.partitionKeys().stream()
-        .map(name -> Expressions.sort(Expressions.column(name), SortDirection.ASCENDING))
-        .toArray(SortOrder[]::new);
+    return FileTarget.ordering(table.partitionKeys().stream());
   }
 
   /** Whether tasks can write the files themselves: the table allows it, and Hadoop has a file system for its store. */
@@ -126,9 +123,10 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
       if (message instanceof TaskWriter.Result result && result.mistake() != null) {
         throw Errors.mistake(result.mistake());
       }
-      if (message instanceof FileTaskWriter.Result result && result.nullIn() != null) {
-        throw Errors.mistake("Column '" + result.nullIn() + "' is NOT NULL, but null in some of the rows.");
-      }
+    }
+    String nullIn = FileTaskWriter.Result.nullIn(messages);
+    if (nullIn != null) {
+      throw Errors.mistake("Column '" + nullIn + "' is NOT NULL, but null in some of the rows.");
     }
     committing = true;
     table.lake.change(

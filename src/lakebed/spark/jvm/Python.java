@@ -30,6 +30,11 @@ final class Python {
     }
   }
 
+  /** Whether this jar is of that version of lakebed. */
+  static boolean isVersion(String version) {
+    return VERSION.equals(version);
+  }
+
   /** The interpreter that was set, else the one that this machine's environment names. */
   static String orDefault(String set) {
     return set != null ? set : System.getenv().getOrDefault("PYSPARK_PYTHON", "python3");

@@ -1,0 +1,119 @@
+"""Jobs of a Python program whose tasks write the files of a table in the JVM.
+
+Owns: when a DataFrame can be written so, and the job. Invariants: the table is the same as if lakebed had written the
+rows, and a DataFrame that does not fit it is left to lakebed, whose errors name the mistake. Nothing secret is in the
+job's options, which plans and event logs show.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from py4j.java_gateway import JavaClass
+from pyspark.sql import Column, DataFrame, SparkSession, functions
+from pyspark.sql import types as spark
+
+from lakebed import __version__
+from lakebed.spark.expression import quoted
+from lakebed.spark.native_writes import WrittenFile, file_target, native_scheme, null_value, taken_over
+from lakebed.spark.relation import is_available
+from lakebed.spark.types import spark_schema
+from lakebed.table.discard import discard_changes
+from lakebed.table.model import BucketChange, TableSchema
+from lakebed.table.table import Table
+
+_SINK: Final = "org.lakebed.spark.FileSink"
+_WIDTHS: Final[dict[type[spark.DataType], int]] = {
+    spark.ByteType: 1,
+    spark.ShortType: 2,
+    spark.IntegerType: 4,
+    spark.LongType: 8,
+}
+
+
+class _Returned(msgspec.Struct, frozen=True):
+    """What a job returned."""
+
+    files: list[WrittenFile]
+    null_in: str | None
+
+
+def write_files(
+    df: DataFrame, table: Table, schema: TableSchema, *, starts_anew: bool, partition: Mapping[str, object]
+) -> list[BucketChange] | None:
+    """Write rows in the tasks of the JVM and return the changes to commit; None: lakebed has to write them.
+
+    Args:
+        df: whose columns lakebed would accept.
+        schema: the table's newest.
+        starts_anew, partition: as `taken_over`.
+
+    Raises `InvalidRequest`: a null where the table has none, or rows outside of `partition`; their files are deleted.
+    """
+    session = df.sparkSession
+    if not is_available(session) or native_scheme(table.store, schema) is None:
+        return None
+    columns = _columns(df, schema)
+    if columns is None:
+        return None
+    described = file_target(table.store, schema, spark_schema=spark_schema(schema.fields).json())
+    target = msgspec.json.encode(described).decode()
+    sink = _sink(session)
+    if sink is None or not sink.accepts(__version__, target):
+        return None
+    job = uuid.uuid4().hex
+    try:
+        df.select(*columns).write.format(_SINK).option("target", target).option("job", job).mode("append").save()
+    finally:
+        left = sink.take(job)
+    returned = msgspec.json.decode(left, type=_Returned)
+    changes = taken_over(table, returned.files, schema.id, starts_anew=starts_anew, partition=partition)
+    if returned.null_in is not None:
+        discard_changes(table.context, changes)
+        raise null_value(returned.null_in, schema)
+    return changes
+
+
+def _sink(session: SparkSession) -> Any:
+    """The jar's class; None without the jar."""
+    jvm: Any = session._jvm
+    found = jvm.org.lakebed.spark.FileSink
+    return found if isinstance(found, JavaClass) else None
+
+
+def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:
+    """The table's columns, in order, from those of a DataFrame; None: a value may not fit, or may change."""
+    brought = {field.name: field.dataType for field in df.schema}
+    columns = []
+    for field in spark_schema(schema.fields):
+        kind = brought.get(field.name, spark.NullType())
+        if not _keeps(kind, field.dataType):
+            return None
+        value = quoted(field.name) if field.name in brought else functions.lit(None)
+        columns.append(value if kind == field.dataType else value.cast(field.dataType).alias(field.name))
+    return columns
+
+
+def _keeps(found: spark.DataType, wanted: spark.DataType) -> bool:
+    """Whether Spark's cast keeps every value, and nothing inside of one is null that the table has NOT NULL."""
+    if isinstance(found, spark.NullType) or found == wanted:
+        return True
+    if type(found) in _WIDTHS and type(wanted) in _WIDTHS:
+        return _WIDTHS[type(found)] <= _WIDTHS[type(wanted)]
+    if isinstance(wanted, spark.StringType):
+        return isinstance(found, spark.StringType | spark.CharType | spark.VarcharType)
+    if isinstance(found, spark.FloatType):
+        return isinstance(wanted, spark.DoubleType)
+    if isinstance(found, spark.ArrayType) and isinstance(wanted, spark.ArrayType):
+        return found.elementType == wanted.elementType and (wanted.containsNull or not found.containsNull)
+    if isinstance(found, spark.MapType) and isinstance(wanted, spark.MapType):
+        is_same = (found.keyType, found.valueType) == (wanted.keyType, wanted.valueType)
+        return is_same and (wanted.valueContainsNull or not found.valueContainsNull)
+    if isinstance(found, spark.StructType) and isinstance(wanted, spark.StructType):
+        return found.names == wanted.names and all(
+            a.dataType == b.dataType and (b.nullable or not a.nullable) for a, b in zip(found, wanted, strict=True)
+        )
+    return False
