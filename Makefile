@@ -88,7 +88,7 @@ $(VENV)/.demo: pyproject.toml tools/setup.sh
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml tools/setup.sh
-	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing,server,frames,fsspec,fleet
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(VENV) dev spark,testing,server,frames,fsspec,fleet,delta,iceberg
 	@touch $@
 
 $(PEERS)/.ready: pyproject.toml tools/setup.sh

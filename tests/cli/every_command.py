@@ -39,6 +39,8 @@ COMMANDS: list[tuple[str, int]] = [
     ("table set-option LAKE t snapshot.num-retained.max=9", 0),
     ("table unset-option LAKE t snapshot.num-retained.max", 0),
     ("table read LAKE t", 0),
+    ("table export LAKE t FOLDER/left --format parquet", 0),
+    ("table import LAKE came FOLDER/left --format parquet", 0),
     ("table diff LAKE t 1 3", 0),
     ("table changes LAKE t 1 3", 0),
     ("table tag LAKE t jan --lifetime 7d", 0),

@@ -25,6 +25,7 @@ _GROUPS: Final = (
                 *("history", "branches", "branch", "drop-branch", "fast-forward", "rollback", "expire"),
                 *("compact", "collect"),
             ),
+            "table_exchange": ("import", "export"),
             "table_fsck": ("fsck",),
         },
     ),

@@ -119,8 +119,9 @@ def _check_statistics(path: str, file: DataFile, rows: pa.Table, schema: TableSc
 
 def _is_outside(column: pa.ChunkedArray, least: pa.Array, greatest: pa.Array) -> bool:
     """Return whether a value is outside the stated bounds; null bounds nothing, and no bound includes NaN."""
-    is_stated = least[0].is_valid or greatest[0].is_valid
-    if is_stated and pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+    if not (least[0].is_valid or greatest[0].is_valid):
+        return False  # also of a nested column, which has no order
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return True
     below: Any = pc.any(pc.less(column, least.cast(column.type)[0])).as_py()
     above: Any = pc.any(pc.greater(column, greatest.cast(column.type)[0])).as_py()

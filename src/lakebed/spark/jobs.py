@@ -1,8 +1,9 @@
 """Maintenance of tables as Spark jobs: compact, find orphans, compare versions; and expiry, which needs no job.
 
-Exports the jobs of repositories too (`lakebed.spark.repository`). Owns: how the work is distributed over tasks. The
-table's own modules plan, decide, commit and delete on the driver. So a job that fails has changed nothing, and the same
-rules protect tags and branches in every caller. Every job that deletes has a dry run.
+Exports the jobs of repositories (`lakebed.spark.repository`) and imports (`lakebed.spark.importing`) too. Owns: how the
+work is distributed over tasks. The table's own modules plan, decide, commit and delete on the driver. So a job that
+fails has changed nothing, and the same rules protect tags and branches in every caller. Every job that deletes has a
+dry run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lakebed.repo.task_store import EntryStore
 from lakebed.runtime import Environment
 from lakebed.spark.committing import check_there
 from lakebed.spark.expression import quoted
+from lakebed.spark.importing import import_table
 from lakebed.spark.reading import read_splits
 from lakebed.spark.repository import collect_repository, list_repository, stage_files
 from lakebed.spark.shipping import packed, ship, split_files
@@ -44,6 +46,7 @@ __all__ = [
     "compact_table",
     "diff_versions",
     "expire",
+    "import_table",
     "list_repository",
     "remove_orphan_files",
     "stage_files",

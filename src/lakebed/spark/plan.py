@@ -226,13 +226,15 @@ def _native_scans(
     alone = [split for split, found in zip(splits, is_alone, strict=True) if found]
     groups, files = columns_of(
         [split.files for split in alone],
-        ("file_name", "file_size", "creation_time_ms", "row_count", "schema_id", "external_path"),
+        ("file_name", "file_size", "creation_time_ms", "row_count", "schema_id", "external_path", "write_cols"),
     )
     is_far, urls = _urls(alone, groups, files.column("file_name"), root=root, addresses=addresses)
     is_outside = pc.or_(pc.not_equal(pc.fill_null(files.column("external_path"), ""), ""), is_far)
     is_evolved = ~np.isin(files.column("schema_id").to_numpy(), list(readable))
+    # A file of another writer may lack partition columns, which Spark's reader would return as nulls.
+    is_partial = pc.is_valid(files.column("write_cols")).to_numpy()
     refused = np.zeros(len(alone), np.bool_)
-    refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved]] = True
+    refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved | is_partial]] = True
     is_native = is_alone.copy()
     is_native[is_alone] = ~refused
     found = pa.table(

@@ -1,0 +1,122 @@
+"""Commands that bring tables of other formats in, and take tables out: import, export."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from lakebed.cli import arguments, output
+from lakebed.cli.arguments import Timestamp, Version
+from lakebed.cli.context import BranchTableCommand, LakeCommand
+from lakebed.cli.grammar import argument, option
+from lakebed.lake.imports import import_table
+from lakebed.table.exports.model import ExportOptions, ExportReport
+from lakebed.table.exports.run import export_table
+from lakebed.table.imports.model import ImportOptions, ImportReport
+from lakebed.table.imports.sources import SourceOptions
+
+Format = Literal["parquet", "delta", "iceberg"]
+Catalog = Annotated[str | None, option("--catalog", help="Iceberg: a catalog that pyiceberg is configured for.")]
+
+
+class Import(LakeCommand, name="import"):
+    """Import a folder of Parquet files, a Delta table or an Iceberg table, as one version.
+
+    A table that does not exist is created with the columns of the source. Files are copied as they are where the
+    formats allow it, else their rows are read and written; --dry-run says which. Nothing is left after an error.
+    """
+
+    table: Annotated[str, argument("TABLE", help="A new or empty table of the lake; with --append any table.")]
+    source: Annotated[str, argument("SOURCE", help="A folder or URL; with --catalog the table's name there.")]
+    format: Annotated[Format, option("--format", help="The format of the source.")]
+    version: Annotated[
+        str | None, option("--version", help="Of a Delta table a version, of an Iceberg table a snapshot or reference.")
+    ] = None
+    catalog: Catalog = None
+    in_place: Annotated[
+        bool, option("--in-place", help="Leave the files where they are; lakebed never deletes them.")
+    ] = False
+    rewrite: Annotated[bool, option("--rewrite", help="Convert the rows of files that do not fit as they are.")] = False
+    append: Annotated[bool, option("--append", help="Add to a table that has rows.")] = False
+    dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done with how many files.")] = False
+
+    def run(self) -> None:
+        lake = self.open_lake(create=True)
+        with output.progress(f"importing {self.source}") as progress:
+            report = import_table(
+                lake,
+                self.table,
+                self.source,
+                format=self.format,
+                options=ImportOptions(self.in_place, self.rewrite, self.append, self.dry_run),
+                source_options=SourceOptions(self.version, self.catalog, self.storage_options),
+                progress=progress,
+            )
+        self.result(_facts_of_import(report), report.sentence)
+        if not self.json:
+            for why, number in sorted(report.reasons.items()):
+                output.sentence(f"  {output.count(number, 'file')} rewritten: {why}.")
+            for note in report.notes:
+                output.sentence(f"  {note}")
+
+
+class Export(BranchTableCommand, name="export"):
+    """Write a version as Parquet files, as a Delta table or as an Iceberg table.
+
+    The target is a folder or URL outside of the table. It appears as a whole; one that exists is refused unless
+    --overwrite is given.
+    """
+
+    target: Annotated[str, argument("TARGET", help="A folder or URL; with --catalog the name of a table there.")]
+    format: Annotated[Format, option("--format", help="The format of the target.")]
+    version: Version = None
+    tag: Annotated[str | None, option("--tag", help="Export what this tag pins.")] = None
+    timestamp: Timestamp = None
+    catalog: Catalog = None
+    overwrite: Annotated[bool, option("--overwrite", help="Replace what an export has written there.")] = False
+
+    def run(self) -> None:
+        opened = self.open_branch()
+        with output.progress(f"exporting {self.table}") as progress:
+            report = export_table(
+                opened,
+                self.target,
+                format=self.format,
+                options=ExportOptions(
+                    version=arguments.version_of(self.version, self.tag),
+                    timestamp_ms=self.timestamp,
+                    overwrite=self.overwrite,
+                    catalog=self.catalog,
+                    storage_options=self.storage_options,
+                ),
+                progress=progress,
+            )
+        self.result(_facts_of_export(report), report.sentence)
+
+
+def _facts_of_import(report: ImportReport) -> dict[str, Any]:
+    return {
+        "table": report.table,
+        "format": report.format,
+        "source": report.source,
+        "version": report.version,
+        "dry_run": report.dry_run,
+        "in_place": report.in_place,
+        "rows": report.row_count,
+        "bytes": report.size_bytes,
+        "files_taken": report.taken_count,
+        "files_rewritten": report.rewritten_count,
+        "reasons": dict(report.reasons),
+        "notes": list(report.notes),
+        "snapshot": None if report.snapshot is None else report.snapshot.id,
+    }
+
+
+def _facts_of_export(report: ExportReport) -> dict[str, Any]:
+    return {
+        "table": report.table,
+        "format": report.format,
+        "target": report.target,
+        "snapshot": report.snapshot_id,
+        "rows": report.row_count,
+        "target_version": report.target_version,
+    }

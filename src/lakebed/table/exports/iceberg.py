@@ -1,0 +1,156 @@
+"""An export as an Iceberg table, through ``pyiceberg``: one commit of its catalog.
+
+Without a catalog the table lives in the target's folder alone: a catalog in memory makes the commit, and the file
+``metadata/version-hint.text``, put last, names the metadata. Readers open that file, or the folder where they know the
+hint, as this project's import and DuckDB do.
+
+Invariants: the table and its rows are committed together, so that no reader sees it empty. Iceberg keeps microseconds:
+a value with nanoseconds is refused. TINYINT and SMALLINT become ``int``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.objects.open import open_elsewhere, open_store
+from lakebed.objects.path import parse_url
+from lakebed.objects.port import ObjectStore
+from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
+from lakebed.table.imports.iceberg import HINT, library_settings, newest_metadata
+from lakebed.table.scan import Scan
+from lakebed.table.table import Table
+
+try:
+    from pyiceberg.catalog import Catalog, load_catalog
+    from pyiceberg.catalog.memory import InMemoryCatalog
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.table import Transaction
+except ModuleNotFoundError as missing:
+    raise InvalidRequest(
+        "Iceberg tables need the package pyiceberg: pip install 'lakebed[iceberg]'.", kind="not_installed"
+    ) from missing
+
+_CHUNK_BYTES: Final = 256 * 1024 * 1024
+"""Arrow bytes that are held for a partitioned table, which the library writes from memory only; each such part is a
+snapshot of its own in the one commit."""
+_NAME: Final = "export.target"
+
+
+def export_iceberg(
+    table: Table, scan: Scan, target: str, *, options: ExportOptions, progress: ProgressCall | None
+) -> ExportReport:
+    """Write a scan as a version of an Iceberg table. Arguments and errors as `export_table`."""
+    rows = Rows(table.store, scan, format="iceberg", converts=_iceberg_type, progress=progress)
+    keys = scan.table_schema.partition_keys
+    if options.catalog is not None:
+        metadata = _committed(load_catalog(options.catalog), target, None, rows, keys, options=options)
+    else:
+        store = _opened(table, target, options)
+        with _catalog_of_folder(store, target, options) as catalog:
+            metadata = _committed(catalog, _NAME, target, rows, keys, options=options)
+        store.put(HINT, metadata.rpartition("/")[2].removesuffix(".metadata.json").encode())
+    return ExportReport(
+        table=table.name,
+        format="iceberg",
+        target=target,
+        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
+        row_count=rows.row_count,
+        target_version=metadata,
+    )
+
+
+def _opened(table: Table, target: str, options: ExportOptions) -> ObjectStore:
+    if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
+        return open_store(target, storage_options=options.storage_options, environment=table.environment)
+    return open_elsewhere(table.store, target)
+
+
+@contextmanager
+def _catalog_of_folder(store: ObjectStore, target: str, options: ExportOptions) -> Iterator[Catalog]:
+    """A catalog in memory that knows the table in a folder, if there is one."""
+    catalog = InMemoryCatalog("export", **library_settings(options.storage_options))
+    try:
+        catalog.create_namespace(_NAME.partition(".")[0])
+        try:
+            found = newest_metadata(target, like=store)
+        except NotFound:
+            pass
+        else:
+            catalog.register_table(_NAME, found)
+        yield catalog
+    finally:
+        catalog.close()
+
+
+def _committed(
+    catalog: Catalog, name: str, location: str | None, rows: Rows, keys: tuple[str, ...], *, options: ExportOptions
+) -> str:
+    """Write the rows, commit them, and return the URL of the metadata."""
+    try:
+        try:
+            found = catalog.load_table(name)
+        except NoSuchTableError:
+            with catalog.create_table_transaction(name, rows.schema, location=location) as created:
+                if keys:
+                    with created.update_spec() as spec:
+                        for key in keys:
+                            spec.add_identity(key)
+                _add(created, rows, is_partitioned=bool(keys))
+            return str(catalog.load_table(name).metadata_location)
+        if not options.overwrite:
+            raise AlreadyExists(
+                f"{location or name} is an Iceberg table already: export to another one, or overwrite it.",
+                kind="target_exists",
+                url=location or name,
+            )
+        with found.transaction() as replaced:
+            with replaced.update_schema() as columns:
+                columns.union_by_name(rows.schema)
+                for column in found.schema().fields:
+                    if column.name not in rows.schema.names:
+                        columns.delete_column(column.name)
+            replaced.delete("True")
+            _add(replaced, rows, is_partitioned=bool(found.spec().fields))
+        return str(catalog.load_table(name).metadata_location)
+    except (ValueError, NotImplementedError) as problem:
+        if isinstance(problem, InvalidRequest):
+            raise
+        raise InvalidRequest(
+            f"The rows cannot be written as the Iceberg table {location or name}: "
+            f"{str(problem).partition(chr(10))[0].rstrip('.')}.",
+            kind="export_failed",
+        ) from problem
+
+
+def _add(into: Transaction, rows: Rows, *, is_partitioned: bool) -> None:
+    if not is_partitioned:
+        into.append(rows.reader())
+        return
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in rows.batches():
+        held.append(batch)
+        count += batch.nbytes
+        if count >= _CHUNK_BYTES:
+            into.append(pa.Table.from_batches(held))
+            held, count = [], 0
+    if held:
+        into.append(pa.Table.from_batches(held))
+
+
+def _iceberg_type(kind: pa.DataType) -> pa.DataType | None:
+    types = pa.types
+    if types.is_integer(kind) and kind.bit_width < 32:
+        return pa.int32()
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_large_binary(kind):
+        return pa.binary()
+    return kind

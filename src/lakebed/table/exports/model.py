@@ -1,0 +1,196 @@
+"""What an export reads, takes and reports, and the conversion of columns to the types of another format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.table.model import Split
+from lakebed.table.read import read_split
+from lakebed.table.scan import Scan
+from lakebed.table.travel import Time
+from lakebed.table.types import parse_type
+from lakebed.texts import counted, shown
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What is exported, and how."""
+
+    version: int | str | None = None
+    """A snapshot id, a tag or a branch; None: the newest version."""
+    timestamp_ms: Time | None = None
+    """The newest version at or before a time, in place of `version`."""
+    overwrite: bool = False
+    """Replace what the target has. A Delta or an Iceberg table gets a new version, Parquet files are replaced."""
+    catalog: str | None = None
+    """Iceberg: the name of a configured catalog; the target is a table's identifier there."""
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    """Settings of the target's object store, in lakebed's spelling. None: for a folder none, for a bucket the vendor's
+    environment variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportProgress:
+    """How far an export is, in rows; in a primary-key table the total includes rows that merging drops."""
+
+    done_count: int
+    total_count: int
+
+
+ProgressCall = Callable[[ExportProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What an export wrote."""
+
+    table: str
+    format: str
+    target: str
+    snapshot_id: int | None
+    """None: of a table without snapshots."""
+    row_count: int
+    target_version: str | None = None
+    """The version that a Delta table has now, the metadata file of an Iceberg table; None: the format has none."""
+
+    @property
+    def sentence(self) -> str:
+        """The report in one sentence."""
+        version = "" if self.target_version is None else f" ({self.target_version})"
+        return (
+            f"{self.table}: exported {counted(self.row_count, 'row')} of snapshot {self.snapshot_id} as {self.format} "
+            f"to {self.target}{version}."
+        )
+
+
+Converts = Callable[[pa.DataType], pa.DataType | None]
+"""Maps a plain Arrow type to that of the target format; None: the format has no such type."""
+
+
+class Rows:
+    """The rows of a scan in a target's types, read once, in batches; counts them.
+
+    Attributes:
+        schema: of the batches.
+        row_count: rows that were read so far.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        scan: Scan,
+        *,
+        format: str,
+        converts: Converts,
+        progress: ProgressCall | None,
+        without: Iterable[str] = (),
+    ) -> None:
+        """Convert the columns.
+
+        Args:
+            store: of the table.
+            without: columns that are left out.
+
+        Raises `InvalidRequest`: a column whose type the format lacks.
+        """
+        self._store = store
+        self._scan = scan
+        self._progress = progress
+        self._total = 0 if scan.snapshot is None else scan.snapshot.total_record_count
+        self.row_count = 0
+        left_out = set(without)
+        kinds = {one.name: one.type for one in scan.table_schema.fields}
+        self.schema = pa.schema(
+            [
+                pa.field(one.name, _converted(one.type, kinds[one.name], one.name, format, converts), one.nullable)
+                for one in scan.schema
+                if one.name not in left_out
+            ]
+        )
+
+    def reader(self) -> pa.RecordBatchReader:
+        """All rows as an Arrow stream."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows."""
+        for rows in self.of(self._scan.to_batches()):
+            yield from rows.to_batches()
+
+    def by_partition(self) -> Iterator[tuple[Mapping[str, object], Iterator[pa.Table]]]:
+        """The values of each partition, with its rows."""
+        scan = self._scan
+        groups: dict[bytes, list[int]] = {}
+        splits = scan.splits()
+        for position, split in enumerate(splits):
+            groups.setdefault(split.partition, []).append(position)
+        for positions in groups.values():
+            yield splits[positions[0]].partition_values, self.of(self._read([splits[i] for i in positions]))
+
+    def _read(self, splits: Iterable[Split]) -> Iterator[pa.RecordBatch]:
+        for split in splits:
+            yield from read_split(self._store, split, plan=self._scan.plan)
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Batches of the scan in the target's types. Raises `InvalidRequest`: a value that the target cannot hold."""
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            columns = [_cast(batch.column(one.name), one) for one in self.schema]
+            self.row_count += batch.num_rows
+            if self._progress is not None:
+                self._progress(ExportProgress(self.row_count, max(self._total, self.row_count)))
+            yield pa.Table.from_arrays(columns, schema=self.schema)
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as wrong:
+        raise InvalidRequest(
+            f"The column {field.name!r} has a value that the target's type {field.type} cannot hold: "
+            f"{str(wrong).partition(chr(10))[0].rstrip('.')}.",
+            kind="unsupported_value",
+            column=field.name,
+        ) from wrong
+
+
+def _converted(kind: pa.DataType, text: str, name: str, format: str, converts: Converts) -> pa.DataType:
+    def inner(one: pa.DataType) -> pa.DataType:
+        types = pa.types
+        if types.is_struct(one):
+            return pa.struct([member.with_type(inner(member.type)) for member in one])
+        if types.is_map(one):
+            key, value = one.key_field, one.item_field
+            return pa.map_(key.with_type(inner(key.type)), value.with_type(inner(value.type)))
+        if types.is_list(one):
+            return pa.list_(one.value_field.with_type(inner(one.value_type)))
+        found = converts(one)
+        if found is None:
+            raise _unsupported(name, text, format)
+        return found
+
+    if _has_variant(text) and format != "parquet":
+        raise _unsupported(name, text, format)
+    return inner(kind)
+
+
+def _has_variant(text: str) -> bool:
+    parsed = parse_type(text)
+    inside = [*parsed.children, *(member.type for member in parsed.fields)]
+    return parsed.root == "VARIANT" or any(_has_variant(str(one)) for one in inside)
+
+
+def _unsupported(name: str, text: str, format: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The column {shown(name)} is {text}, which {format} has no type for: export a table without it.",
+        kind="unsupported_type",
+        column=name,
+    )

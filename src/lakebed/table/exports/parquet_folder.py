@@ -1,0 +1,186 @@
+"""An export as Parquet files, in folders such as ``year=2026/month=1`` for a partitioned table.
+
+Invariants:
+- On a local folder the files are written into a hidden folder next to the target, which becomes the target by a rename.
+- In a bucket, which has no rename, the files are staged under names that no reader of Parquet looks at and copied to
+  their own at the end; the marker ``_SUCCESS`` is put last, and deleted first by an overwrite.
+- Only what an export could have written is replaced: a folder with any other file is refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from lakebed.errors import AlreadyExists
+from lakebed.ids import new_uuid
+from lakebed.objects.open import open_elsewhere, open_store
+from lakebed.objects.path import parse_url
+from lakebed.objects.port import ObjectStore
+from lakebed.table.discard import discard
+from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
+from lakebed.table.file_encoding import ParquetSink
+from lakebed.table.imports.parquet_folder import HIVE_NULL
+from lakebed.table.scan import Scan
+from lakebed.table.table import Table
+
+SUCCESS: Final = "_SUCCESS"
+_STAGED: Final = "_unfinished"
+_FILE_BYTES: Final = 128 * 1024 * 1024
+_ROW_GROUP_ROWS: Final = 262_144
+_HIVE_SAFE: Final = " !$&()+,-.;@_~"
+
+
+def export_parquet(
+    table: Table, scan: Scan, target: str, *, options: ExportOptions, progress: ProgressCall | None
+) -> ExportReport:
+    """Write a scan as Parquet files. Arguments and errors as `export_table`."""
+    keys = scan.table_schema.partition_keys
+    rows = Rows(table.store, scan, format="parquet", converts=lambda kind: kind, progress=progress, without=keys)
+    is_local = parse_url(target).scheme == "file"
+    store = _opened(table, target, options)
+    _check_target(store, overwrite=options.overwrite)
+    write = _written_locally if is_local else _written_to_bucket
+    write(table, store, target, rows)
+    return ExportReport(
+        table=table.name,
+        format="parquet",
+        target=target,
+        snapshot_id=None if scan.snapshot is None else scan.snapshot.id,
+        row_count=rows.row_count,
+    )
+
+
+def _opened(table: Table, target: str, options: ExportOptions) -> ObjectStore:
+    if options.storage_options is not None and parse_url(target).scheme not in ("file", "memory"):
+        return open_store(target, storage_options=options.storage_options, environment=table.environment)
+    return open_elsewhere(table.store, target)
+
+
+def _check_target(store: ObjectStore, *, overwrite: bool) -> None:
+    for meta in store.list(""):
+        if not overwrite:
+            raise AlreadyExists(
+                f"{store.root_url} has files already, such as {meta.path}: export to an empty folder, or overwrite it.",
+                kind="target_exists",
+                url=store.root_url,
+            )
+        if not _is_of_an_export(meta.path):
+            raise AlreadyExists(
+                f"{store.root_url} has a file {meta.path}, which no export as Parquet has written, so it is not "
+                "replaced: export to another folder.",
+                kind="target_exists",
+                url=store.root_url,
+                path=meta.path,
+            )
+
+
+def _is_of_an_export(path: str) -> bool:
+    return path == SUCCESS or path.startswith(f"{_STAGED}/") or path.endswith(".parquet")
+
+
+def _written_locally(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
+    final = Path(parse_url(target).prefix)
+    mark = new_uuid(table.environment.rng)
+    staged = final.with_name(f".{final.name}.unfinished-{mark}")
+    replaced = final.with_name(f".{final.name}.replaced-{mark}")
+    staging = open_elsewhere(table.store, f"file://{staged}")
+    try:
+        for path, body in _files(table, rows):
+            staging.put(path, body)
+        staging.put(SUCCESS, b"")
+        if final.exists() and any(final.iterdir()):
+            os.rename(final, replaced)
+        os.rename(staged, final)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _written_to_bucket(table: Table, store: ObjectStore, target: str, rows: Rows) -> None:
+    before = [meta.path for meta in store.list("")]
+    staged: dict[str, str] = {}
+    try:
+        for path, body in _files(table, rows):
+            hidden = f"{_STAGED}/{new_uuid(table.environment.rng)}.tmp"
+            staged[hidden] = path
+            store.put(hidden, body)
+        discard(store, [SUCCESS], environment=table.environment)
+        for hidden, path in staged.items():
+            store.copy(hidden, path)
+    finally:
+        discard(store, staged, environment=table.environment)
+    discard(store, [path for path in before if path != SUCCESS], environment=table.environment)
+    store.put(SUCCESS, b"")
+
+
+def _files(table: Table, rows: Rows) -> Iterator[tuple[str, pa.Buffer]]:
+    """The files, each with its path below the target, one in memory at a time."""
+    mark, number = new_uuid(table.environment.rng), 0
+    for values, found in rows.by_partition():
+        folder = "".join(f"{_hive(name)}={_hive_value(value)}/" for name, value in values.items())
+        for body in _encoded(found):
+            yield f"{folder}part-{number:05}-{mark}.parquet", body
+            number += 1
+    if number == 0:
+        yield f"part-00000-{mark}.parquet", _empty(rows.schema)
+
+
+def _encoded(found: Iterator[pa.Table]) -> Iterator[pa.Buffer]:
+    """Rows as Parquet files of about `_FILE_BYTES`."""
+    sink: ParquetSink | None = None
+    for part in _groups(found):
+        sink = sink or _sink(part)
+        sink.write(part)
+        if sink.size_bytes >= _FILE_BYTES:
+            yield sink.finish()
+            sink = None
+    if sink is not None:
+        yield sink.finish()
+
+
+def _groups(found: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Rows in the size of row groups: batches are smaller."""
+    held: list[pa.Table] = []
+    count = 0
+    for part in found:
+        held.append(part)
+        count += part.num_rows
+        if count >= _ROW_GROUP_ROWS:
+            yield pa.concat_tables(held).combine_chunks()
+            held, count = [], 0
+    if held:
+        yield pa.concat_tables(held).combine_chunks()
+
+
+def _sink(part: pa.Table) -> ParquetSink:
+    return ParquetSink(part, no_dictionary=frozenset(), compression="zstd", compression_level=1)
+
+
+def _empty(schema: pa.Schema) -> pa.Buffer:
+    """A file without rows, which still tells the columns."""
+    rows = schema.empty_table()
+    sink = _sink(rows)
+    sink.write(rows)
+    return sink.finish()
+
+
+def _hive(text: str) -> str:
+    return quote(text, safe=_HIVE_SAFE)
+
+
+def _hive_value(value: object) -> str:
+    if value is None:
+        return HIVE_NULL
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime.datetime):
+        return _hive(value.isoformat(sep=" "))
+    return _hive(str(value))

@@ -1,0 +1,193 @@
+"""A Delta table as a source, through ``deltalake``, which reads its log.
+
+Owns: which features of Delta are understood, and the rows of a file by Delta's rules: partition values are in the log
+and not in the file, columns may have other names in the file (column mapping), and rows may be deleted by position
+(deletion vectors).
+
+Invariants: a table with a feature that is not in `_FEATURES` is refused. A file with deleted rows or other column
+names is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.open import place_of
+from lakebed.objects.path import is_url
+from lakebed.objects.port import ObjectStore
+from lakebed.table.data_file import open_data_file
+from lakebed.table.imports.model import Source, SourceFile
+from lakebed.table.imports.parquet_folder import with_constants
+from lakebed.table.types import fields_of_arrow
+
+try:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+except ModuleNotFoundError as missing:
+    raise InvalidRequest(
+        "Delta tables need the package deltalake: pip install 'lakebed[delta]'.", kind="not_installed"
+    ) from missing
+
+_FEATURES: Final = frozenset(
+    (
+        *("columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening"),
+        *("typeWidening-preview", "catalogManaged-preview"),
+    )
+)
+"""Features of readers that this module, or the library below it, takes into account."""
+_BATCH_ROWS: Final = 65_536
+_MAPPING_MODE: Final = "delta.columnMapping.mode"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaReader:
+    """Reads one data file of a Delta table."""
+
+    url: str
+    size_bytes: int
+    columns: tuple[str, ...]
+    """Of the table."""
+    constants: tuple[tuple[str, pa.Scalar], ...]
+    """The partition columns."""
+    kept: bytes | None = None
+    """A byte a row: 0 for deleted rows. Rows after its end are kept. None: no row is deleted."""
+
+    def read(self, store: ObjectStore) -> Iterator[pa.Table]:
+        """The rows by Delta's rules."""
+        place, path = place_of(store, self.url)
+        opened = open_data_file(place, path, size_bytes=self.size_bytes)
+        kept = None if self.kept is None else np.frombuffer(self.kept, np.bool_)
+        columns = [name for name in opened.column_names if name in self.columns] or opened.column_names[:1]
+        row = 0
+        for batch in opened.batches(columns=columns, row_groups=None, batch_rows=_BATCH_ROWS):
+            rows = with_constants(pa.Table.from_batches([batch]), self.constants)
+            rows = rows.select([name for name in self.columns if name in rows.column_names])
+            if kept is not None:
+                mask = np.ones(rows.num_rows, np.bool_)
+                stated = kept[row : row + rows.num_rows]
+                mask[: len(stated)] = stated
+                row += rows.num_rows
+                rows = rows.filter(pa.array(mask))
+            if rows.num_rows:
+                yield rows
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaScan:
+    """Reads a whole version through the library, which maps columns to their names in files."""
+
+    url: str
+    version: int
+    storage_options: Mapping[str, str] = field(repr=False)
+
+    def read(self, store: ObjectStore) -> Iterator[pa.Table]:
+        """The rows by the library."""
+        found = DeltaTable(location(self.url), version=self.version, storage_options=dict(self.storage_options))
+        for batch in pa.RecordBatchReader.from_stream(found.scan()):
+            yield pa.Table.from_batches([batch])
+
+
+def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[str, str] | None) -> Source:
+    """Open a version of a Delta table. Arguments and errors as `open_source`."""
+    number = None if version is None else _number(version)
+    try:
+        table = DeltaTable(location(url), version=number, storage_options=dict(storage_options or {}) or None)
+        actions = pa.table(table.get_add_actions())
+        schema = pa.schema(table.schema().to_arrow())
+        vectors = pa.table(table.deletion_vectors())
+    except TableNotFoundError as absent:
+        raise NotFound(f"There is no Delta table at {url}.", kind="source_not_found", url=url) from absent
+    except DeltaError as problem:
+        raise InvalidRequest(
+            f"The Delta table {url}{'' if number is None else f' at version {number}'} cannot be read: "
+            f"{str(problem).partition(chr(10))[0].rstrip('.')}.",
+            kind="unreadable_source",
+            url=url,
+        ) from problem
+    _check_features(table, url)
+    kept = _kept_rows(vectors)
+    partition_keys = tuple(table.metadata().partition_columns)
+    files = [
+        _file(action, url, schema=schema, kept=kept, partition_keys=partition_keys) for action in actions.to_pylist()
+    ]
+    if files and table.metadata().configuration.get(_MAPPING_MODE, "none") != "none":
+        whole = DeltaScan(url, table.version(), dict(storage_options or {}))
+        size_bytes, why = sum(one.size_bytes for one in files), "has columns under other names (column mapping)"
+        files = [SourceFile(url, size_bytes, whole, must_rewrite=why, file_count=len(files))]
+    return Source(
+        format="delta",
+        url=url,
+        version=str(table.version()),
+        fields=fields_of_arrow(schema),
+        partition_keys=partition_keys,
+        files=tuple(files),
+        notes=("Earlier versions of the Delta table are not imported; import them by number if they are needed.",),
+    )
+
+
+def _file(
+    action: Mapping[str, Any],
+    root: str,
+    *,
+    schema: pa.Schema,
+    kept: Mapping[str, bytes],
+    partition_keys: Sequence[str],
+) -> SourceFile:
+    path = unquote(action["path"])
+    url = path if is_url(path) else f"{root}/{path}"
+    values = {
+        name: pa.scalar((action["partition"] or {}).get(name), schema.field(name).type) for name in partition_keys
+    }
+    deleted = kept.get(_tail(url))
+    why = "has deleted rows (a deletion vector)" if deleted is not None else None
+    reader = DeltaReader(url, action["size_bytes"], tuple(schema.names), tuple(values.items()), deleted)
+    return SourceFile(url, action["size_bytes"], reader, values, must_rewrite=why)
+
+
+def location(url: str) -> str:
+    """The table's location as the library takes it."""
+    return url.removeprefix("file://") if url.startswith("file://") else url
+
+
+def _number(version: int | str) -> int:
+    text = str(version)
+    if not text.isdecimal():
+        raise InvalidRequest(
+            f"{text!r} is not a version of a Delta table: give its number.", kind="invalid_version", version=text
+        )
+    return int(text)
+
+
+def _check_features(table: DeltaTable, url: str) -> None:
+    unknown = sorted(set(table.protocol().reader_features or ()) - _FEATURES)
+    if unknown:
+        raise InvalidRequest(
+            f"The Delta table {url} uses the feature {unknown[0]}, which cannot be imported: read it through Spark, "
+            "and write the rows with lakebed.spark.write.",
+            kind="unsupported_source",
+            url=url,
+            feature=unknown[0],
+        )
+
+
+def _kept_rows(vectors: pa.Table) -> dict[str, bytes]:
+    """The rows that are kept, by the end of the file's URL."""
+    found = {}
+    for row in range(vectors.num_rows):
+        mask = vectors.column("selection_vector")[row].values
+        found[_tail(vectors.column("filepath")[row].as_py())] = (
+            mask.to_numpy(zero_copy_only=False).astype(np.bool_).tobytes()
+        )
+    return found
+
+
+def _tail(url: str) -> str:
+    """The file's own name: Delta's writers put a UUID into it. Folders are spelled differently in the log and here."""
+    return unquote(url).rpartition("/")[2]

@@ -1,0 +1,260 @@
+"""An Iceberg table as a source, through ``pyiceberg``, which reads its metadata.
+
+Owns: finding a table's newest metadata in its folder, which partition fields become partition columns, and when a
+file's bytes may be used: Iceberg finds columns by field id, this project's format by name.
+
+Invariants:
+- The rows of a file that is rewritten are those that the library reads: deletes, renamed columns, defaults and name
+  mappings are applied by it.
+- A file whose columns have other ids than the schema gives their names is rewritten; so is one without a column whose
+  values may be in its partition only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.open import open_elsewhere
+from lakebed.objects.path import is_url, parse_url
+from lakebed.objects.port import ObjectStore
+from lakebed.table.imports.field_ids import ids_of
+from lakebed.table.imports.model import Source, SourceFile
+from lakebed.table.types import FIELD_ID_KEY, fields_of_arrow
+
+try:
+    from pyiceberg.catalog import load_catalog
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+    from pyiceberg.table import StaticTable
+    from pyiceberg.types import BooleanType, DateType, IntegerType, LongType, StringType
+except ModuleNotFoundError as missing:
+    raise InvalidRequest(
+        "Iceberg tables need the package pyiceberg: pip install 'lakebed[iceberg]'.", kind="not_installed"
+    ) from missing
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import FileScanTask, Table, TableScan
+
+HINT: Final = "metadata/version-hint.text"
+"""Names the newest metadata in a table's folder."""
+_METADATA: Final = re.compile(r"v?([0-9]+)(-[^/]*)?(\.gz)?\.metadata\.json")
+_PARTITION_TYPES: Final = (BooleanType, IntegerType, LongType, StringType, DateType)
+"""Types of identity partition fields that become partition columns."""
+_HISTORY: Final = "Earlier snapshots of the Iceberg table are not imported; import them by id if they are needed."
+_SETTINGS: Final = {
+    "endpoint": "s3.endpoint",
+    "region": "s3.region",
+    "access_key_id": "s3.access-key-id",
+    "secret_access_key": "s3.secret-access-key",
+    "session_token": "s3.session-token",
+    "token": "s3.session-token",
+}
+"""Settings of an S3 store in lakebed's spelling, without ``aws_``, and in the library's."""
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergReader:
+    """Reads the rows of one file through the library."""
+
+    metadata_url: str
+    properties: Mapping[str, str] = field(repr=False)
+    snapshot_id: int | None
+    task: FileScanTask
+
+    def read(self, store: ObjectStore) -> Iterator[pa.Table]:
+        """The rows by the library."""
+        table = _static(self.metadata_url, tuple(sorted(self.properties.items())))
+        projected = table.scan(snapshot_id=self.snapshot_id).projection()
+        scan = ArrowScan(table.metadata, table.io, projected, AlwaysTrue())
+        for batch in scan.to_record_batches([self.task]):
+            yield pa.Table.from_batches([batch])
+
+
+@lru_cache(maxsize=4)
+def _static(metadata_url: str, properties: tuple[tuple[str, str], ...]) -> StaticTable:
+    """The table of some metadata, read once for all files of an import."""
+    return StaticTable.from_metadata(metadata_url, dict(properties))
+
+
+def library_settings(storage_options: Mapping[str, str] | None) -> dict[str, str]:
+    """Settings of an object store, as the library spells them."""
+    found = {}
+    for name, value in (storage_options or {}).items():
+        known = _SETTINGS.get(name.lower().removeprefix("aws_"))
+        if known is not None:
+            found[known] = value
+    return found
+
+
+def open_iceberg(
+    url: str,
+    *,
+    version: int | str | None,
+    catalog: str | None,
+    storage_options: Mapping[str, str] | None,
+    like: ObjectStore,
+) -> Source:
+    """Open a snapshot of an Iceberg table. Arguments and errors as `open_source`.
+
+    Args:
+        url: the table's folder, one of its metadata files, or with `catalog` its identifier there.
+    """
+    properties = library_settings(storage_options)
+    try:
+        if catalog is not None:
+            table: Table = load_catalog(catalog).load_table(url)
+            properties = {name: str(value) for name, value in table.io.properties.items()}
+        else:
+            table = _static(newest_metadata(url, like=like), tuple(sorted(properties.items())))
+    except (NoSuchTableError, FileNotFoundError) as absent:
+        raise NotFound(f"There is no Iceberg table {url}.", kind="source_not_found", url=url) from absent
+    snapshot_id = _snapshot_id(table, version, url)
+    scan = table.scan(snapshot_id=snapshot_id)
+    try:
+        tasks = list(scan.plan_files())
+    except ValueError as problem:
+        raise InvalidRequest(
+            f"The Iceberg table {url} cannot be imported: {str(problem).partition(chr(10))[0].rstrip('.')}. Read it "
+            "through Spark, and write the rows with lakebed.spark.write.",
+            kind="unsupported_source",
+            url=url,
+        ) from problem
+    current = table.current_snapshot()
+    shown = snapshot_id if snapshot_id is not None else None if current is None else current.snapshot_id
+    return _source(table, scan, tasks, url=url, properties=properties, snapshot_id=shown)
+
+
+def _source(
+    table: Table,
+    scan: TableScan,
+    tasks: list[FileScanTask],
+    *,
+    url: str,
+    properties: Mapping[str, str],
+    snapshot_id: int | None,
+) -> Source:
+    schema = scan.projection()
+    arrow = schema_to_pyarrow(schema)
+    keys, notes = _partition_keys(table, schema)
+    ids = dict(ids_of(arrow))
+    has_defaults = any(getattr(one, "initial_default", None) is not None for one in schema.fields)
+    in_partitions = {part.source_id for spec in table.specs().values() for part in spec.fields}
+    must_have = frozenset(one.name for one in schema.fields if one.field_id in in_partitions and one.name not in keys)
+    files = []
+    for task in tasks:
+        why = "may have deleted rows" if task.delete_files else None
+        why = "may lack columns that have a default value" if has_defaults else why
+        if keys and task.file.spec_id != table.spec().spec_id:
+            why = "was written under another partition spec"
+        if task.file.file_format.value != "PARQUET":
+            why = f"is {task.file.file_format.value}"
+        values = {} if why is not None else _partition_values(task, table, keys, arrow)
+        path = task.file.file_path
+        files.append(
+            SourceFile(
+                path if is_url(path) else f"file://{path}",
+                task.file.file_size_in_bytes,
+                IcebergReader(table.metadata_location, properties, snapshot_id, task),
+                values,
+                must_rewrite=why,
+                field_ids=ids,
+                must_have=must_have,
+            )
+        )
+    return Source(
+        format="iceberg",
+        url=url,
+        version=None if snapshot_id is None else str(snapshot_id),
+        fields=fields_of_arrow(pa.schema([one.remove_metadata() for one in arrow])),
+        partition_keys=tuple(keys),
+        files=tuple(files),
+        notes=(
+            "Earlier snapshots of the Iceberg table are not imported; import them by id if they are needed.",
+            *notes,
+        ),
+    )
+
+
+def newest_metadata(url: str, *, like: ObjectStore) -> str:
+    """The URL of a table's newest metadata: by its hint, or by the highest number in the folder ``metadata``.
+
+    Raises `NotFound`: none; `InvalidRequest`: two have the highest number, so that only a catalog knows.
+    """
+    if url.endswith(".metadata.json"):
+        return url
+    store = open_elsewhere(like, str(parse_url(url)))
+    names = [meta.path.removeprefix("metadata/") for meta in store.list("metadata")]
+    numbered = [(int(match[1]), name) for name in names if (match := _METADATA.fullmatch(name)) is not None]
+    if not numbered:
+        raise NotFound(
+            f"There is no Iceberg table at {url}: no metadata/*.metadata.json.", kind="source_not_found", url=url
+        )
+    if HINT.removeprefix("metadata/") in names:
+        hint = bytes(store.get(HINT)).decode("utf-8", "replace").strip()
+        wanted = (f"{hint}.metadata.json", f"v{hint}.metadata.json", f"v{hint}.gz.metadata.json", hint)
+        for name in wanted:
+            if name in names:
+                return f"{store.root_url}/metadata/{name}"
+    highest = max(number for number, _ in numbered)
+    newest = [name for number, name in numbered if number == highest]
+    if len(newest) > 1:
+        raise InvalidRequest(
+            f"{url} has {len(newest)} metadata files of number {highest}, such as {newest[0]}; only its catalog knows "
+            "which is the table: name one of the files, or the catalog.",
+            kind="ambiguous_source",
+            url=url,
+        )
+    return f"{store.root_url}/metadata/{newest[0]}"
+
+
+def _snapshot_id(table: Table, version: int | str | None, url: str) -> int | None:
+    if version is None:
+        return None
+    text = str(version)
+    found = table.snapshot_by_id(int(text)) if text.isdecimal() else table.snapshot_by_name(text)
+    if found is None:
+        raise NotFound(
+            f"The Iceberg table {url} has no snapshot or reference {text!r}; its references are "
+            f"{', '.join(sorted(table.refs())) or 'none'}.",
+            kind="version_not_found",
+            version=text,
+        )
+    return int(found.snapshot_id)
+
+
+# ---- partitions
+
+
+def _partition_keys(table: Table, schema: Schema) -> tuple[list[str], list[str]]:
+    """The partition columns, and sentences about the partition fields that become none."""
+    keys, notes = [], []
+    for part in table.spec().fields:
+        column = next((one for one in schema.fields if one.field_id == part.source_id), None)
+        if column is not None and str(part.transform) == "identity" and isinstance(column.field_type, _PARTITION_TYPES):
+            keys.append(column.name)
+        else:
+            notes.append(
+                f"The partition field {part.name} ({part.transform}) does not become a partition column; statistics of "
+                "the files still prune by its column."
+            )
+    return keys, notes
+
+
+def _partition_values(task: FileScanTask, table: Table, keys: list[str], schema: pa.Schema) -> dict[str, pa.Scalar]:
+    by_source = {part.source_id: i for i, part in enumerate(table.spec().fields)}
+    found = {}
+    for name in keys:
+        column = schema.field(name)
+        value = task.file.partition[by_source[int(column.metadata[FIELD_ID_KEY])]]
+        is_day = pa.types.is_date(column.type) and isinstance(value, int)
+        found[name] = pa.scalar(value, pa.int32()).cast(column.type) if is_day else pa.scalar(value, column.type)
+    return found

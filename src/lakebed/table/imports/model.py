@@ -1,0 +1,130 @@
+"""What an import reads and reports: sources, their files, options and the report. Data, no I/O.
+
+Invariants: a `SourceFile` pickles, with its reader, so that tasks of Spark can rewrite it. A source is one version:
+its files are listed when it is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from lakebed.objects.port import ObjectStore
+from lakebed.table.model import DataField, Snapshot
+from lakebed.texts import counted, sized
+
+
+class RowReader(Protocol):
+    """Reads the rows of one file as the source's format defines them. Picklable."""
+
+    def read(self, store: ObjectStore) -> Iterator[pa.Table]:
+        """The rows in parts, with the source's columns.
+
+        Args:
+            store: any store; files elsewhere are opened with its settings.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One data file of a source."""
+
+    url: str
+    """Of the object, taken literally: ``file:///folder/name``, ``s3://bucket/folder/name``."""
+    size_bytes: int
+    reader: RowReader
+    partition: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    """Values of the source's partition columns; a null scalar for null."""
+    must_rewrite: str | None = None
+    """Why its bytes cannot become a data file, as the rest of the sentence "The file ..."; None: they may."""
+    field_ids: Mapping[tuple[str, ...], int | None] | None = None
+    """The ids that the columns must have in the file, by path; None: columns are found by name."""
+    must_have: frozenset[str] = frozenset()
+    """Columns without which the file is rewritten: their values may be elsewhere than in the file."""
+    file_count: int = 1
+    """Of the source's files that are read together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One version of a table of another format."""
+
+    format: str
+    url: str
+    version: str | None
+    """Of a Delta table its version, of an Iceberg table the snapshot's id; None: the format has none."""
+    fields: tuple[DataField, ...]
+    """The columns of a table that is created for it."""
+    partition_keys: tuple[str, ...]
+    files: tuple[SourceFile, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences about what does not come along."""
+    is_strict: bool = False
+    """A file that does not fit the table is refused unless rewriting is asked for. For formats without a schema of
+    their own, where it is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """How files are taken over."""
+
+    in_place: bool = False
+    """Register the files where they are. lakebed never deletes them; the table is damaged if their owner does."""
+    rewrite: bool = False
+    """Read and write the rows of files that do not fit as they are, where the format's rules do not say so already."""
+    append: bool = False
+    """Add to a table that has rows."""
+    dry_run: bool = False
+    """Only report what would be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportProgress:
+    """How far an import is, in bytes of its source."""
+
+    done_count: int
+    total_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What an import did, or would do."""
+
+    table: str
+    format: str
+    source: str
+    version: str | None
+    row_count: int | None
+    """Rows imported; None in a dry run with files that must be read to count them."""
+    size_bytes: int
+    """Of the source's files."""
+    taken_count: int
+    """Files whose bytes became data files: copied, or registered in place."""
+    rewritten_count: int
+    """Files whose rows were read and written."""
+    reasons: Mapping[str, int]
+    """Why files were rewritten, and how many."""
+    in_place: bool
+    dry_run: bool
+    notes: tuple[str, ...] = ()
+    snapshot: Snapshot | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The report in one sentence."""
+        verb = "would import" if self.dry_run else "imported"
+        rows = "" if self.row_count is None else f"{counted(self.row_count, 'row')} in "
+        how = "registered in place" if self.in_place else "copied as they are"
+        version = "" if self.version is None else f", version {self.version}"
+        parts = [f"{self.taken_count:,} {how}"] if self.taken_count else []
+        parts += [f"{self.rewritten_count:,} rewritten"] if self.rewritten_count else []
+        files = counted(self.taken_count + self.rewritten_count, "file")
+        shares = f" ({', '.join(parts)})" if parts else ""
+        return (
+            f"{self.table}: {verb} {rows}{files}{shares}, {sized(self.size_bytes)}, from the {self.format} source "
+            f"{self.source}{version}."
+        )

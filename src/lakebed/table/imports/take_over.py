@@ -1,0 +1,464 @@
+"""Making the files of a source a snapshot of a table: plan, carry out, commit.
+
+Owns: for each file the choice between its bytes and its rows (`plan_import`), and the copies.
+
+Invariants:
+- The bytes of a file are used only if its footer proves that every reader of the table finds its rows in it: columns of
+  the table's names and types, the values of its partition, field ids that agree. Otherwise its rows are read by the
+  rules of its format and written by the table's writer, or the import is refused.
+- A copy belongs to the table: it has a new name in the table's folder, and is durable before the commit names it.
+- A file that is registered in place is never deleted by lakebed: no version of the table's options can make it one of
+  the table's own (`external.OwnFiles`), because it is in no folder of a bucket; and what a failed import discards does
+  not include it.
+- One commit makes all rows visible. Before it nothing is, and after a failure before it the copies are deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.ids import new_uuid
+from lakebed.objects.open import open_elsewhere, parse_root, place_of
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment, mapped
+from lakebed.table.adopt import AdoptedFile, describe_file, read_footer
+from lakebed.table.binary_row import EMPTY_ROW, encode_rows
+from lakebed.table.discard import discard, discard_changes
+from lakebed.table.imports.field_ids import ids_of
+from lakebed.table.imports.model import ImportOptions, ImportProgress, ImportReport, Source, SourceFile
+from lakebed.table.model import BucketChange, DataFile, Snapshot, TableSchema
+from lakebed.table.placement import Placement, bucket_folders
+from lakebed.table.rows import new_writer
+from lakebed.table.types import arrow_type
+from lakebed.table.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
+from lakebed.texts import shown
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from lakebed.table.table import Table
+    from lakebed.table.write import TableWriter
+
+_WORKERS_MAX: Final = 8
+_COPY_BYTES_MAX: Final = 5_000_000_000
+"""The largest object that every vendor copies by one request."""
+_OWN_FOLDER: Final = re.compile(r"bucket-(-?[0-9]+|postpone)|[01]{8}")
+"""Last folders of files that a table may own: of a bucket, or of a hash below one."""
+
+T = TypeVar("T")
+ProgressCall = Callable[[ImportProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenFile:
+    """A file whose bytes become a data file. Picklable."""
+
+    source: SourceFile
+    partition: bytes
+    folder: str
+    """Of the bucket, relative to the table's."""
+    entry: DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    """What is done with each file of a source. Files without rows are left out."""
+
+    source: Source
+    schema: TableSchema
+    taken: tuple[TakenFile, ...]
+    rewritten: tuple[tuple[SourceFile, str], ...]
+    """Each with the reason."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(one.source.size_bytes for one in self.taken) + sum(one.size_bytes for one, _ in self.rewritten)
+
+
+Carrier = Callable[["Table", ImportPlan, ProgressCall | None], list[BucketChange]]
+"""Copies and rewrites the files of a plan, and returns the changes to commit."""
+
+
+def take_over(
+    table: Table,
+    source: Source,
+    options: ImportOptions | None = None,
+    *,
+    progress: ProgressCall | None = None,
+    carrier: Carrier | None = None,
+) -> ImportReport:
+    """Make the files of a source one snapshot of a table.
+
+    Args:
+        table: without rows, unless `ImportOptions.append` is set.
+        progress: called as files are done.
+        carrier: copies and rewrites elsewhere, such as in tasks of Spark; None: in this process.
+
+    Raises:
+        AlreadyExists: the table has a snapshot, and `append` is not set.
+        InvalidRequest: a file does not fit; nothing is changed.
+        NotFound: a file of the source is gone.
+        Conflict, OutcomeUnknown: as `Table.commit`.
+
+    Cost: the footer of each file (1 HEAD and 1 GET); a copy (1 COPY and 1 HEAD inside one bucket, else the bytes
+    through this process) unless in place; 1 commit. Rewriting holds the writer's buffer in memory.
+    """
+    options = options or ImportOptions()
+    schema = table.refresh()
+    newest = table.latest()
+    if newest is not None and not options.append:
+        raise AlreadyExists(
+            f"The table {table.name} has rows already: add to them with append, or import into a new table.",
+            kind="table_exists",
+            table=table.name,
+        )
+    plan = plan_import(table.store, source, schema, options=options, environment=table.environment)
+    if options.in_place:
+        _check_new(plan, table, newest)
+    if options.dry_run:
+        return report_of(plan, name=table.name, options=options)
+    changes = (carrier or carry)(table, plan, progress)
+    outside = {one.entry.external_path for one in plan.taken if one.entry.external_path is not None}
+    try:
+        snapshot = table.commit(changes) if changes or newest is None else newest
+    except (Conflict, InvalidRequest):
+        # Both say that nothing was committed; any other error leaves that open.
+        discard_changes(table.context, [_without(change, outside) for change in changes])
+        raise
+    return report_of(plan, name=table.name, options=options, changes=changes, snapshot=snapshot)
+
+
+def report_of(
+    plan: ImportPlan,
+    *,
+    name: str,
+    options: ImportOptions,
+    changes: Sequence[BucketChange] | None = None,
+    snapshot: Snapshot | None = None,
+) -> ImportReport:
+    """The report of an import; without changes that of a dry run."""
+    row_count = None
+    if changes is not None:
+        row_count = sum(file.row_count for change in changes for file in change.added)
+    elif not plan.rewritten:
+        row_count = sum(one.entry.row_count for one in plan.taken)
+    reasons = Counter[str]()
+    for file, why in plan.rewritten:
+        reasons[why] += file.file_count
+    return ImportReport(
+        table=name,
+        format=plan.source.format,
+        source=plan.source.url,
+        version=plan.source.version,
+        row_count=row_count,
+        size_bytes=plan.size_bytes,
+        taken_count=len(plan.taken),
+        rewritten_count=sum(reasons.values()),
+        reasons=dict(reasons),
+        in_place=options.in_place,
+        dry_run=options.dry_run,
+        notes=plan.source.notes,
+        snapshot=snapshot,
+    )
+
+
+def _without(change: BucketChange, urls: Collection[str | None]) -> BucketChange:
+    return replace(change, added=tuple(file for file in change.added if file.external_path not in urls))
+
+
+# ---- planning
+
+
+def plan_import(
+    store: ObjectStore, source: Source, schema: TableSchema, *, options: ImportOptions, environment: Environment
+) -> ImportPlan:
+    """Decide what is done with each file. Writes nothing. Raises as `take_over`. Cost: the footer of each file.
+
+    Args:
+        store: of the table, which need not exist yet.
+        schema: of the table.
+    """
+    check_writable(schema)
+    if options.in_place and store.is_versioned:
+        raise InvalidRequest(
+            f"The table at {store.root_url} is in a branch of a repository, which keeps no versions of files outside "
+            "of it: import without in place, so that the files are copied.",
+            kind="invalid_in_place",
+        )
+    described = mapped(
+        environment.runtime,
+        lambda file: _planned(store, file, source, schema, options=options, environment=environment),
+        source.files,
+        worker_count_max=_WORKERS_MAX,
+    )
+    taken = tuple(one for one in described if isinstance(one, TakenFile))
+    rewritten = tuple((file, one) for file, one in zip(source.files, described, strict=True) if isinstance(one, str))
+    return ImportPlan(source, schema, taken, rewritten)
+
+
+def _planned(
+    store: ObjectStore,
+    file: SourceFile,
+    source: Source,
+    schema: TableSchema,
+    *,
+    options: ImportOptions,
+    environment: Environment,
+) -> TakenFile | str | None:
+    """How a file is taken over, or why it is rewritten; None for one without rows."""
+    why = file.must_rewrite or needs_writer(schema)
+    if why is not None:
+        return why
+    place, path = place_of(store, file.url)
+    try:
+        footer = read_footer(place, path, size_bytes=file.size_bytes)
+    except NotFound as absent:
+        raise NotFound(f"The source's file {file.url} is gone.", kind="source_not_found", url=file.url) from absent
+    if footer.num_rows == 0:
+        return None
+    if options.in_place:
+        _check_in_place(file.url)
+    try:
+        _check_names(footer, file, schema)
+        return _taken(file, footer, schema, in_place=options.in_place, environment=environment)
+    except InvalidRequest as misfit:
+        if misfit.kind != "file_misfit" or options.rewrite or not source.is_strict:
+            if misfit.kind != "file_misfit":
+                raise
+            return (
+                misfit.message.removeprefix(f"The file {shown(path.rpartition('/')[2])} ")
+                .partition(": ")[0]
+                .rstrip(".")
+            )
+        raise InvalidRequest(
+            f"{misfit.message} Or import with rewrite, which converts the rows of such files.",
+            kind=misfit.kind,
+            file=file.url,
+        ) from misfit
+
+
+def needs_writer(schema: TableSchema) -> str | None:
+    """Why no file can be used as it is in a table, if so."""
+    if schema.primary_keys:
+        return "has no sequence numbers, which a table with a primary key needs"
+    if WriteSettings.of(schema).bucket_count != UNAWARE_BUCKET:
+        return "is not divided into the table's buckets"
+    return None
+
+
+def _check_names(footer: pq.FileMetaData, file: SourceFile, schema: TableSchema) -> None:
+    """Check that columns found by name are those that the source means."""
+    name = file.url.rpartition("/")[2]
+    arrow = footer.schema.to_arrow_schema()
+    for key in (*file.must_have, *file.partition):
+        if key not in arrow.names and key not in schema.partition_keys:
+            raise _misfit(name, f"lacks the column {key!r}, whose values are in its partition only")
+    for key in schema.partition_keys:
+        if key not in file.partition:
+            raise _misfit(name, f"is not in a partition of the column {key!r}")
+    if file.field_ids is None:
+        return
+    stated = dict(ids_of(arrow))
+    for path, wanted in file.field_ids.items():
+        if path in stated and stated[path] != wanted:
+            raise _misfit(name, f"has another column as {'.'.join(path)!r} (its field id is {stated[path]})")
+
+
+def _misfit(name: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"The file {shown(name)} {what}.", kind="file_misfit", file=name)
+
+
+def _taken(
+    file: SourceFile, footer: pq.FileMetaData, schema: TableSchema, *, in_place: bool, environment: Environment
+) -> TakenFile:
+    settings = WriteSettings.of(schema).files
+    types = [field.type for field in schema.partition_fields]
+    values = [_one(file.partition[name], kind) for name, kind in zip(schema.partition_keys, types, strict=True)]
+    partition = encode_rows(values, types)[0].as_py() if types else EMPTY_ROW
+    name = file.url.rpartition("/")[2]
+    place = AdoptedFile(
+        name,
+        file.size_bytes,
+        external_path=_external(file.url) if in_place else None,
+        creation_time_ms=environment.clock.now_ms(),
+        partition=partition,
+    )
+    entry = describe_file(footer, place, schema=schema, stats_mode=settings.stats_mode)
+    if not in_place:
+        entry = replace(entry, file_name=f"{settings.prefix}{new_uuid(environment.rng)}-0.parquet")
+    (folders,) = Placement.of(schema).partition_folders(pa.array([partition], pa.binary()))
+    return TakenFile(file, partition, bucket_folders(folders, 0)[0], entry)
+
+
+def _one(value: pa.Scalar, kind: str) -> pa.Array:
+    try:
+        return pa.array([value.as_py()], value.type).cast(arrow_type(kind))
+    except pa.ArrowException as wrong:
+        raise InvalidRequest(
+            f"The source's partition value {value} does not fit the table's type {kind}: import into a table with "
+            "another type.",
+            kind="invalid_partition",
+        ) from wrong
+
+
+# ---- files that stay where they are
+
+
+def _external(url: str) -> str:
+    """A URL as other clients of the format write it."""
+    parsed = parse_root(url)
+    return f"file:{parsed.prefix}" if parsed.scheme == "file" else str(parsed)
+
+
+def _check_in_place(url: str) -> None:
+    """Refuse a file that some options could make one of the table's own, or that others could not read by its name."""
+    folder, _, name = url.rpartition("/")
+    if not name.endswith(".parquet"):
+        raise InvalidRequest(
+            f"{url} cannot be registered in place: clients of the format tell the format by the name, which must end "
+            "in .parquet. Import without in place.",
+            kind="invalid_in_place",
+            url=url,
+        )
+    if _OWN_FOLDER.fullmatch(folder.rpartition("/")[2]):
+        raise InvalidRequest(
+            f"{url} cannot be registered in place: it is in a folder of a table's bucket, where a table may delete "
+            "files. Import without in place.",
+            kind="invalid_in_place",
+            url=url,
+        )
+
+
+def _check_new(plan: ImportPlan, table: Table, newest: Snapshot | None) -> None:
+    """Refuse two files of one name in a partition: an entry is identified by partition and name."""
+    found = Counter((one.partition, one.entry.file_name) for one in plan.taken)
+    if newest is not None:
+        live = table.context.manifests.live_entries(newest)
+        found.update(set(zip(*(live.column(name).to_pylist() for name in ("partition", "file_name")), strict=True)))
+    for one in plan.taken:
+        if found[one.partition, one.entry.file_name] > 1:
+            raise InvalidRequest(
+                f"{one.source.url} cannot be registered in place: its partition of the table has another file of that "
+                "name, or this file already. Import without in place, or leave it out.",
+                kind="invalid_in_place",
+                url=one.source.url,
+            )
+
+
+# ---- carrying out
+
+
+class _Counted:
+    """Counts the bytes that are done, from any thread."""
+
+    def __init__(self, environment: Environment, total: int, progress: ProgressCall | None) -> None:
+        self._lock = environment.runtime.lock()
+        self._total = total
+        self._progress = progress
+        self._done = 0
+
+    def add(self, size_bytes: int) -> None:
+        with self._lock:
+            self._done += size_bytes
+            if self._progress is not None:
+                self._progress(ImportProgress(self._done, self._total))
+
+
+def carry(table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list[BucketChange]:
+    """Copy and rewrite the files of a plan in this process. After an error what it wrote is deleted."""
+    counted = _Counted(table.environment, plan.size_bytes, progress)
+    copies = [f"{one.folder}/{one.entry.file_name}" for one in plan.taken if one.entry.external_path is None]
+    try:
+        changes = mapped(
+            table.environment.runtime,
+            lambda one: _carried(table.store, one, counted),
+            plan.taken,
+            worker_count_max=_WORKERS_MAX,
+        )
+        if plan.rewritten:
+            changes += _rewritten(table, plan, counted)
+    except BaseException:
+        discard(table.store, copies, environment=table.environment)
+        raise
+    return changes
+
+
+def _carried(store: ObjectStore, one: TakenFile, counted: _Counted) -> BucketChange:
+    change = carried(store, one)
+    counted.add(one.source.size_bytes)
+    return change
+
+
+def carried(store: ObjectStore, one: TakenFile) -> BucketChange:
+    """Copy a file into the table, unless it stays in place, and return its change. Raises `Unavailable`, `NotFound`."""
+    if one.entry.external_path is None:
+        copy_object(store, one.source.url, f"{one.folder}/{one.entry.file_name}", size_bytes=one.source.size_bytes)
+    return BucketChange(one.partition, 0, UNAWARE_BUCKET, added=(one.entry,))
+
+
+def copy_object(store: ObjectStore, url: str, path: str, *, size_bytes: int) -> None:
+    """Copy an object from anywhere into a store, durably: inside one bucket by the vendor, else through this process.
+
+    Raises `NotFound`; `Unavailable`: the copy has another size, because the source was replaced meanwhile.
+    """
+    here, there = parse_root(store.root_url), parse_root(url)
+    is_same = (here.scheme, here.place) == (there.scheme, there.place) and here.scheme in ("s3", "gs", "az")
+    if is_same and not store.is_versioned and size_bytes <= _COPY_BYTES_MAX:
+        bucket = open_elsewhere(store, f"{here.scheme}://{here.place}")
+        bucket.copy(there.prefix, f"{here.prefix}/{path}")
+        copied = store.head(path).size_bytes
+    else:
+        place, name = place_of(store, url)
+        copied = store.put_stream(path, place.get_stream(name))
+    if copied != size_bytes:
+        raise Unavailable(
+            f"The source's file {url} had {size_bytes} bytes, and its copy has {copied}: it was replaced during the "
+            "import. Import again.",
+            url=url,
+        )
+
+
+def _rewritten(table: Table, plan: ImportPlan, counted: _Counted) -> list[BucketChange]:
+    writer = new_writer(table.context)
+    try:
+        for file, _ in plan.rewritten:
+            for rows in rows_of(file, table.store):
+                write_rows(writer, rows, file)
+            counted.add(file.size_bytes)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def write_rows(writer: TableWriter, rows: pa.Table, file: SourceFile) -> None:
+    """Add rows of a file. Raises `InvalidRequest`: they do not fit the table; the message names the file."""
+    try:
+        writer.write(rows)
+    except InvalidRequest as misfit:
+        raise InvalidRequest(f"{file.url}: {misfit.message}", kind=misfit.kind, **misfit.facts) from misfit
+
+
+def rows_of(file: SourceFile, store: ObjectStore) -> Iterator[pa.Table]:
+    """The rows of a file for the table's writer.
+
+    Raises `InvalidRequest`: the library of its format cannot read it; the message names the file.
+    """
+    try:
+        yield from file.reader.read(store)
+    except LakebedError:
+        raise
+    except (pa.ArrowException, ValueError, NotImplementedError) as problem:
+        raise InvalidRequest(
+            f"The rows of {file.url} cannot be read: {str(problem).partition(chr(10))[0].rstrip('.')}.",
+            kind="unreadable_source",
+            url=file.url,
+        ) from problem

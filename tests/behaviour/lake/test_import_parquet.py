@@ -1,0 +1,294 @@
+"""Folders of Parquet files become tables: DuckDB writes them and says what their rows are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lakebed
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Unavailable
+from lakebed.fsck.check import check_lake
+from lakebed.lake.imports import import_table
+from lakebed.lake.lake import Lake
+from lakebed.objects.open import open_store
+from lakebed.table.imports import ImportOptions, ImportReport
+from lakebed.table.imports.take_over import carry, copy_object
+from lakebed.table.model import BucketChange, DataFile
+from lakebed.table.table import Table
+
+IN_PLACE = ImportOptions(in_place=True)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """An empty lake."""
+    return lakebed.open(tmp_path / "lake")
+
+
+@pytest.fixture
+def hive(tmp_path: Path) -> Path:
+    """A thousand rows in folders by a number, a day and a text that is null or has characters to escape."""
+    folder = tmp_path / "hive"
+    duckdb.sql(
+        "COPY (SELECT i AS id, 'n' || i AS name, CASE WHEN i % 7 = 0 THEN NULL WHEN i % 5 = 0 THEN 'nan'::DOUBLE "
+        "ELSE i / 4.0 END AS x, {'a': i, 'b': [i]} AS s, i % 3 AS k, DATE '2020-01-01' + (i % 2)::INT AS d, "
+        "CASE i % 3 WHEN 0 THEN NULL WHEN 1 THEN 'a/b=ü' ELSE 'c' END AS t "
+        f"FROM range(1000) r(i)) TO '{folder}' (FORMAT parquet, PARTITION_BY (k, d, t))"
+    )
+    return folder
+
+
+def imported(
+    lake: Lake, source: Path, name: str = "t", options: ImportOptions | None = None, **more: Any
+) -> ImportReport:
+    """Import a folder."""
+    return import_table(lake, name, str(source), format="parquet", options=options, **more)
+
+
+def sorted_rows(rows: pa.Table) -> list[str]:
+    """Rows that compare equal when their values do; NaN equals itself."""
+    return sorted(map(repr, rows.to_pylist()))
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Every file below a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def read_by_duckdb(folder: Path, table: Table, where: str = "true") -> pa.Table:
+    """The same rows by DuckDB, with the table's columns."""
+    types = "{'k': INT, 'd': DATE, 't': VARCHAR}"
+    files = f"'{folder}/**/*.parquet', hive_partitioning = true, hive_types = {types}"
+    found = duckdb.sql(f"SELECT * FROM read_parquet({files}) WHERE {where}")
+    return found.to_arrow_table().select([field.name for field in table.schema.fields])
+
+
+@pytest.mark.parametrize("options", [ImportOptions(), IN_PLACE], ids=["copied", "in-place"])
+def test_partitions_by_folders(lake: Lake, hive: Path, options: ImportOptions) -> None:
+    """Partition columns come from the folders; rows and pruning are DuckDB's, and no file is rewritten."""
+    report = imported(lake, hive, options=options)
+    table = lake.table("t")
+    assert (report.row_count, report.rewritten_count) == (1000, 0)
+    keys = [(one.name, one.type) for one in table.schema.partition_fields]
+    assert keys == [("k", "INT"), ("d", "DATE"), ("t", "STRING")]
+    assert sorted_rows(table.read()) == sorted_rows(read_by_duckdb(hive, table))
+    for where in ("k = 1 AND id < 500", "d = '2020-01-02'", "t IS NULL", "t = 'a/b=ü' AND k <> 1", "x > 9 AND x < 99"):
+        assert sorted_rows(table.read(where=where)) == sorted_rows(read_by_duckdb(hive, table, where)), where
+    assert {split.partition_values["k"] for split in table.scan(where="k = 1").splits()} == {1}
+    if not options.in_place:
+        copies = {
+            one for path, one in hashes(Path(table.url.removeprefix("file://"))).items() if path.endswith(".parquet")
+        }
+        assert copies == set(hashes(hive).values())
+    assert check_lake(lake, deep=True).error_count == 0
+
+
+def test_in_place_files_are_never_deleted(lake: Lake, hive: Path) -> None:
+    """Compaction, expiry, orphans, rollback and the drop of the table leave every file of its owner as it was."""
+    before = hashes(hive)
+    imported(lake, hive, options=IN_PLACE)
+    table = lake.table("t")
+    assert not list(Path(table.url.removeprefix("file://")).rglob("*.parquet"))
+    table.overwrite(table.read(where="k = 1"))
+    table.rollback_to(1)
+    expected = sorted_rows(table.read())
+    table.compact(full=True)
+    table.expire(retain_max=1, retain_min=1)
+    table.remove_orphan_files(older_than_ms=2**62)
+    assert sorted_rows(table.read()) == expected
+    assert hashes(hive) == before
+    lake.drop_table("t")
+    lake.clean(orphans_older_than_ms=2**62)
+    assert hashes(hive) == before
+
+
+def test_in_place_files_survive_a_refused_commit(lake: Lake, hive: Path) -> None:
+    """What an import discards does not include the files of their owner; copies go, and a created table too."""
+    before = hashes(hive)
+
+    def stale(table: Table, plan: Any, progress: Any) -> list[BucketChange]:
+        """Changes of which one deletes a file that is not there: the commit is refused."""
+        changes = carry(table, plan, progress)
+        gone: DataFile = changes[0].added[0]
+        return [*changes, BucketChange(changes[0].partition, 0, -1, deleted=(replace(gone, file_name="gone.parquet"),))]
+
+    for options in (IN_PLACE, ImportOptions()):
+        with pytest.raises(Conflict):
+            imported(lake, hive, options=options, carrier=stale)
+        assert not lake.has_table("t")
+        assert not list(Path(lake.url.removeprefix("file://")).rglob("*.parquet"))
+    assert hashes(hive) == before
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (pa.table({"a": ["x"]}), "'a' as string, where the table has int64"),
+        (pa.table({"a": [1], "b": [1]}), "has a column 'b', which the table lacks"),
+        (pa.table({"a": pa.array([1], pa.int32())}), "'a' as int32, where the table has int64"),
+    ],
+    ids=["type", "column", "width"],
+)
+def test_a_file_that_differs(lake: Lake, tmp_path: Path, other: pa.Table, says: str) -> None:
+    """One sentence names the file and the column; nothing is left. Rewriting converts what is lossless."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    pq.write_table(pa.table({"a": [1, 2]}), folder / "1.parquet")
+    pq.write_table(other, folder / "2.parquet")
+    with pytest.raises(InvalidRequest, match=r"^The file '2\.parquet' has [^.]*") as refused:
+        imported(lake, folder)
+    assert says in refused.value.message
+    assert lake.ls() == []
+    if other.schema.field("a").type == pa.int32():
+        report = imported(lake, folder, options=ImportOptions(rewrite=True))
+        assert (report.taken_count, report.rewritten_count) == (1, 1)
+        assert sorted(lake.table("t").read()["a"].to_pylist()) == [1, 1, 2]
+    else:
+        with pytest.raises(InvalidRequest, match=r"2\.parquet"):
+            imported(lake, folder, options=ImportOptions(rewrite=True))
+        assert lake.ls() == []
+
+
+def test_a_dry_run_writes_nothing(lake: Lake, hive: Path) -> None:
+    """A dry run reports files and rows as the import does, and creates no table."""
+    root = Path(lake.url.removeprefix("file://"))
+    before = hashes(root)
+    dry = imported(lake, hive, options=ImportOptions(dry_run=True))
+    assert hashes(root) == before
+    real = imported(lake, hive)
+    assert (dry.row_count, dry.taken_count, dry.size_bytes) == (real.row_count, real.taken_count, real.size_bytes)
+    assert dry.dry_run
+    assert dry.snapshot is None
+
+
+def test_append_and_keys(lake: Lake, tmp_path: Path) -> None:
+    """A table with rows is refused unless asked; with keys or buckets, rows are written by the table's rules."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": [1, 2], "v": ["a", "b"]}), folder / "1.parquet")
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.string())])
+    lake.create_table("keyed", schema, primary_keys=["id"]).upsert(pa.table({"id": [2, 3], "v": ["old", "c"]}))
+    lake.create_table("buckets", schema.set(0, pa.field("id", pa.int64())), options={"bucket": "2", "bucket-key": "id"})
+    with pytest.raises(AlreadyExists, match="append"):
+        imported(lake, folder, "keyed")
+    report = imported(lake, folder, "keyed", ImportOptions(append=True))
+    assert (report.taken_count, report.rewritten_count) == (0, 1)
+    assert sorted_rows(lake.table("keyed").read()) == sorted_rows(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}))
+    imported(lake, folder, "buckets")
+    assert lake.table("buckets").read(where="id = 2")["v"].to_pylist() == ["b"]
+    imported(lake, folder)
+    imported(lake, folder, options=ImportOptions(append=True))
+    assert lake.table("t").read().num_rows == 4
+    lake.create_table("by_v", pa.schema([("id", pa.int64()), ("v", pa.string())]), partition_keys=["v"])
+    with pytest.raises(InvalidRequest, match=r"1\.parquet' is not in a partition of the column 'v'"):
+        imported(lake, folder, "by_v")
+    imported(lake, folder, "by_v", ImportOptions(rewrite=True))
+    assert lake.table("by_v").scan(where="v = 'a'").count() == 1
+
+
+def test_what_is_refused_in_place(lake: Lake, tmp_path: Path) -> None:
+    """Files that a table could come to own, that others cannot read, or that are there already."""
+    rows = pa.table({"a": [1]})
+    for path in (
+        "owned/bucket-0/x.parquet",
+        "hashed/0101/1100/0011/10010110/x.parquet",
+        "named/x.parq",
+        "once/x.parquet",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        pq.write_table(rows, tmp_path / path)
+    (tmp_path / "twice" / "a").mkdir(parents=True)
+    for folder in ("twice", "twice/a"):
+        pq.write_table(rows, tmp_path / folder / "x.parquet")
+    for folder, says in (
+        ("owned", "bucket"),
+        ("hashed", "bucket"),
+        ("named", "end in .parquet"),
+        ("twice", "of that name"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"cannot be registered in place: .*{says}"):
+            imported(lake, tmp_path / folder, folder, IN_PLACE)
+        assert not lake.has_table(folder)
+        imported(lake, tmp_path / folder, folder)
+    imported(lake, tmp_path / "once", options=IN_PLACE)
+    with pytest.raises(InvalidRequest, match="of that name"):
+        imported(lake, tmp_path / "once", options=ImportOptions(in_place=True, append=True))
+    assert lake.table("t").read().num_rows == 1
+
+
+def test_what_is_no_folder_of_parquet(lake: Lake, tmp_path: Path) -> None:
+    """Tables of other formats, other files, mixed partitions and an empty folder are refused, each with a sentence."""
+    for folder, path, says in (
+        ("delta", "_delta_log/0.json", "format delta"),
+        ("iceberg", "metadata/v1.metadata.json", "format iceberg"),
+        ("other", "rows.csv", "rows.csv"),
+    ):
+        (tmp_path / folder / path).parent.mkdir(parents=True)
+        (tmp_path / folder / path).touch()
+        with pytest.raises(InvalidRequest, match=says):
+            imported(lake, tmp_path / folder)
+    for path in ("mixed/k=1/x.parquet", "mixed/j=1/y.parquet"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        pq.write_table(pa.table({"a": [1]}), tmp_path / path)
+    with pytest.raises(InvalidRequest, match="partition columns"):
+        imported(lake, tmp_path / "mixed")
+    with pytest.raises(NotFound, match="no Parquet file"):
+        imported(lake, tmp_path / "nothing")
+    with pytest.raises(InvalidRequest, match="use parquet, delta, iceberg"):
+        import_table(lake, "t", str(tmp_path), format="orc")
+    assert lake.ls() == []
+
+
+def test_a_source_that_is_replaced_meanwhile(lake: Lake, tmp_path: Path) -> None:
+    """A copy of another size than was planned is an error, not a table that cannot be read."""
+    store = open_store(str(tmp_path / "target"))
+    (tmp_path / "x").write_bytes(b"12345")
+    with pytest.raises(Unavailable, match="replaced during the import"):
+        copy_object(store, f"file://{tmp_path}/x", "x", size_bytes=4)
+
+
+def test_partition_columns_in_the_files(lake: Lake, tmp_path: Path, make_file: Callable[..., None]) -> None:
+    """A partition column that is in the files too must have the folder's value in every row, or the file is refused."""
+    make_file(tmp_path / "good" / "k=1" / "x.parquet", k=[1, 1], v=[1, 2])
+    make_file(tmp_path / "bad" / "k=1" / "x.parquet", k=[1, 2], v=[1, 2])
+    assert imported(lake, tmp_path / "good", "good").rewritten_count == 0
+    assert lake.table("good").read(where="k = 1").num_rows == 2
+    with pytest.raises(InvalidRequest, match=r"is in the partition k = 1, but its footer"):
+        imported(lake, tmp_path / "bad", "bad")
+
+
+@pytest.fixture
+def make_file() -> Callable[..., None]:
+    """Write a Parquet file of some columns."""
+
+    def make(path: Path, **columns: list[Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(columns), path)
+
+    return make
+
+
+def test_texts_of_folders_keep_their_spelling(lake: Lake, tmp_path: Path, make_file: Callable[..., None]) -> None:
+    """Only texts that print the same become numbers or days: 01 stays a text."""
+    for value in ("01", "2"):
+        make_file(tmp_path / "texts" / f"m={value}" / "x.parquet", v=[1])
+    for value in ("2020-02-28", "2020-02-30"):
+        make_file(tmp_path / "days" / f"m={value}" / "x.parquet", v=[1])
+    make_file(tmp_path / "big" / f"m={2**40}" / "x.parquet", v=[1])
+    for name, kind, value in (("texts", "STRING", "01"), ("days", "STRING", "2020-02-30"), ("big", "BIGINT", 2**40)):
+        imported(lake, tmp_path / name, name)
+        table = lake.table(name)
+        assert table.schema.partition_fields[0].type == kind
+        assert value in table.read()["m"].to_pylist()
