@@ -232,7 +232,7 @@ def _native_scans(
     is_outside = pc.or_(pc.not_equal(pc.fill_null(files.column("external_path"), ""), ""), is_far)
     is_evolved = ~np.isin(files.column("schema_id").to_numpy(), list(readable))
     # A file of another writer may lack partition columns, which Spark's reader would return as nulls.
-    is_partial = pc.is_valid(files.column("write_cols")).to_numpy()
+    is_partial = _lacks(files.column("write_cols"), plan.schema.partition_keys)
     refused = np.zeros(len(alone), np.bool_)
     refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved | is_partial]] = True
     is_native = is_alone.copy()
@@ -282,6 +282,15 @@ def _urls(
     found = pa.array(map(addresses.get, paths.to_pylist()), pa.string())
     is_far = pc.fill_null(pc.match_substring(found, "://"), True)
     return is_far, pc.binary_join_element_wise(pa.scalar(root), found, "/")
+
+
+def _lacks(write_cols: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Which files lack one of some columns, by the columns that their entries name."""
+    lacks = np.zeros(len(write_cols), np.bool_)
+    if names and write_cols.null_count < len(write_cols):
+        for row in np.flatnonzero(pc.is_valid(write_cols).to_numpy()):
+            lacks[row] = not set(names) <= set(write_cols[row].as_py())
+    return lacks
 
 
 def _file_columns(plan: ReadPlan, schema_id: int) -> tuple[FileColumn, ...]:

@@ -15,8 +15,8 @@ Invariants:
 
 - One row group without bounds, unless it has nulls only, leaves the file without.
 - A column has the table's name and type, or the file is refused. So readers find in it what they expect, by name.
-- An entry of a file without some partition columns names the columns that it has (``_WRITE_COLS``): readers that take
-  all columns from the file know that this one lacks some.
+- An entry of a file that lacks columns names those that it has (``_WRITE_COLS``). A nullable column is null there, a
+  partition column has the value of the entry's partition.
 
 Does not know: where the file is, or how it got there. The file is durable before its `DataFile` is committed.
 """
@@ -130,9 +130,11 @@ def describe_file(
     _check_partition(columns, footer, file, schema)
     in_file = set(footer.schema.to_arrow_schema().names)
     # The entry's partition has the values of partition columns that are not in the file: their null count is not known.
-    written = tuple(one for one in schema.fields if one.name in in_file or one.name not in schema.partition_keys)
-    write_cols = None if len(written) == len(schema.fields) else tuple(one.name for one in written)
-    fields = () if stats_mode == "none" else written
+    stated = tuple(one for one in schema.fields if one.name in in_file or one.name not in schema.partition_keys)
+    written = tuple(one.name for one in schema.fields if one.name in in_file)
+    write_cols = None if len(written) == len(schema.fields) else written
+    fields = () if stats_mode == "none" else stated
+    stats_cols = None if write_cols is None else tuple(one.name for one in fields)
     return DataFile(
         file_name=file.file_name,
         file_size=file.size_bytes,
@@ -141,7 +143,7 @@ def describe_file(
         max_key=EMPTY_ROW,
         key_stats=EMPTY_STATS,
         value_stats=_encoded([columns[field.name] for field in fields], fields, stats_mode=stats_mode),
-        value_stats_cols=write_cols if fields else (),
+        value_stats_cols=stats_cols if fields else (),
         min_sequence_number=file.first_sequence,
         max_sequence_number=file.first_sequence + footer.num_rows - 1,
         schema_id=schema.id,

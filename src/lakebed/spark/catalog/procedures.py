@@ -13,9 +13,15 @@ import pyarrow as pa
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.lake.imports import import_table
+from lakebed.lake.lake import Lake
 from lakebed.lake.names import nearest_names
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.spark.catalog.verb import Session, Verb, declared
+from lakebed.table.exports.model import ExportOptions
+from lakebed.table.exports.run import export_table
+from lakebed.table.imports.model import ImportOptions
+from lakebed.table.imports.sources import SourceOptions
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.table import Table
 from lakebed.table.travel import parse_time_ms
@@ -41,7 +47,9 @@ class Procedure:
     doc: str
     parameters: tuple[Parameter, ...]
     columns: pa.Schema
-    run: Callable[[Table, Arguments], Rows]
+    run: Callable[[Table, Arguments], Rows] | None
+    on_lake: Callable[[Lake, Arguments], Rows] | None = None
+    """In place of `run`, for a procedure that may create its table."""
 
 
 _TABLE: Final = Parameter("table", "string", is_optional=False)
@@ -50,6 +58,9 @@ _BRANCH: Final = Parameter("branch", "string", is_optional=False)
 _SNAPSHOT: Final = Parameter("snapshot", "bigint")
 _RETAINED: Final = Parameter("time_retained", "string")
 _OLDER_THAN: Final = Parameter("older_than", "string")
+_FORMAT: Final = Parameter("format", "string", is_optional=False)
+_VERSION: Final = Parameter("version", "string")
+_CATALOG: Final = Parameter("catalog", "string")
 _DRY_RUN: Final = Parameter("dry_run", "boolean")
 
 _TAGS: Final = pa.schema(
@@ -74,6 +85,23 @@ _COMPACTED: Final = pa.schema(
         pa.field("files_after", pa.int64(), nullable=False),
         pa.field("bytes_before", pa.int64(), nullable=False),
         pa.field("bytes_after", pa.int64(), nullable=False),
+    ]
+)
+
+_IMPORTED: Final = pa.schema(
+    [
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("record_count", pa.int64()),
+        pa.field("files_taken", pa.int64(), nullable=False),
+        pa.field("files_rewritten", pa.int64(), nullable=False),
+        pa.field("notes", pa.string(), nullable=False),
+    ]
+)
+_EXPORTED: Final = pa.schema(
+    [
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("record_count", pa.int64(), nullable=False),
+        pa.field("target_version", pa.string()),
     ]
 )
 
@@ -168,6 +196,40 @@ def _create_branch(table: Table, given: Arguments) -> Rows:
 def _delete_branch(table: Table, given: Arguments) -> Rows:
     table.delete_branch(given["branch"])
     return [{"branch_name": given["branch"]}]
+
+
+def _import_table(lake: Lake, given: Arguments) -> Rows:
+    options = ImportOptions(
+        in_place=bool(given["in_place"]),
+        rewrite=bool(given["rewrite"]),
+        append=bool(given["append"]),
+        dry_run=bool(given["dry_run"]),
+    )
+    report = import_table(
+        lake,
+        given["table"],
+        given["source"],
+        format=given["format"],
+        options=options,
+        source_options=SourceOptions(version=given["version"], catalog=given["catalog"]),
+    )
+    return [
+        {
+            "snapshot_id": None if report.snapshot is None else report.snapshot.id,
+            "record_count": report.row_count,
+            "files_taken": report.taken_count,
+            "files_rewritten": report.rewritten_count,
+            "notes": " ".join((*report.reasons, *report.notes)),
+        }
+    ]
+
+
+def _export_table(table: Table, given: Arguments) -> Rows:
+    options = ExportOptions(version=given["version"], overwrite=bool(given["overwrite"]), catalog=given["catalog"])
+    report = export_table(table, given["target"], format=given["format"], options=options)
+    return [
+        {"snapshot_id": report.snapshot_id, "record_count": report.row_count, "target_version": report.target_version}
+    ]
 
 
 PROCEDURES: Final[dict[str, Procedure]] = {
@@ -269,6 +331,36 @@ PROCEDURES: Final[dict[str, Procedure]] = {
         _SNAPSHOTS,
         lambda table, given: _snapshot_rows(table.fast_forward(given["branch"])),
     ),
+    "import_table": Procedure(
+        "Import a folder of Parquet files, a Delta table or an Iceberg table into a new or empty table.",
+        (
+            _TABLE,
+            Parameter("source", "string", is_optional=False),
+            _FORMAT,
+            _VERSION,
+            _CATALOG,
+            Parameter("in_place", "boolean"),
+            Parameter("rewrite", "boolean"),
+            Parameter("append", "boolean"),
+            _DRY_RUN,
+        ),
+        _IMPORTED,
+        None,
+        on_lake=_import_table,
+    ),
+    "export_table": Procedure(
+        "Write a version of a table as Parquet files, as a Delta table or as an Iceberg table.",
+        (
+            _TABLE,
+            Parameter("target", "string", is_optional=False),
+            _FORMAT,
+            _VERSION,
+            _CATALOG,
+            Parameter("overwrite", "boolean"),
+        ),
+        _EXPORTED,
+        _export_table,
+    ),
 }
 
 
@@ -307,7 +399,12 @@ class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise InvalidRequest(
                     f"The argument {one.name} of {self.procedure} is null: give a value.", kind="missing_argument"
                 )
-        rows = found.run(session.lake(lake_url).table(str(given["table"])), given)
+        lake = session.lake(lake_url)
+        if found.run is not None:
+            rows = found.run(lake.table(str(given["table"])), given)
+        else:
+            assert found.on_lake is not None
+            rows = found.on_lake(lake, given)
         return {"rows": session.store_rows(pa.Table.from_pylist(rows, schema=found.columns))}
 
 

@@ -21,12 +21,12 @@ from lakebed.objects.open import open_elsewhere, open_store
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
-from lakebed.table.imports.iceberg import HINT, library_settings, newest_metadata
+from lakebed.table.imports.iceberg import HINT, catalog_named, library_settings, newest_metadata
 from lakebed.table.scan import Scan
 from lakebed.table.table import Table
 
 try:
-    from pyiceberg.catalog import Catalog, load_catalog
+    from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.memory import InMemoryCatalog
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.table import Transaction
@@ -48,7 +48,7 @@ def export_iceberg(
     rows = Rows(table.store, scan, format="iceberg", converts=_iceberg_type, progress=progress)
     keys = scan.table_schema.partition_keys
     if options.catalog is not None:
-        metadata = _committed(load_catalog(options.catalog), target, None, rows, keys, options=options)
+        metadata = _committed(catalog_named(options.catalog), target, None, rows, keys, options=options)
     else:
         store = _opened(table, target, options)
         with _catalog_of_folder(store, target, options) as catalog:

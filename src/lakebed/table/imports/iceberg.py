@@ -29,7 +29,7 @@ from lakebed.table.imports.model import Source, SourceFile
 from lakebed.table.types import FIELD_ID_KEY, fields_of_arrow
 
 try:
-    from pyiceberg.catalog import load_catalog
+    from pyiceberg.catalog import Catalog, load_catalog
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
@@ -68,6 +68,7 @@ class IcebergReader:
     metadata_url: str
     properties: Mapping[str, str] = field(repr=False)
     snapshot_id: int | None
+    """None: the newest, with the table's newest schema, which may be newer than that of the snapshot."""
     task: FileScanTask
 
     def read(self, store: ObjectStore) -> Iterator[pa.Table]:
@@ -111,7 +112,7 @@ def open_iceberg(
     properties = library_settings(storage_options)
     try:
         if catalog is not None:
-            table: Table = load_catalog(catalog).load_table(url)
+            table: Table = catalog_named(catalog).load_table(url)
             properties = {name: str(value) for name, value in table.io.properties.items()}
         else:
             table = _static(newest_metadata(url, like=like), tuple(sorted(properties.items())))
@@ -128,9 +129,20 @@ def open_iceberg(
             kind="unsupported_source",
             url=url,
         ) from problem
-    current = table.current_snapshot()
-    shown = snapshot_id if snapshot_id is not None else None if current is None else current.snapshot_id
-    return _source(table, scan, tasks, url=url, properties=properties, snapshot_id=shown)
+    return _source(table, scan, tasks, url=url, properties=properties, snapshot_id=snapshot_id)
+
+
+def catalog_named(name: str) -> Catalog:
+    """A configured catalog. Raises `InvalidRequest`: it is not configured."""
+    try:
+        return load_catalog(name)
+    except ValueError as unknown:
+        raise InvalidRequest(
+            f"pyiceberg knows no catalog {name!r}: configure it in .pyiceberg.yaml, or by "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI.",
+            kind="unknown_catalog",
+            catalog=name,
+        ) from unknown
 
 
 def _source(
@@ -170,10 +182,11 @@ def _source(
                 must_have=must_have,
             )
         )
+    read = scan.snapshot()
     return Source(
         format="iceberg",
         url=url,
-        version=None if snapshot_id is None else str(snapshot_id),
+        version=None if read is None else str(read.snapshot_id),
         fields=fields_of_arrow(pa.schema([one.remove_metadata() for one in arrow])),
         partition_keys=tuple(keys),
         files=tuple(files),

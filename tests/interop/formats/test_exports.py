@@ -1,0 +1,132 @@
+"""Versions of tables as Parquet, Delta and Iceberg, read back by DuckDB, deltalake and pyiceberg."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import AlreadyExists, InvalidRequest
+from lakebed.lake.imports import import_table
+from lakebed.lake.lake import Lake
+from lakebed.table.exports import ExportOptions, ExportReport, export_table
+
+Rows = Callable[[int, int], pa.Table]
+Plain = Callable[[pa.Table], list[str]]
+
+FORMATS = ["parquet", "delta", "iceberg"]
+KINDS = {"plain": {}, "parts": {"partition_keys": ["p"]}, "keyed": {"primary_keys": ["id"]}}
+
+deltalake = pytest.importorskip("deltalake")
+tables = pytest.importorskip("pyiceberg.table")
+
+
+def by_library(report: ExportReport) -> pa.Table:
+    """What the libraries of the formats read."""
+    folder = report.target.removeprefix("file://")
+    if report.format == "delta":
+        return pa.RecordBatchReader.from_stream(deltalake.DeltaTable(folder).scan()).read_all()
+    if report.format == "iceberg":
+        assert report.target_version is not None
+        return tables.StaticTable.from_metadata(report.target_version).scan().to_arrow()
+    return duckdb.sql(f"SELECT * FROM read_parquet('{folder}/**/*.parquet', hive_partitioning = true)").to_arrow_table()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_type(lake: Lake, rows: Rows, plain: Plain, tmp_path: Path, kind: str, format: str) -> None:
+    """A tag, then the newest version over it, have the rows that lakebed reads, merged; and they come back."""
+    table = lake.create_table("t", rows(0, 1).schema, **KINDS[kind])  # type: ignore[arg-type]
+    table.write(rows(0, 60))
+    table.create_tag("first")
+    table.write(rows(50, 90))
+    for version in ("first", None):
+        options = ExportOptions(version=version, overwrite=version is None)
+        report = export_table(table, str(tmp_path / "out"), format=format, options=options)
+        expected = table.read(version=version)
+        assert report.row_count == expected.num_rows
+        assert plain(by_library(report).select(expected.column_names)) == plain(expected)
+    with pytest.raises(AlreadyExists, match="overwrite"):
+        export_table(table, str(tmp_path / "out"), format=format)
+    import_table(lake, "back", str(tmp_path / "out"), format=format)
+    assert plain(lake.table("back").read().select(expected.column_names)) == plain(expected)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_interrupted_export_is_no_table(lake: Lake, rows: Rows, tmp_path: Path, format: str) -> None:
+    """A process that is killed in the middle of an export leaves nothing that a reader takes for a table."""
+    table = lake.create_table("t", rows(0, 1).schema, partition_keys=["p"])
+    table.write(rows(0, 60))
+    target = tmp_path / "out"
+    program = (
+        "import os, lakebed\n"
+        "from lakebed.table.exports import export_table\n"
+        f"table = lakebed.open({lake.url!r}).table('t')\n"
+        "def killed(progress):\n"
+        "    if progress.done_count > 30:\n"
+        "        os._exit(9)\n"
+        f"export_table(table, {str(target)!r}, format={format!r}, progress=killed)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 9
+    if format == "parquet":
+        assert not target.exists()
+    elif format == "delta":
+        assert not deltalake.DeltaTable.is_deltatable(str(target))
+    else:
+        assert not list(target.rglob("*.metadata.json"))
+    report = export_table(table, str(target), format=format)
+    assert by_library(report).num_rows == 60
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_values_that_do_not_fit(lake: Lake, tmp_path: Path, format: str) -> None:
+    """Nanoseconds are refused with the column, and no table appears; those that are whole microseconds are exported."""
+    table = lake.create_table("t", pa.schema([("at", pa.timestamp("ns"))]))
+    table.append(pa.table({"at": pa.array([1000], pa.timestamp("ns"))}))
+    table.create_tag("whole")
+    table.append(pa.table({"at": pa.array([1001], pa.timestamp("ns"))}))
+    with pytest.raises(InvalidRequest, match="at"):
+        export_table(table, str(tmp_path / "out"), format=format)
+    report = export_table(table, str(tmp_path / "out"), format=format, options=ExportOptions(version="whole"))
+    assert by_library(report)["at"].to_pylist() == table.read(version="whole")["at"].to_pylist()
+
+
+def test_what_is_refused(lake: Lake, rows: Rows, tmp_path: Path) -> None:
+    """A type that a format lacks, the table's own folder, and a folder with other files: nothing is changed."""
+    table = lake.create_table("t", pa.schema([("at", pa.time32("ms"))]))
+    with pytest.raises(InvalidRequest, match="'at' is TIME"):
+        export_table(table, str(tmp_path / "out"), format="delta")
+    for target in (table.url, f"{table.url}/below", lake.url):
+        with pytest.raises(InvalidRequest, match="table's own folder"):
+            export_table(table, target, format="parquet")
+    with pytest.raises(InvalidRequest, match="use parquet, delta, iceberg"):
+        export_table(table, str(tmp_path / "out"), format="orc")
+    other = tmp_path / "home"
+    other.mkdir()
+    (other / "thesis.txt").write_text("precious")
+    with pytest.raises(AlreadyExists, match=r"thesis\.txt"):
+        export_table(table, str(other), format="parquet", options=ExportOptions(overwrite=True))
+    assert (other / "thesis.txt").read_text() == "precious"
+    assert not (tmp_path / "out").exists()
+
+
+def test_columns_change_with_an_overwrite(lake: Lake, tmp_path: Path) -> None:
+    """An overwritten target has the columns of the new version: added ones, and no dropped ones."""
+    table = lake.create_table("t", pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    table.append(pa.table({"a": [1], "b": ["x"]}))
+    for format in FORMATS:
+        export_table(table, str(tmp_path / format), format=format)
+    table.add_column("c", "DOUBLE")
+    table.drop_column("b")
+    table.append(pa.table({"a": [2], "c": [0.5]}))
+    for format in FORMATS:
+        report = export_table(table, str(tmp_path / format), format=format, options=ExportOptions(overwrite=True))
+        found = by_library(report)
+        assert sorted(found.column_names) == ["a", "c"]
+        assert sorted(found["a"].to_pylist()) == [1, 2]

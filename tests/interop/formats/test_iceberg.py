@@ -1,0 +1,138 @@
+"""Iceberg tables, written by pyiceberg: what the library reads of them is what an import gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import InvalidRequest, NotFound
+from lakebed.fsck.check import check_lake
+from lakebed.lake.imports import import_table
+from lakebed.lake.lake import Lake
+from lakebed.table.imports import ImportOptions, ImportReport, SourceOptions
+
+Rows = Callable[[int, int], pa.Table]
+Plain = Callable[[pa.Table], list[str]]
+
+sql = pytest.importorskip("pyiceberg.catalog.sql")
+types = pytest.importorskip("pyiceberg.types")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[Any]:
+    """A catalog in SQLite, with a namespace."""
+    found = sql.SqlCatalog("local", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    found.create_namespace("db")
+    yield found
+    found.close()
+
+
+def imported(lake: Lake, table: Any, name: str, options: ImportOptions | None = None, **more: Any) -> ImportReport:
+    """Import a table from its folder."""
+    found = SourceOptions(**more) if more else None
+    return import_table(lake, name, table.location(), format="iceberg", options=options, source_options=found)
+
+
+def compare(lake: Lake, table: Any, name: str, plain: Plain, **scan: Any) -> None:
+    """The import has the rows that the library reads."""
+    expected = table.scan(**scan).to_arrow()
+    assert plain(lake.table(name).read().select(expected.column_names)) == plain(expected)
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["copied", "in-place"])
+def test_evolution_and_deletes(lake: Lake, catalog: Any, rows: Rows, plain: Plain, in_place: bool) -> None:
+    """Files are used as they are until a rename; a new column of an old name does not take its values."""
+    options = ImportOptions(in_place=in_place)
+    first = rows(0, 60)
+    table = catalog.create_table("db.t", schema=first.schema)
+    with table.update_spec() as spec:
+        spec.add_identity("p")
+    table.append(first)
+    report = imported(lake, table, "first", options)
+    assert (report.rewritten_count, report.version) == (0, str(table.current_snapshot().snapshot_id))
+    assert lake.table("first").schema.partition_keys == ("p",)
+    compare(lake, table, "first", plain)
+    assert lake.table("first").scan(where="p = 'a' AND id < 30").count() == 10
+    with table.update_schema() as schema:
+        schema.rename_column("i", "j")
+        schema.add_column("extra", types.StringType())
+    with table.update_schema() as schema:
+        schema.add_column("i", types.IntegerType())
+    report = imported(lake, table, "renamed", options)
+    assert report.taken_count == 0
+    assert report.reasons == {"has another column as 'i' (its field id is 14)": 3}
+    compare(lake, table, "renamed", plain)
+    names = [one.name for one in table.schema().fields]
+    later = rows(60, 90).rename_columns(["j" if name == "i" else name for name in first.column_names])
+    later = later.append_column("extra", pa.array(["e"] * 30)).append_column("i", pa.array(range(30), pa.int32()))
+    table.append(later.select(names))
+    table.delete("id = 63")
+    report = imported(lake, table, "newest", options)
+    assert report.taken_count == 3
+    assert report.rewritten_count == 3
+    compare(lake, table, "newest", plain)
+    old = table.snapshots()[0].snapshot_id
+    imported(lake, table, "old", options, version=old)
+    compare(lake, table, "old", plain, snapshot_id=old)
+    assert check_lake(lake, deep=True).error_count == 0
+
+
+def test_partition_specs(lake: Lake, catalog: Any, rows: Rows, plain: Plain) -> None:
+    """Files of an earlier spec are rewritten into the partitions of the newest; other transforms become none."""
+    first = rows(0, 30)
+    table = catalog.create_table("db.t", schema=first.schema)
+    table.append(first)
+    with table.update_spec() as spec:
+        spec.add_identity("p")
+    table.append(rows(30, 60))
+    report = imported(lake, table, "t")
+    assert report.reasons == {"was written under another partition spec": 1}
+    compare(lake, table, "t", plain)
+    assert lake.table("t").scan(where="p = 'a'").count() == 20
+    with table.update_spec() as spec:
+        spec.remove_field("p")
+        spec.add_field("x", "void")
+    report = imported(lake, table, "u")
+    assert lake.table("u").schema.partition_keys == ()
+    compare(lake, table, "u", plain)
+
+
+def test_snapshots_and_catalogs(lake: Lake, catalog: Any, rows: Rows, plain: Plain, tmp_path: Path) -> None:
+    """A tag of the table, a catalog by its name, and an empty table are imported; unknown ones are refused."""
+    table = catalog.create_table("db.t", schema=rows(0, 1).schema)
+    imported(lake, table, "empty")
+    assert lake.table("empty").read().num_rows == 0
+    table.append(rows(0, 5))
+    table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "monday").commit()
+    table.append(rows(5, 9))
+    imported(lake, table, "monday", version="monday")
+    assert lake.table("monday").read().num_rows == 5
+    with pytest.raises(InvalidRequest, match="no catalog 'local'"):
+        import_table(lake, "named", "db.t", format="iceberg", source_options=SourceOptions(catalog="local"))
+    command = [sys.executable, "-m", "lakebed.cli", "table", "import", lake.url, "named", "db.t"]
+    command += ["--format", "iceberg", "--catalog", "local", "--json"]
+    variable = {"PYICEBERG_CATALOG__LOCAL__URI": f"sqlite:///{tmp_path}/catalog.db"}
+    done = subprocess.run(command, env={**os.environ, **variable}, capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["rows"]) == (0, 9), done.stderr
+    compare(lake, table, "named", plain)
+    with pytest.raises(NotFound, match=r"no snapshot or reference 'tuesday'; its references are main, monday"):
+        imported(lake, table, "tuesday", version="tuesday")
+    with pytest.raises(NotFound, match="no Iceberg table"):
+        import_table(lake, "gone", str(tmp_path / "gone"), format="iceberg")
+
+
+def test_types_without_a_counterpart(lake: Lake, catalog: Any) -> None:
+    """A time of microseconds is refused before anything is created."""
+    table = catalog.create_table("db.t", schema=pa.schema([("at", pa.time64("us"))]))
+    table.append(pa.table({"at": pa.array([1], pa.time64("us"))}))
+    with pytest.raises(InvalidRequest, match="time64"):
+        imported(lake, table, "t")
+    assert lake.ls() == []
