@@ -116,12 +116,14 @@ class Tenant:
 
     def timeline(self, name: str = MAIN) -> Timeline:
         """A timeline by its name. Raises `NotFound` (``timeline_not_found``). Cost: at most 1 request."""
-        self._router.timeline_id(name)
+        attempts = self._router.attempts(f"find the timeline {name} of the tenant {self.name}")
+        self._router.timeline_id(name, attempts=attempts)
         return Timeline(self._router, self._log, name)
 
     def timelines(self) -> list[TimelineInfo]:
         """All timelines, by name. Cost: 1 request."""
-        found = self._router.ask(f"read the tenant {self.name}", lambda node: node.timelines(self.name))
+        attempts = self._router.attempts(f"read the tenant {self.name}")
+        found = self._router.ask(attempts, lambda node: node.timelines(self.name))
         return Listing(sorted(found, key=lambda one: one.name))
 
     def create_timeline(self, name: str) -> Timeline:

@@ -28,7 +28,9 @@ class ClientOptions:
     """Settings of a client. All times are in seconds."""
 
     patience_s: float = 30.0
-    """How long a call is repeated before it fails. A failover takes seconds: with less than 10, callers see some."""
+    """How long a call is repeated before it fails. A failover takes seconds: with less than 10, callers see some. The
+    last attempt begins before this time is over, so a call ends at most one attempt later (for a log that is away, the
+    patience of `lakebed.fleet.connect` for the log, and one request)."""
     change_patience_s: float = 120.0
     """How long a change of the set of timelines is repeated: each waits for a commit, a detach for a compaction."""
     pause_s: float = 0.02
@@ -157,20 +159,24 @@ class Router:
             self._route = found
         return found
 
-    def timeline_id(self, name: str, *, fresh: bool = False) -> str:
+    def timeline_id(self, name: str, *, attempts: Attempts, fresh: bool = False) -> str:
         """The id of a committed timeline, by its name, its id, or ``@<id>``.
+
+        Args:
+            attempts: of the call that needs it. A client that has no route yet repeats the question within them.
 
         Raises:
             NotFound: ``timeline_not_found``, with the names there are.
+            Unavailable: ``tenant_unavailable``: the control plane does not answer, and never did.
         """
-        route = self.route(fresh=fresh)
+        route = self._route_within(attempts, fresh=fresh)
         names = route.names or {MAIN: MAIN}
         if name in names:
             return names[name]
         if name.removeprefix(ID_MARK) in names.values():
             return name.removeprefix(ID_MARK)
         if not fresh:
-            return self.timeline_id(name, fresh=True)
+            return self.timeline_id(name, attempts=attempts, fresh=True)
         shown = ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
         raise NotFound(
             f"The tenant {self.tenant} has no timeline {name}. It has {shown}.",
@@ -179,19 +185,24 @@ class Router:
             timeline=name,
         )
 
-    def ask(self, what: str, call: Callable[[NodePort], T], *, patience_s: float | None = None) -> T:
+    def _route_within(self, attempts: Attempts, *, fresh: bool) -> Route:
+        while True:
+            try:
+                return self.route(fresh=fresh)
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)
+
+    def ask(self, attempts: Attempts, call: Callable[[NodePort], T]) -> T:
         """Call the tenant's node until it answers.
 
         Args:
-            what: for the error: ``read the tenant orders``.
+            attempts: how long, and the name of the call in the error.
             call: a read, or a change that may be repeated.
-            patience_s: instead of `ClientOptions.patience_s`.
 
         Raises:
             Unavailable: ``tenant_unavailable``.
             LakebedError: what the node answers, other than that it cannot now.
         """
-        attempts = self.attempts(what, patience_s=patience_s)
         fresh = False
         while True:
             try:
@@ -212,9 +223,8 @@ class Router:
         except Closed as problem:
             raise Unavailable(f"The node {route.node} ended: {problem.message}", kind="not_attached") from problem
 
-    def stream(self, what: str, start: Callable[[NodePort], Iterator[T]]) -> Iterator[T]:
+    def stream(self, attempts: Attempts, start: Callable[[NodePort], Iterator[T]]) -> Iterator[T]:
         """The items that the tenant's node gives; until the first one is there, as `ask`."""
-        attempts = self.attempts(what)
         fresh, begun = False, False
         while True:
             try:
@@ -229,7 +239,7 @@ class Router:
                 fresh = True
 
     def slow_down(self) -> None:
-        """Wait before an append when the tenant's node cannot keep up: back-pressure."""
+        """Wait before an append when the tenant's node cannot keep up: back-pressure. Needs a route."""
         above = self.route().lag_rows - self.options.lag_rows_free
         if above > 0:
             self.environment.clock.sleep(min(above / self.options.lag_rows_per_s, self.options.slow_s_max))

@@ -25,7 +25,7 @@ from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound
 from lakebed.fleet.layout import by_id, check_name, log_key
 from lakebed.fleet.log.port import Log, check_rows, rows_of
 from lakebed.fleet.ports import NodePort, TimelineChange, TimelineInfo
-from lakebed.fleet.routing import Router
+from lakebed.fleet.routing import Attempts, Router
 from lakebed.key_value.port import PAIR_SCHEMA
 from lakebed.kv.batch import WriteBatch
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
@@ -132,15 +132,15 @@ class Timeline:
         """
         batch = _rows(rows)
         check_rows(batch, bytes_max=self._log.append_bytes_max)
-        self._router.slow_down()
         write_id = str(uuid.UUID(int=self._router.environment.rng.getrandbits(128), version=4))
         attempts = self._router.attempts(f"write to the timeline {self.name} of the tenant {self.tenant}")
-        id = self._reads.id()
+        id = self._reads.id(attempts)
+        self._router.slow_down()
         while True:
             try:
                 lsn = self._log.append(log_key(self.tenant, id), batch, write_id=write_id, expected=expected)
             except NotFound as problem:
-                raise self._explain_missing(problem) from problem
+                raise self._explain_missing(id, problem) from problem
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.pause(problem)
             else:
@@ -155,10 +155,9 @@ class Timeline:
                 last = self.write(part)
         return self.lsn() if last is None else last
 
-    def _explain_missing(self, problem: NotFound) -> LakebedError:
+    def _explain_missing(self, id: str, problem: NotFound) -> LakebedError:
         """Why the log does not have the timeline: it is a pin, or it was deleted."""
-        id = self._reads.id()
-        found = next((one for one in self._infos() if one.id == id), None)
+        found = next((one for one in self._infos(self._reads.attempts()) if one.id == id), None)
         if found is None or not found.is_read_only:
             return problem
         return InvalidRequest(
@@ -211,8 +210,9 @@ class Timeline:
 
     def catch_up(self) -> int:
         """Let the next reads see every row that any client has written until now; the last LSN. Cost: 1 request."""
-        id = self._reads.id()
-        last = self.lsn()
+        attempts = self._log_attempts()
+        id = self._reads.id(attempts)
+        last = self._last_lsn(attempts)
         self._reads.saw(id, last)
         return last
 
@@ -222,10 +222,16 @@ class Timeline:
 
     def lsn(self) -> int:
         """The LSN of the last row that was written, by any client. Cost: 1 request to the log."""
-        attempts = self._router.attempts(f"read the log of the timeline {self.name} of the tenant {self.tenant}")
+        return self._last_lsn(self._log_attempts())
+
+    def _log_attempts(self) -> Attempts:
+        return self._router.attempts(f"read the log of the timeline {self.name} of the tenant {self.tenant}")
+
+    def _last_lsn(self, attempts: Attempts) -> int:
         while True:
+            id = self._reads.id(attempts)
             try:
-                return self._log.bounds(log_key(self.tenant, self._reads.id())).last
+                return self._log.bounds(log_key(self.tenant, id)).last
             except NotFound as problem:
                 found = self.status()
                 if found.is_read_only:
@@ -236,14 +242,15 @@ class Timeline:
 
     def status(self) -> TimelineInfo:
         """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
-        id = self._router.timeline_id(self.name, fresh=True)
-        for one in self._infos():
+        attempts = self._reads.attempts()
+        id = self._router.timeline_id(self.name, attempts=attempts, fresh=True)
+        for one in self._infos(attempts):
             if one.id == id:
                 return one
         raise Unavailable(f"The timeline {self.name} was dropped this moment: ask again.", kind="timeline_changed")
 
-    def _infos(self) -> list[TimelineInfo]:
-        return self._router.ask(f"read the tenant {self.tenant}", lambda node: node.timelines(self.tenant))
+    def _infos(self, attempts: Attempts) -> list[TimelineInfo]:
+        return self._router.ask(attempts, lambda node: node.timelines(self.tenant))
 
     def checkpoint(self) -> int:
         """Commit everything that this handle wrote; the id of the last committed transaction.
@@ -251,18 +258,21 @@ class Timeline:
         Writes are durable without it, in the log. It makes them part of a version, which can be branched and pinned.
         Raises `Unavailable`. Cost: 1 commit, if there is something to commit.
         """
-        id = self._reads.id()
-        return self._commit(id, self._reads.seen)
+        attempts = self._commit_attempts()
+        return self._commit(self._reads.id(attempts), self._reads.seen, attempts)
 
-    def _commit(self, id: str, lsn: int) -> int:
+    def _commit_attempts(self) -> Attempts:
+        patience_s = self._router.options.change_patience_s  # a node that lags ingests everything first
+        return self._router.attempts(f"commit the tenant {self.tenant}", patience_s=patience_s)
+
+    def _commit(self, id: str, lsn: int, attempts: Attempts) -> int:
         """Commit the timeline at least up to an LSN; the last committed transaction."""
 
         def commit(node: NodePort) -> int:
             node.get(self.tenant, by_id(id), _ANY_KEY, at_least=lsn)  # waits until the node has ingested it
             return node.checkpoint(self.tenant)
 
-        patience_s = self._router.options.change_patience_s  # a node that lags ingests everything first
-        return self._router.ask(f"commit the tenant {self.tenant}", commit, patience_s=patience_s)
+        return self._router.ask(attempts, commit)
 
     # ---- branches and pins
 
@@ -334,15 +344,17 @@ class Timeline:
             lsn: at which this timeline is branched; None: at the end, after a commit of every row that was written.
         """
         makes = kind in ("branch", "pin", "restore")
+        attempts = self._commit_attempts()
+        own = self._reads.id(attempts) if makes else self._router.timeline_id(name, attempts=attempts, fresh=True)
         if makes and lsn is None:
             last = self.catch_up()
             if last > self.status().committed_lsn:
-                self._commit(self._reads.id(), last)
+                self._commit(own, last, self._commit_attempts())
         change = TimelineChange(
             kind=kind,
             name=check_timeline(name),
-            id=new_id(self._router) if makes else self._router.timeline_id(name, fresh=True),
-            parent=by_id(self._reads.id()) if makes else "",
+            id=new_id(self._router) if makes else own,
+            parent=by_id(own) if makes else "",
             lsn=None if lsn is None else check_lsn(lsn),
             kept_as=kept_as,
             expires_ms=expires_ms,
@@ -352,7 +364,7 @@ class Timeline:
         except InvalidRequest as problem:
             if problem.kind != "lsn_not_committed" or lsn is None or lsn > self.lsn():
                 raise
-            self._commit(self._reads.id(), lsn)
+            self._commit(own, lsn, self._commit_attempts())
             made = change_timeline(self._router, change)
         self._router.route(fresh=True)
         return made
@@ -416,9 +428,9 @@ class _Reads:
         """The newest LSN that was written or read here."""
         return self._seen
 
-    def id(self) -> str:
+    def id(self, attempts: Attempts) -> str:
         """The timeline's id. A restore moves the name to another one, and what was seen before does not count there."""
-        found = self._router.timeline_id(self._name)
+        found = self._router.timeline_id(self._name, attempts=attempts)
         with self._lock:
             if self._id != found:
                 self._id, self._seen = found, 0
@@ -432,9 +444,10 @@ class _Reads:
 
     def get(self, key: bytes, *, lsn: int | None) -> bytes | None:
         check_key(key)
-        id, at_least = self._from(lsn)
+        attempts = self.attempts()
+        id, at_least = self._from(lsn, attempts)
         found = self._router.ask(
-            f"read the timeline {self._name} of the tenant {self.tenant}",
+            attempts,
             lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
         )
         if lsn is None:
@@ -445,9 +458,10 @@ class _Reads:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("keys is one key: give a list of keys.", kind="wrong_type")
         asked: Sequence[bytes] = [check_key(key) for key in keys]
-        id, at_least = self._from(lsn)
+        attempts = self.attempts()
+        id, at_least = self._from(lsn, attempts)
         return self._router.ask(
-            f"read the timeline {self._name} of the tenant {self.tenant}",
+            attempts,
             lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
         )
 
@@ -458,10 +472,11 @@ class _Reads:
         if prefix is not None and (start is not None or end is not None):
             raise InvalidRequest("Give a prefix, or a start and an end, not both.", kind="two_ranges")
         bounds = check_prefix(prefix) if prefix is not None else check_range(start, end)
-        id, at_least = self._from(lsn)
+        attempts = self._scan_attempts()
+        id, at_least = self._from(lsn, attempts)
         if bounds is None:
             return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, iter(()))
-        batches = self._batches(id, bounds, lsn=lsn, at_least=at_least)
+        batches = self._batches(id, bounds, attempts, lsn=lsn, at_least=at_least)
         first = next(batches, None)
 
         def every() -> Iterator[pa.RecordBatch]:
@@ -471,24 +486,28 @@ class _Reads:
 
         return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, every())
 
-    def _from(self, lsn: int | None) -> tuple[str, int]:
-        """The timeline's id, and the LSN up to which a node must have ingested to answer."""
-        if lsn is not None:
-            return self.id(), check_lsn(lsn)
-        id = self.id()
-        return id, self._seen
+    def attempts(self) -> Attempts:
+        """Begin a read."""
+        return self._router.attempts(f"read the timeline {self._name} of the tenant {self.tenant}")
 
-    def _batches(self, id: str, bounds: Bounds, *, lsn: int | None, at_least: int) -> Iterator[pa.RecordBatch]:
+    def _scan_attempts(self) -> Attempts:
+        return self._router.attempts(f"scan the timeline {self._name} of the tenant {self.tenant}")
+
+    def _from(self, lsn: int | None, attempts: Attempts) -> tuple[str, int]:
+        """The timeline's id, and the LSN up to which a node must have ingested to answer."""
+        return self.id(attempts), self._seen if lsn is None else check_lsn(lsn)
+
+    def _batches(
+        self, id: str, bounds: Bounds, attempts: Attempts, *, lsn: int | None, at_least: int
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of a range; after the node is lost, the rest of them from another one, at the same LSN."""
         start, end = bounds
-        what = f"scan the timeline {self._name} of the tenant {self.tenant}"
-        attempts = self._router.attempts(what)
         at, has_rows = lsn, False
         while True:
             has_more = False
             try:
                 scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
-                for batch in self._router.stream(what, scan):
+                for batch in self._router.stream(attempts, scan):
                     at = at if at is not None else _lsn_of(batch)
                     if batch.num_rows:
                         has_rows = has_more = True
@@ -501,7 +520,7 @@ class _Reads:
                 if problem.kind == "tenant_unavailable":
                     raise
                 if has_more:  # patience begins anew: a long scan takes longer than that by itself
-                    attempts = self._router.attempts(what)
+                    attempts = self._scan_attempts()
                 attempts.pause(problem)
                 self._router.route(fresh=True)
             except InvalidRequest as problem:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from lakebed.event_loop import EventLoopThread
+import pytest
+
+from lakebed.event_loop import EventLoopThread, Handed, Handover
 
 CALLERS = 4
 
@@ -33,4 +37,85 @@ def test_no_caller_waits_for_a_loop_that_was_closed() -> None:
         loop.close()
         for caller in callers:
             caller.join(10)
+        assert not any(caller.is_alive() for caller in callers)
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoopThread]:
+    """A loop that ends with the test."""
+    running = EventLoopThread(name="lakebed-test-loop")
+    yield running
+    running.close()
+
+
+def test_each_thread_gets_its_own_result(loop: EventLoopThread) -> None:
+    """Items of many threads come together, and are answered in another order than they came, some with an error."""
+    counts: list[int] = []
+
+    async def take(items: Sequence[Handed[int, int]]) -> None:
+        counts.append(len(items))
+        await asyncio.sleep(0.001)
+        for one in reversed(items):
+            if one.item % 7 == 0:
+                one.fail(ValueError(str(one.item)))
+            one.answer(-one.item)
+
+    handover = Handover(loop, take)
+
+    def ask(number: int) -> int:
+        try:
+            return handover.ask(number, timeout_s=30)
+        except ValueError as error:
+            return int(str(error))
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(500))) == [one if one % 7 == 0 else -one for one in range(500)]
+    assert sum(counts) == 500
+    assert max(counts) > 1
+
+
+def test_an_item_without_a_result(loop: EventLoopThread) -> None:
+    """Its thread waits as long as it said; a result that comes later is dropped. A defect fails the items it met."""
+    taken: list[Handed[str, None]] = []
+
+    async def take(items: Sequence[Handed[str, None]]) -> None:
+        taken.extend(items)
+        if items[0].item == "defect":
+            raise ZeroDivisionError
+
+    handover = Handover(loop, take)
+    with pytest.raises(TimeoutError):
+        handover.ask("late", timeout_s=0.01)
+    taken[0].answer(None)
+    with pytest.raises(ZeroDivisionError):
+        handover.ask("defect", timeout_s=30)
+    handover.close()
+    with pytest.raises(RuntimeError):
+        handover.ask("closed", timeout_s=30)
+
+
+def test_a_handover_that_is_closed_keeps_no_thread() -> None:
+    """Threads that ask all the time while it and its loop are closed get a result or an error."""
+    for _ in range(30):
+        loop = EventLoopThread(name="lakebed-test-loop")
+
+        async def take(items: Sequence[Handed[int, int]]) -> None:
+            await asyncio.sleep(0)
+            for one in items:
+                one.answer(one.item)
+
+        handover = Handover(loop, take)
+
+        def ask(handover: Handover[int, int] = handover) -> None:
+            with suppress(RuntimeError):
+                while True:
+                    handover.ask(1, timeout_s=300)
+
+        callers = [threading.Thread(target=ask, daemon=True) for _ in range(CALLERS)]
+        for caller in callers:
+            caller.start()
+        handover.close()
+        loop.close()
+        for caller in callers:
+            caller.join(30)
         assert not any(caller.is_alive() for caller in callers)

@@ -16,8 +16,11 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.event_loop import EventLoopThread
+from lakebed.fleet.log.jetstream_publish import Publisher, Sending
 
 VERSION_MIN: Final = (2, 12)
 REPLICAS_DEFAULT: Final = 3
@@ -25,9 +28,11 @@ STREAMS_DEFAULT: Final = 4
 """More streams spread their leaders over more servers; each syncs by itself, so on one disk fewer are faster."""
 STREAMS_MAX: Final = 256
 
-_REQUEST_S: Final = 2.0
+REQUEST_S: Final = 2.0
 """How long one request may take: a leader that was killed does not answer, and the next one is asked soon."""
 _WRONG_SEQUENCE: Final = 10_071
+_SUBJECT_IS_BUSY: Final = 10_164
+"""Another message of the subject is on its way into the stream; this one is not."""
 _NO_REPLICAS: Final = {10_005, 10_074}
 """Not enough peers for the replicas; no cluster."""
 _NAME_IN_USE: Final = 10_058
@@ -57,6 +62,19 @@ class Published(NamedTuple):
     """Whether it was there before, with the same message id."""
 
 
+class _AckError(msgspec.Struct, frozen=True):
+    err_code: int = 0
+    description: str = ""
+
+
+class _Ack(msgspec.Struct, frozen=True):
+    """A stream's reply to a message."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: _AckError | None = None
+
+
 class JetStream:
     """A connection to a cluster. Thread-safe.
 
@@ -81,7 +99,8 @@ class JetStream:
         self._is_closed = False
         try:
             self._client: Any = self._loop.run(self._connected())
-            self._context: Any = self._client.jetstream(timeout=_REQUEST_S)
+            self._context: Any = self._client.jetstream(timeout=REQUEST_S)
+            self._publisher = Publisher(self._client, self._loop)
         except BaseException:
             self._loop.close()
             raise
@@ -120,6 +139,7 @@ class JetStream:
             self._servers,
             max_reconnect_attempts=-1,
             reconnect_time_wait=0.1,
+            disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
             **self._settings(connect_timeout=2),
         )
@@ -131,6 +151,9 @@ class JetStream:
             settings |= {"user": user, "password": password} if password else {"token": user}
         settings |= {"ping_interval": 2, "max_outstanding_pings": 2}  # a server that stands still is left in 4 s
         return settings
+
+    async def _disconnected(self) -> None:
+        self._publisher.lose()
 
     async def _reconnected(self) -> None:
         self.on_reconnect()
@@ -240,7 +263,14 @@ class JetStream:
     # ---- messages
 
     def publish(
-        self, subject: str, body: bytes, *, expected: int, id: str | None, headers: dict[str, str]
+        self,
+        subject: str,
+        body: bytes,
+        *,
+        expected: int,
+        id: str | None,
+        headers: dict[str, str],
+        timeout_s: float = REQUEST_S,
     ) -> Published:
         """Store a message, if the last one of its subject has a sequence (0: there is none).
 
@@ -249,19 +279,29 @@ class JetStream:
 
         Raises:
             WrongSequence: the last message is another one.
-            Unavailable: ``no_leader``: the stream has none now; nothing was published.
+            Unavailable: ``not_published``: the stream has no leader now, or stores another message of the subject.
             OutcomeUnknown: there was no clear answer.
         """
         sent = {**headers, "Nats-Expected-Last-Subject-Sequence": str(expected)}
         if id is not None:
             sent["Nats-Msg-Id"] = id
+        self._check_open()
         try:
-            ack = self._run(self._context.publish(subject, body, timeout=_REQUEST_S, headers=sent), changes=True)
-        except _Refused as refused:
-            if refused.code == _WRONG_SEQUENCE:
-                raise WrongSequence from refused
-            raise refused.error from refused
-        return Published(int(ack.seq), bool(ack.duplicate))
+            reply = self._publisher.publish(Sending(subject, body, sent), timeout_s=timeout_s)
+            ack = None if reply.status else msgspec.json.decode(reply.body, type=_Ack)
+        except Exception as error:
+            raise self._unclear(error, changes=True) from error
+        if ack is None:
+            raise Unavailable(f"A stream of {self.shown} has no leader now.", kind="not_published")
+        if ack.error is None:
+            return Published(ack.seq, ack.duplicate)
+        if ack.error.err_code == _WRONG_SEQUENCE:
+            raise WrongSequence
+        if ack.error.err_code == _SUBJECT_IS_BUSY:
+            raise Unavailable(f"{self.shown} stores another message of {subject} now.", kind="not_published")
+        raise OutcomeUnknown(
+            f"JetStream at {self.shown} gave no clear answer: {ack.error.description}", kind="log_unavailable"
+        )
 
     def last(self, number: int, subject: str) -> Message | None:
         """The last message of a subject, from the leader of the stream; None: it has none."""
@@ -272,7 +312,7 @@ class JetStream:
         self._check_open()
         calls = [self._message(number, subject=subject) for number, subject in asked]
         found = self._loop.run_all(calls)
-        return [self._translated(one, changes=False) if isinstance(one, BaseException) else one for one in found]
+        return [self._unclear(one, changes=False) if isinstance(one, BaseException) else one for one in found]
 
     def next(self, number: int, subject: str, *, from_sequence: int) -> Message | None:
         """The first message of a subject that has at least a sequence, from the leader."""
@@ -303,7 +343,7 @@ class JetStream:
                 f"$JS.API.DIRECT.GET.{self.stream(number)}", json.dumps(request).encode(), reply=inbox
             )
             while True:
-                one = await subscription.next_msg(timeout=_REQUEST_S)
+                one = await subscription.next_msg(timeout=REQUEST_S)
                 headers = dict(one.headers or {})
                 if headers.get("Status"):  # 204: the end; 404: there are none; 503: no replica answers
                     if headers["Status"] not in ("204", "404"):
@@ -327,7 +367,7 @@ class JetStream:
                 self.on_tail(subject, int(headers["Nats-Sequence"]), headers)
 
         self._run(self._client.subscribe(f"{self.name}.tail.>", cb=stored))
-        self._run(self._client.flush(timeout=int(_REQUEST_S)))
+        self._run(self._client.flush(timeout=int(REQUEST_S)))
 
     # ---- calls and errors
 
@@ -337,7 +377,7 @@ class JetStream:
             return
         self._is_closed = True
         try:
-            self._loop.run(self._client.close())
+            self._publisher.close()
         finally:
             self._loop.close()
 
@@ -354,27 +394,14 @@ class JetStream:
         except LakebedError:
             raise
         except Exception as error:
-            raise self._translated(error, changes=changes) from error
+            raise self._unclear(error, changes=changes) from error
 
-    def _translated(self, error: BaseException, *, changes: bool) -> Any:
-        """What an error of nats-py means."""
+    def _unclear(self, error: BaseException, *, changes: bool) -> LakebedError:
+        """The error for a call that nats-py gave no result of."""
         words = str(error) or type(error).__name__
-        unclear: LakebedError = (OutcomeUnknown if changes else Unavailable)(
+        return (OutcomeUnknown if changes else Unavailable)(
             f"JetStream at {self.shown} gave no clear answer: {words}", kind="log_unavailable"
         )
-        if isinstance(error, self._errors.NoStreamResponseError):  # no server took the message
-            return Unavailable(f"A stream of {self.shown} has no leader now.", kind="no_leader")
-        code = getattr(error, "err_code", None)
-        return _Refused(code, unclear) if code == _WRONG_SEQUENCE else unclear
-
-
-class _Refused(Exception):
-    """An answer that says no."""
-
-    def __init__(self, code: int | None, error: LakebedError) -> None:
-        super().__init__(error.message)
-        self.code = code
-        self.error = error
 
 
 def _load_nats() -> Any:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REPLICAS_DEFAULT, JetStream, WrongSequence, parse_nats_url
-from lakebed.fleet.log.jetstream_append import Appending
+from lakebed.fleet.log.jetstream_append import Appending, Ends
 from lakebed.fleet.log.jetstream_subjects import LSN_HEADER, Subjects, headers_of, mark_in
 from lakebed.fleet.log.port import (
     APPEND_BYTES_MAX,
@@ -43,8 +43,11 @@ STALE_S: Final = 5.0
 """For so long a leader that was replaced may answer with an older end of a timeline; then the end is believed."""
 _OVERHEAD_BYTES: Final = 2 << 10
 """Of a message: headers, and the frame of a record."""
+_UNCLEAR_COUNT_MAX: Final = 65_536
+"""Appends that gave up without a clear answer, and may be asked again."""
 _PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 0.5
+_PAUSE_S_MAX: Final = 0.2
+"""A stream that has a leader again is written to about this much later."""
 _POLL_S: Final = 2.0
 """How often a wait looks whether notices of new messages were lost."""
 _LAST_COUNT_MAX: Final = 65_536
@@ -61,7 +64,8 @@ class JetStreamLog(Log):
         streams: how many the log has; None: as many as there are.
         replicas: of each stream.
         environment: clock and randomness; its threads are real.
-        patience_s: how long a call is asked again.
+        patience_s: how long a call is asked again. Opening is asked for at least `PATIENCE_S`: a cluster that has just
+            started elects leaders first.
         stale_s: how long an end that is too early is doubted.
 
     Raises as `JetStream.open_streams`.
@@ -80,7 +84,8 @@ class JetStreamLog(Log):
         self.jetstream = jetstream
         self._environment = environment
         self._patience_s = patience_s
-        count = self._asked(lambda: jetstream.open_streams(count=streams, replicas=replicas))
+        opened_s = environment.clock.monotonic_s() + max(patience_s, PATIENCE_S)
+        count = self._asked(lambda: jetstream.open_streams(count=streams, replicas=replicas), ends_s=opened_s)
         self._subjects = Subjects(jetstream, count=count, environment=environment, stale_s=stale_s)
         self.append_bytes_max = min(APPEND_BYTES_MAX, jetstream.max_payload - (jetstream.max_payload >> 2))
         self._lock = environment.runtime.lock()
@@ -92,6 +97,8 @@ class JetStreamLog(Log):
         """The newest sequence of each stream of which there was a notice, or that was looked at."""
         self._forgotten_count = 0
         """How often last LSNs were forgotten: what was asked before is not remembered after it."""
+        self._unclear: dict[str, Ends] = {}
+        """By write ids, where appends may be that gave up."""
         self._watchers = Watchers(self._lock)
         self._follows = False
         self._is_closed = False
@@ -129,8 +136,21 @@ class JetStreamLog(Log):
             )
         ends_s = self._environment.clock.monotonic_s() + self._patience_s
         with self._turn(timeline, ends_s):
-            one = Appending(self.jetstream, self._subjects, timeline, rows, write_id=write_id, expected=expected)
-            return self._asked(one.attempt, ends_s=ends_s)
+            one = Appending(
+                self.jetstream,
+                self._subjects,
+                timeline,
+                rows,
+                write_id=write_id,
+                expected=expected,
+                unclear=self._unclear.pop(write_id, None),
+            )
+            try:
+                return self._asked(one.attempt, ends_s=ends_s)
+            except LakebedError:
+                if one.unclear is not None and len(self._unclear) < _UNCLEAR_COUNT_MAX:
+                    self._unclear[write_id] = one.unclear
+                raise
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
         """Cost: 1 request; where this process has not just read up to `after`, about 20 more to find it."""
@@ -349,8 +369,19 @@ class JetStreamLog(Log):
             raise Closed("The log was closed: open it again.")
 
 
-def open_jetstream(url: str, *, environment: Environment, streams: int | None, replicas: int) -> JetStreamLog:
+def open_jetstream(
+    url: str,
+    *,
+    environment: Environment,
+    streams: int | None,
+    replicas: int,
+    patience_s: float | None = None,
+) -> JetStreamLog:
     """Open the log that a URL names: ``nats://host:port,host:port/name``.
+
+    Args:
+        streams, replicas: as `JetStreamLog` takes them.
+        patience_s: the same; None: `PATIENCE_S`.
 
     Raises:
         InvalidRequest: ``invalid_url``, ``missing_package``, ``jetstream_too_old``, ``too_few_replicas``,
@@ -360,7 +391,13 @@ def open_jetstream(url: str, *, environment: Environment, streams: int | None, r
     parts = parse_nats_url(url)
     jetstream = JetStream(parts.servers, name=parts.name, credentials=parts.credentials)
     try:
-        return JetStreamLog(jetstream, environment=environment, streams=streams, replicas=replicas)
+        return JetStreamLog(
+            jetstream,
+            environment=environment,
+            streams=streams,
+            replicas=replicas,
+            patience_s=PATIENCE_S if patience_s is None else patience_s,
+        )
     except BaseException:
         jetstream.close()
         raise

@@ -37,8 +37,9 @@ def open_log(
         shards: databases of an embedded log that is created, or streams of one on NATS; None: as many as there are.
         replicas: of each stream on NATS.
         environment: clock, randomness and threads.
-        patience_s: how long a call to a log behind HTTP is repeated, for callers that repeat their calls themselves;
-            None: longer than a standby takes to own the log.
+        patience_s: how long a call to a log behind HTTP or on NATS is repeated. Callers that repeat their calls
+            themselves give a short time, so that theirs is the bound. None: longer than a log is without an owner
+            or leader.
 
     Raises:
         InvalidRequest: ``unknown_log``: no log has such a URL. Otherwise as the implementation's opening.
@@ -59,7 +60,7 @@ def open_log(
     if mark and scheme == "nats":
         from lakebed.fleet.log.jetstream_log import open_jetstream
 
-        return open_jetstream(text, environment=environment, streams=shards, replicas=replicas)
+        return open_jetstream(text, environment=environment, streams=shards, replicas=replicas, patience_s=patience_s)
     if mark and scheme in ("postgresql", "postgres"):
         from lakebed.fleet.log.key_value_log import KeyValueLog
         from lakebed.key_value.open import open_key_value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pyarrow as pa
@@ -181,6 +182,63 @@ def test_the_control_plane_is_away(fleet: FleetInProcess, orders: Tenant) -> Non
     assert given_up.value.kind == "tenant_unavailable"
     fleet.reachable.is_down = False
     assert client.pin("p").name == "p"
+
+
+FIRST_CALLS: dict[str, Callable[[Tenant], object]] = {
+    "catch_up": lambda tenant: tenant.main.catch_up(),
+    "lsn": lambda tenant: tenant.main.lsn(),
+    "get": lambda tenant: tenant.main.get(b"k"),
+    "get_many": lambda tenant: tenant.main.get_many([b"k"]),
+    "scan": lambda tenant: list(tenant.main.scan()),
+    "put": lambda tenant: tenant.main.put(b"k", b"2"),
+    "checkpoint": lambda tenant: tenant.main.checkpoint(),
+    "status": lambda tenant: tenant.main.status().lsn,
+    "timeline": lambda tenant: tenant.timeline("main").name,
+    "timelines": lambda tenant: len(tenant.timelines()),
+    "drop": lambda tenant: tenant.timeline("side").drop(),
+}
+
+
+@pytest.mark.parametrize("first", FIRST_CALLS)
+def test_the_control_plane_is_away_when_a_client_begins(fleet: FleetInProcess, orders: Tenant, first: str) -> None:
+    """A client without a route waits for one within its patience: a delay, or one clear error after that time."""
+    orders.main.put(b"k", b"1")
+    orders.create_timeline("side")
+    fleet.options = type(fleet.options)(patience_s=6.0, change_patience_s=6.0)
+    fleet.reachable.is_down = True
+    before_s = fleet.clock.monotonic_s()
+    with pytest.raises(Unavailable, match="no answer within 6 s") as given_up:
+        FIRST_CALLS[first](fleet.tenant())
+    assert given_up.value.kind == "tenant_unavailable"
+    assert 6 <= fleet.clock.monotonic_s() - before_s < 7
+    back_s = back_in(fleet, 3)
+    FIRST_CALLS[first](fleet.tenant())
+    assert back_s <= fleet.clock.monotonic_s() < back_s + 3
+
+
+def back_in(fleet: FleetInProcess, seconds: float) -> float:
+    """Let the control plane answer again after a while; when that is."""
+    tick, back_s = fleet.control.tick_once, fleet.clock.monotonic_s() + seconds
+    fleet.reachable.is_down = True
+
+    def tick_once() -> object:
+        fleet.reachable.is_down = fleet.clock.monotonic_s() < back_s
+        return tick()
+
+    fleet.control.tick_once = tick_once  # type: ignore[method-assign, assignment]
+    return back_s
+
+
+@pytest.mark.parametrize("first", ["catch_up", "lsn", "put"])
+def test_the_wait_for_a_route_is_part_of_the_patience(fleet: FleetInProcess, orders: Tenant, first: str) -> None:
+    """The control plane is away for a while and the log longer: the call ends after its patience, not after two."""
+    fleet.options = type(fleet.options)(patience_s=6.0)
+    fleet.reachable_log.is_down = True
+    ends_s = fleet.clock.monotonic_s() + 6
+    back_in(fleet, 4)
+    with pytest.raises(Unavailable, match="no answer within 6 s"):
+        FIRST_CALLS[first](fleet.tenant())
+    assert ends_s <= fleet.clock.monotonic_s() < ends_s + 1
 
 
 def test_patience_ends_with_one_clear_error(fleet: FleetInProcess, orders: Tenant) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -16,13 +15,18 @@ import pytest
 
 from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.fleet.log.jetstream import JetStream, parse_nats_url
+from lakebed.fleet.client import Tenant
+from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.jetstream_log import JetStreamLog
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import LogBounds, rows_of
+from lakebed.fleet.model import MAIN
+from lakebed.fleet.routing import ClientOptions
 from lakebed.runtime import Environment
+from worlds.fleet_in_process import FleetInProcess
 from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
 from worlds.fleet_log_process import CheckedAppends
+from worlds.jetstream import opened, own
 from worlds.nats_cluster import NatsCluster
 from worlds.waiting import pause, wait_until
 
@@ -41,18 +45,6 @@ def _sockets_are_collected() -> Iterator[None]:
     """Dropped sockets are found in this module, and not in a test of another one."""
     yield
     gc.collect()
-
-
-def opened(url: str, *, streams: int = 2, replicas: int = 3, **settings: Any) -> JetStreamLog:
-    """The log that a URL names, with few streams."""
-    parts = parse_nats_url(url)
-    jetstream = JetStream(parts.servers, name=parts.name)
-    return JetStreamLog(jetstream, environment=Environment(), streams=streams, replicas=replicas, **settings)
-
-
-def own(cluster: NatsCluster) -> str:
-    """The URL of a log that no other test uses."""
-    return f"{cluster.url}/log-{uuid.uuid4().hex[:12]}"
 
 
 @contextmanager
@@ -250,7 +242,7 @@ def test_a_stream_without_a_leader_is_not_asked_for_its_end(nats_cluster: NatsCl
         def without_leader(*arguments: Any, **settings: Any) -> Any:
             sent.append(arguments)
             if len(sent) < 5:
-                raise Unavailable("there is none now", kind="no_leader")
+                raise Unavailable("there is none now", kind="not_published")
             return publish(*arguments, **settings)
 
         def noted(*arguments: Any) -> Any:
@@ -305,7 +297,7 @@ def test_a_lost_reply_is_settled(nats_cluster: NatsCluster, arrives: bool, has_i
         def lossy(subject: str, body: bytes, **settings: Any) -> Any:
             if not has_ids:
                 settings["id"] = None
-            if len(lost) % 2 == 0:
+            if len(lost) % 3 == 0:  # what follows is refused, for another message is there, and then stored
                 lost.append(subject)
                 if arrives:
                     publish(subject, body, **settings)
@@ -472,10 +464,27 @@ def test_nothing_answers() -> None:
 
 def test_a_log_that_is_away(tmp_path: Path) -> None:
     """With all servers gone, calls fail after bounded retries: `Unavailable`, or unclear for what was sent."""
+    fleet = FleetInProcess(nodes=1)
+    fleet.tenant().create()
     with NatsCluster(tmp_path, count=1) as cluster:
-        log = opened(f"{cluster.url}/away", replicas=1, patience_s=1.0)
+        log = open_log(f"{cluster.url}/away", shards=2, replicas=1, patience_s=1.0)
         log.create(TIMELINE)
+        log.create(log_key("orders", MAIN))
+        client = Tenant(
+            "orders",
+            control=fleet.control,
+            nodes=fleet.port,
+            log=log,
+            environment=Environment(),
+            options=ClientOptions(patience_s=2.0),
+        )
+        client.main.put(b"k", b"1")
         cluster.kill(0)
+        started_s = CLOCK.monotonic_s()
+        with pytest.raises(LakebedError, match="Cannot write to the timeline main of the tenant orders") as given_up:
+            client.main.put(b"k", b"2")
+        assert given_up.value.kind == "tenant_unavailable"
+        assert CLOCK.monotonic_s() - started_s < 12  # one patience: the client's, and not the log's after it
         for call in (lambda: append(log, b"a"), lambda: log.read(TIMELINE, 0), lambda: log.bounds(TIMELINE)):
             started_s = CLOCK.monotonic_s()
             with pytest.raises(LakebedError) as error:

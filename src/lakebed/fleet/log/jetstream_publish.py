@@ -1,0 +1,98 @@
+"""Messages of many threads, published over one connection.
+
+Owns: the messages that wait for their acknowledgement, and the subject of their replies. Messages that come while
+others are sent go out together, and each waits for its own acknowledgement only, so that a stream without a leader
+holds up no other. When the connection is lost, all messages under way end at once, without a clear answer: their
+replies went to the connection that is gone.
+
+Does not know: what a reply means; that a message may be published again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from lakebed.event_loop import EventLoopThread, Handed, Handover
+
+
+class Sending(NamedTuple):
+    """A message to publish."""
+
+    subject: str
+    body: bytes
+    headers: dict[str, str]
+
+
+class Reply(NamedTuple):
+    """What came back."""
+
+    status: str
+    """Of a reply that no stream gave: ``503`` when no server takes the subject; else empty."""
+    body: bytes
+
+
+class ConnectionLost(Exception):
+    """The connection was lost before the reply came."""
+
+
+class Publisher:
+    """Publishes for many threads. Thread-safe.
+
+    Args:
+        client: a connection of nats-py, in the loop.
+    """
+
+    def __init__(self, client: Any, loop: EventLoopThread) -> None:
+        self._client = client
+        self._loop = loop
+        self._prefix = f"{client.new_inbox()}."
+        self._numbers = count()
+        self._unanswered: dict[str, Handed[Sending, Reply]] = {}
+        """By the last part of the subject of the reply. In the loop only."""
+        loop.run(client.subscribe(f"{self._prefix}*", cb=self._replied, pending_bytes_limit=-1, pending_msgs_limit=-1))
+        self._handover: Handover[Sending, Reply] = Handover(loop, self._send)
+
+    def publish(self, message: Sending, *, timeout_s: float) -> Reply:
+        """Publish a message, and wait for its reply.
+
+        Raises:
+            TimeoutError: there was none in time.
+            ConnectionLost: the connection was lost meanwhile.
+            Exception: of nats-py: the message could not be sent.
+        """
+        return self._handover.ask(message, timeout_s=timeout_s)
+
+    def lose(self) -> None:
+        """End all messages under way: the connection is lost. In the loop."""
+        lost, self._unanswered = self._unanswered, {}
+        for one in lost.values():
+            one.fail(ConnectionLost("the connection was lost"))
+
+    def close(self) -> None:
+        """Close the connection, end all messages, and take no more."""
+        self._handover.close()
+        try:
+            self._loop.run(self._client.close())
+        finally:
+            self._loop.call(self.lose)
+
+    async def _send(self, messages: Sequence[Handed[Sending, Reply]]) -> None:
+        if len(self._unanswered) > 2 * len(messages) + 1_000:
+            self._unanswered = {number: one for number, one in self._unanswered.items() if not one.is_over}
+        for one in messages:
+            number = str(next(self._numbers))
+            self._unanswered[number] = one
+            try:
+                await self._client.publish(
+                    one.item.subject, one.item.body, reply=self._prefix + number, headers=one.item.headers
+                )
+            except Exception as error:
+                self._unanswered.pop(number, None)
+                one.fail(error)
+
+    async def _replied(self, message: Any) -> None:
+        found = self._unanswered.pop(message.subject[len(self._prefix) :], None)
+        if found is not None:
+            found.answer(Reply((message.headers or {}).get("Status", ""), message.data))
