@@ -14,6 +14,7 @@ import pytest
 from lakebed.errors import Conflict, OutcomeUnknown
 from lakebed.fleet.log.jetstream import WrongSequence
 from lakebed.fleet.log.jetstream_log import JetStreamLog
+from lakebed.fleet.log.jetstream_publish import ConnectionLost
 from lakebed.fleet.log.port import rows_of
 from worlds.fleet_log import TIMELINE, all_values, append, write_id
 from worlds.jetstream import opened, own
@@ -116,7 +117,9 @@ def test_a_message_ends_with_its_connection(tmp_path: Path) -> None:
         jetstream, sent = log.jetstream, log.jetstream._client.stats
         before = sent["out_msgs"]
         cluster.stop(0)
-        waiting = pool.submit(jetstream.publish, "lost.log.0.x.y", b"", expected=0, id=None, headers={}, timeout_s=300)
+        waiting = pool.submit(jetstream.publish, "lost.log.0.x.y", b"", expected=0, id=None, headers={}, timeout_s=30)
         wait_until(lambda: sent["out_msgs"] > before)
         cluster.kill(0)
-        assert isinstance(waiting.exception(timeout=60), OutcomeUnknown)
+        error = waiting.exception(timeout=60)
+        assert isinstance(error, OutcomeUnknown)
+        assert isinstance(error.__cause__, ConnectionLost)
