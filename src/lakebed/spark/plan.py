@@ -1,7 +1,8 @@
 """Which reader reads which files of a scan: one plan for the Python API, the SQL catalog and the data source. Pure.
 
-Owns: the choice of a reader for each split (`plan_readers`). Files that need no merge are read by Spark's own Parquet
-reader, one `NativeScan` for each schema that they were written with; all other splits by lakebed, dealt out in packs.
+Owns: the choice of a reader for each split (`plan_readers`). Files that need no merge and have no deletion vector are
+read by Spark's own Parquet reader, one `NativeScan` for each schema that they were written with; all other splits by
+lakebed, dealt out in packs.
 
 Invariants:
 - Both readers return the columns of the scan with the same names, types, nullability and values.
@@ -222,7 +223,7 @@ def _native_scans(
         addresses: in a branch of a repository: the address of each path's object; None: the path itself.
     """
     readable = {schema_id for schema_id, schema in plan.schemas.items() if _reads_natively(schema, plan.decoded)}
-    is_alone = np.array([not split.needs_merge and not split.other_folders for split in splits], np.bool_)
+    is_alone = np.array([split.is_whole and not split.other_folders for split in splits], np.bool_)
     alone = [split for split, found in zip(splits, is_alone, strict=True) if found]
     groups, files = columns_of(
         [split.files for split in alone],

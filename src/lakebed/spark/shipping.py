@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.memory import absent
+from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
 from lakebed.repo.task_store import EntryStore, TaskStore
@@ -83,11 +84,13 @@ def opened_in_task(shipped: bytes, entries: Mapping[str, Entry] | None = None) -
 
 def split_files(split: Split) -> list[tuple[str, ...]]:
     """Return the files of a split in its store, each as its possible paths."""
-    return [
+    data = [
         (data_path(split, file), *(f"{folder}/{file.file_name}" for folder in split.other_folders))
         for file in split.files
         if not file.external_path
     ]
+    vectors = dict.fromkeys(place.path for place in split.vectors.values())
+    return [*data, *((path,) for path in vectors if not is_url(path))]
 
 
 def packed(units: Sequence[Unit], *, size_bytes: Callable[[Unit], int], task_count_min: int) -> list[list[Unit]]:

@@ -21,7 +21,8 @@ from lakebed.spark.expression import quoted
 from lakebed.spark.shipping import opened_in_task
 from lakebed.spark.tasks import Batches, returning_changes
 from lakebed.table.bucket import bucket_of
-from lakebed.table.dynamic_bucket import HashIndex, IndexEntry
+from lakebed.table.dynamic_bucket import HashIndex
+from lakebed.table.index_manifest import IndexEntry
 from lakebed.table.model import BucketChange, DataField, TableSchema
 from lakebed.table.options import TableOptions
 from lakebed.table.rows import inside_partition

@@ -291,7 +291,7 @@ def _read(
 
 
 def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Snapshot | None:
-    """Rewrite the files of an append table that hold matching rows, in one commit."""
+    """Rewrite the files of an append table that hold matching rows, or mark these rows, in one commit."""
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
@@ -310,7 +310,7 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
         try:
             return commit_changes(table, changes, options=options, kind="OVERWRITE")
         except Conflict as lost:
-            if tries_left == 0 or lost.kind != "file_gone":
+            if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed"):
                 raise
     return None
 

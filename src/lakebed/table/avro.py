@@ -175,6 +175,10 @@ class _Decoder:
             if kind["type"] == "enum":
                 numbers, ends = self.longs(at)
                 return pa.array(numbers), ends
+            if kind["type"] == "record":  # an element of an array
+                members: dict[str, pa.Array] = {}
+                ends = self.record(kind, at, "", members)
+                return pa.StructArray.from_arrays(list(members.values()), names=list(members)), ends
         elif kind in ("int", "long"):
             numbers, ends = self.longs(at)
             return pa.array(numbers), ends
@@ -386,6 +390,9 @@ def _encoder_of(kind: Any) -> Callable[[Any], bytes]:
     if isinstance(kind, dict) and kind["type"] == "array":
         item = _encoder_of(kind["items"])
         return lambda values: _varint(len(values)) + b"".join(map(item, values)) + b"\x00" if values else b"\x00"
+    if isinstance(kind, dict) and kind["type"] == "record":  # an element of an array
+        members = [(field["name"], _encoder_of(field["type"])) for field in kind["fields"]]
+        return lambda value: b"".join(encode(value[name]) for name, encode in members)
     plain = kind["type"] if isinstance(kind, dict) else kind
     return _varint if plain in ("int", "long") else _encode_text
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakebed.table.avro_container import LENGTHS_KEY, Cursor, DamageError, Header, unpacked_lengths
-from lakebed.table.avro_kinds import arrow_type, resolved
+from lakebed.table.avro_kinds import arrow_type, is_record, resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,25 @@ def _read_of(kind: Any) -> Callable[[Cursor], Any] | None:
         inner = _read_of(next((branch for branch in kind if branch != "null"), None))
         return None if inner is None or len(kind) != 2 or "null" not in kind else _optional(inner, kind.index("null"))
     if isinstance(kind, dict) and kind["type"] == "array":
-        items = _read_of(kind["items"])
+        items = _element_of(kind["items"])
         return None if items is None else _several(items)
     return None
+
+
+def _element_of(kind: Any) -> Callable[[Cursor], Any] | None:
+    """How an element of an array is read: as a field, or as a record."""
+    if isinstance(kind, list) and len(kind) == 2 and "null" in kind and is_record(kind):
+        some = _element_of(kind[1 - kind.index("null")])
+        return None if some is None else _optional(some, kind.index("null"))
+    if not is_record(kind):
+        return _read_of(kind)
+    members = [(field["name"], _read_of(field["type"])) for field in kind["fields"]]
+    reads = [(name, read) for name, read in members if read is not None]
+    return _record(reads) if len(reads) == len(members) else None
+
+
+def _record(members: list[tuple[str, Callable[[Cursor], Any]]]) -> Callable[[Cursor], dict[str, Any]]:
+    return lambda reader: {name: read(reader) for name, read in members}
 
 
 def _optional(inner: Callable[[Cursor], Any], null_index: int) -> Callable[[Cursor], Any]:

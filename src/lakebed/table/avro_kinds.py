@@ -40,9 +40,11 @@ def is_record(kind: Any) -> bool:
 
 
 def arrow_type(kind: Any) -> pa.DataType:
-    """The Arrow type of a field that is not a record; numbers are int64."""
+    """The Arrow type of a field, or of an element of an array; numbers are int64."""
     if isinstance(kind, list):
         return arrow_type(next(branch for branch in kind if branch != "null"))
+    if is_record(kind):
+        return pa.struct([(field["name"], arrow_type(field["type"])) for field in kind["fields"]])
     if isinstance(kind, dict):
         return pa.list_(arrow_type(kind["items"])) if kind["type"] == "array" else pa.int64()
     return _PRIMITIVES.get(kind, pa.null())

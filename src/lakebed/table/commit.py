@@ -22,19 +22,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypedDict
 
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, LakebedError
+from lakebed.errors import Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
 from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard
-from lakebed.table.dynamic_bucket import IndexEntry, encode_hashes, encode_index_manifest, index_update, is_dynamic
+from lakebed.table.index_after import index_after
 from lakebed.table.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
 from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.manifest_merge import MergePlan, fold_run, plan_merge
@@ -59,6 +60,8 @@ from lakebed.table.options import (
     TableOptions,
 )
 from lakebed.table.stats import compute_stats
+from lakebed.table.vector_update import check_live, check_vectors, has_deleted, read_files
+from lakebed.table.vectors import load_positions, vectors_of
 
 _LOG: Final = logger("table")
 
@@ -261,7 +264,12 @@ class _Commit:
                     self._discard(keep=frozenset())
                     return earlier
                 snapshot = self._stage(head, inherited)
-            except LakebedError:
+            except LakebedError as error:
+                if isinstance(error, NotFound) and head is not None and self.branch.snapshots.find(head.id) != head:
+                    # A rollback deleted the snapshot, and files of it, while this change was prepared on it.
+                    self.tries += 1
+                    self._wait_or_give_up(error)
+                    continue
                 self._discard(keep=frozenset())
                 raise
             try:
@@ -349,35 +357,54 @@ class _Commit:
             self._check_basis(self.request.basis, self.entries, head)
         if rests_on_state(self.entries):
             self._check(self.entries, head)
+        if not self.schema.primary_keys and any(map(read_files, self.request.changes)):
+            self._check_vectors(head)
         return StagedChange(entries=self.entries, base=head, changes=self.request.changes)
 
     def _index_of(self, staged: StagedChange) -> str | None:
         """The index manifest of the result, written when the change is one of keys in dynamic buckets."""
         kept = staged.keeps or staged.base
         before = kept.index_manifest if kept else None
-        if not is_dynamic(self.schema) or not (staged.changes or staged.drops):
+        if staged.keeps is not None:
             return before
-        entries = self.branch.hash_index.entries(before)
-        update = index_update(staged.changes, entries, index=self.branch.hash_index, drops=staged.drops)
-        if update is None:
-            return before
-        written, layout = [], self.branch.layout
-        for partition, bucket, hashes in update.written:
-            name, body = self._fresh_name("index"), encode_hashes(hashes)
-            self._put(layout.index(name), body)
-            written.append(IndexEntry(partition, bucket, name, len(body), len(hashes)))
-        name = self._fresh_name("index-manifest")
-        self._put(layout.manifest(name), encode_index_manifest([*update.kept, *written]))
-        self.used |= {layout.manifest(name), *(layout.index(entry.file_name) for entry in written)}
+        return index_after(
+            self.branch,
+            before,
+            entries=staged.entries,
+            changes=staged.changes,
+            drops=staged.drops,
+            put=lambda body: self._put_index("index", self.branch.layout.index, body),
+            put_manifest=lambda body: self._put_index("index-manifest", self.branch.layout.manifest, body),
+        )
+
+    def _put_index(self, kind: str, path_of: Callable[[str], str], body: bytes) -> str:
+        name = self._fresh_name(kind)
+        self._put(path_of(name), body)
+        self.used |= {path_of(name)}
         return name
+
+    def _check_vectors(self, head: Snapshot | None) -> None:
+        """Raise `Conflict` if another writer deleted rows of the files that the change was made from."""
+        basis = None if self.request.basis is None else self.request.basis.snapshot
+        check_live(self.request.changes, branch=self.branch, head=head)
+        check_vectors(
+            self.request.changes,
+            now=vectors_of(self.branch, head),
+            at_basis=vectors_of(self.branch, basis),
+            load=partial(load_positions, self.branch.store),
+        )
 
     def _check_basis(self, basis: Basis, entries: pa.Table, head: Snapshot | None) -> None:
         """Raise `Conflict` if another writer may have changed the rows that the change was made from."""
         if head == basis.snapshot:
             return
         deltas = None if head is None or basis.snapshot is None else self._deltas_between(basis.snapshot, head)
-        if deltas is None or any(
-            snapshot.commit_kind != "COMPACT" and writes_same_buckets(entries, delta) for snapshot, delta in deltas
+        if (
+            deltas is None
+            or any(
+                snapshot.commit_kind != "COMPACT" and writes_same_buckets(entries, delta) for snapshot, delta in deltas
+            )
+            or has_deleted(self.branch, entries, before=basis.snapshot, now=head)
         ):
             read = "the empty table" if basis.snapshot is None else f"snapshot {basis.snapshot.id}"
             raise Conflict(
@@ -480,7 +507,7 @@ class _Commit:
             return None
         return _find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
 
-    def _wait_or_give_up(self, lost: Conflict) -> None:
+    def _wait_or_give_up(self, lost: LakebedError) -> None:
         """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""
         environment = self.branch.environment
         late = self.deadline_s is not None and environment.clock.monotonic_s() >= self.deadline_s

@@ -3,10 +3,12 @@
 Owns: `plan_compaction`, `run_task`, and `compact`, which runs a plan and commits it as one COMPACT snapshot.
 Primary-key tables compact as the format's other clients do ("universal"): the newest sorted runs of a bucket are merged
 into the level below them when there are ``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones
-outgrow ``compaction.max-size-amplification-percent`` of the oldest. Append tables concatenate small files.
+outgrow ``compaction.max-size-amplification-percent`` of the oldest. Append tables concatenate small files, and rewrite
+files of which many rows are deleted.
 
 Invariants:
-- A compaction changes no row: merged files hold exactly what a reader saw before.
+- A compaction changes no row: merged files hold exactly what a reader saw before. Rows that deletion vectors delete
+  are left out, and the vectors end with their files.
 - Deletes are dropped only in the highest level, below which nothing older can lie, and only where the table's merge
   engine allows it (`MergeEngine.drops_deletes`).
 - A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
@@ -38,7 +40,7 @@ from lakebed.table.external import targets_of
 from lakebed.table.file_stats import partition_columns
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
-from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema
+from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.options import (
     COMPACTION_MAX_FILES,
     COMPACTION_MAX_SIZE_AMPLIFICATION,
@@ -51,10 +53,14 @@ from lakebed.table.options import (
 from lakebed.table.read import ReadPlan, merged_windows, read_split
 from lakebed.table.scan import check_readable
 from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
+from lakebed.table.vectors import vectors_of
 from lakebed.table.write_settings import check_writable, file_settings
 
 COMPACT_TRIES_MAX = 5
 """How often a compaction is planned again because another writer replaced its files."""
+
+DELETED_SHARE = 0.2
+"""An append file of whose rows deletion vectors delete at least this share is worth rewriting alone."""
 
 SMALL_FILE_SHARE = 0.7
 """A file below this share of ``target-file-size`` is worth rewriting together with others."""
@@ -64,6 +70,9 @@ PARALLEL_TASK_BYTES_MAX = 64 * 1024 * 1024
 
 COMPACT_WINDOW_BYTES = 64 * 1024 * 1024
 """Arrow bytes a task's merge reads ahead over all its runs."""
+
+
+_NO_VECTORS: Mapping[str, VectorPlace] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +148,14 @@ RunTasks = Callable[[Sequence[CompactTask], ReadPlan], list[BucketChange]]
 """Runs the tasks of a compaction, each by `run_task`."""
 
 
-def plan_compaction(entries: pa.Table, *, schema: TableSchema, layout: Layout, full: bool = False) -> list[CompactTask]:
+def plan_compaction(
+    entries: pa.Table,
+    *,
+    schema: TableSchema,
+    layout: Layout,
+    full: bool = False,
+    vectors: Mapping[str, VectorPlace] = _NO_VECTORS,
+) -> list[CompactTask]:
     """Decide what to rewrite; pure.
 
     Args:
@@ -147,6 +163,7 @@ def plan_compaction(entries: pa.Table, *, schema: TableSchema, layout: Layout, f
         schema: the newest: keys, partition columns, options.
         layout: gives the folders.
         full: everything of a bucket that is not in its final form, whatever the triggers say.
+        vectors: where the deletion vectors of append files are; a compaction applies them.
 
     Returns:
         At most one task a bucket of a primary-key table; any number a bucket of an append table.
@@ -175,8 +192,11 @@ def plan_compaction(entries: pa.Table, *, schema: TableSchema, layout: Layout, f
             task = _plan_keyed(members, schema=schema, options=options, split=split, total_buckets=total, full=full)
             tasks.extend([task] if task is not None else [])
         else:
-            for pack in _small_file_packs(members, schema=schema, options=options, full=full):
-                tasks.append(CompactTask(_with_files(split, pack), total, output_level=0, drop_deletes=False))
+            packs = _small_file_packs(members, schema=schema, options=options, full=full)
+            for pack in [*packs, *_worn_files(members, packs, vectors, full=full)]:
+                of_pack = {file.file_name: vectors[file.file_name] for file in pack if file.file_name in vectors}
+                part = replace(_with_files(split, pack), vectors=of_pack)
+                tasks.append(CompactTask(part, total, output_level=0, drop_deletes=False))
     return tasks
 
 
@@ -281,6 +301,26 @@ def _small_file_packs(
     return [pack for pack in packs if len(pack) >= count_min]
 
 
+def _worn_files(
+    files: Sequence[DataFile],
+    packs: Sequence[Sequence[DataFile]],
+    vectors: Mapping[str, VectorPlace],
+    *,
+    full: bool,
+) -> list[list[DataFile]]:
+    """Files outside of all packs that are worth rewriting alone: many of their rows are deleted by vectors."""
+    packed = {file.file_name for pack in packs for file in pack}
+    worn = []
+    for file in files:
+        place = vectors.get(file.file_name)
+        if place is None or file.file_name in packed:
+            continue
+        share = 1.0 if place.cardinality is None else place.cardinality / max(1, file.row_count)
+        if full or share >= DELETED_SHARE:
+            worn.append([file])
+    return worn
+
+
 def _is_ordered(files: Sequence[DataFile]) -> bool:
     """Whether sequence numbers order the files (numbered buckets); in bucket -1 every file starts at 0."""
     return len({file.min_sequence_number for file in files}) == len(files)
@@ -339,6 +379,7 @@ def run_task(
         total_buckets=task.total_buckets,
         added=(*added, *moved),
         deleted=task.inputs,
+        applied={file.file_name: task.split.vectors.get(file.file_name) for file in task.split.files},
     )
 
 
@@ -366,7 +407,8 @@ def current_tasks(
     entries = branch.manifests.live_entries(newest)
     if where:
         entries = _in_partitions(entries, values=where, schema=schema)
-    return plan_compaction(entries, schema=schema, layout=branch.layout, full=full)
+    vectors = vectors_of(branch, newest)
+    return plan_compaction(entries, schema=schema, layout=branch.layout, full=full, vectors=vectors)
 
 
 def compact(
@@ -401,7 +443,7 @@ def compact(
             snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes))
         except Conflict as lost:
             discard_changes(branch, changes)
-            if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap"):
+            if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap", "rows_changed"):
                 raise
             continue
         return _report(tasks, changes, snapshot, seconds=clock.monotonic_s() - started_s, dry_run=False)

@@ -20,11 +20,10 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.table.avro import RecordSchema, decode_columns, encode_columns
+from lakebed.table.index_manifest import HASH, IndexEntry, decode_index_manifest
 from lakebed.table.layout import Layout
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.options import (
@@ -38,24 +37,9 @@ from lakebed.table.options import (
 
 Int32s = npt.NDArray[np.int32]
 
-HASH: Final = "HASH"
 BUCKET_ID_MAX: Final = 32_767
 """Other clients hold a bucket's number in 16 bits."""
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
-
-_SCHEMA: Final = RecordSchema.of(
-    "org.apache.paimon.avro.generated.record",
-    {
-        "_VERSION": "int",
-        "_KIND": "int",
-        "_PARTITION": "bytes",
-        "_BUCKET": "int",
-        "_INDEX_TYPE": "string",
-        "_FILE_NAME": "string",
-        "_FILE_SIZE": "long",
-        "_ROW_COUNT": "long",
-    },
-)
 
 
 def is_dynamic(schema: TableSchema) -> bool:
@@ -94,17 +78,6 @@ class DynamicBuckets:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """The entry of one index file in an index manifest. Picklable."""
-
-    partition: bytes
-    bucket: int
-    file_name: str
-    file_size: int
-    row_count: int
-
-
 class HashIndex:
     """Reads index manifests and index files, and caches the files. Thread-safe: entries are immutable."""
 
@@ -118,19 +91,15 @@ class HashIndex:
         if index_manifest is None:
             return []
         path = self._layout.manifest(index_manifest)
-        count, columns = decode_columns(self._store.get(path), path=path)
-        if count == 0:
-            return []
-        kinds = set(columns["_INDEX_TYPE"].to_pylist())
-        if kinds != {HASH}:
+        entries = decode_index_manifest(self._store.get(path), path=path)
+        kinds = {entry.index_type for entry in entries}
+        if not kinds <= {HASH}:
             raise UnsupportedFormat(
-                f"{path} names index files of the kinds {', '.join(sorted(map(str, kinds)))}; tables with dynamic "
-                "buckets are written only where all are HASH.",
+                f"{path} names index files of the kinds {', '.join(sorted(kinds))}; tables with dynamic buckets are "
+                "written only where all are HASH.",
                 path=path,
             )
-        names = ("_PARTITION", "_BUCKET", "_FILE_NAME", "_FILE_SIZE", "_ROW_COUNT")
-        rows = zip(*(columns[name].to_pylist() for name in names), strict=True)
-        return [IndexEntry(*row) for row in rows]
+        return list(entries)
 
     def hashes(self, entry: IndexEntry) -> Int32s:
         """The hashes in an index file. Raises `Corruption`. Cost: 1 GET, none if cached."""
@@ -306,19 +275,3 @@ def index_update(
 def encode_hashes(hashes: Int32s) -> bytes:
     """The bytes of an index file."""
     return hashes.astype(">i4").tobytes()
-
-
-def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
-    """The bytes of an index manifest of these files."""
-    count = len(entries)
-    columns = {
-        "_VERSION": pa.array([1] * count, pa.int64()),
-        "_KIND": pa.array([0] * count, pa.int64()),
-        "_PARTITION": pa.array([entry.partition for entry in entries], pa.binary()),
-        "_BUCKET": pa.array([entry.bucket for entry in entries], pa.int64()),
-        "_INDEX_TYPE": pa.array([HASH] * count, pa.string()),
-        "_FILE_NAME": pa.array([entry.file_name for entry in entries], pa.string()),
-        "_FILE_SIZE": pa.array([entry.file_size for entry in entries], pa.int64()),
-        "_ROW_COUNT": pa.array([entry.row_count for entry in entries], pa.int64()),
-    }
-    return encode_columns(_SCHEMA, columns, count)

@@ -35,6 +35,7 @@ from lakebed.table.schema import require_column
 from lakebed.table.splits import plan_splits, touching
 from lakebed.table.travel import resolve
 from lakebed.table.types import arrow_schema
+from lakebed.table.vectors import with_vectors
 from lakebed.texts import html_table
 
 
@@ -273,8 +274,12 @@ def plan_scans_diff(start: Scan, end: Scan, *, layout: Layout) -> tuple[list[Spl
     def units(scan: Scan) -> dict[Any, Split]:
         splits = plan_splits(scan.entries(), schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
         return {
-            (split.partition, split.bucket, frozenset(file.file_name for file in split.files)): split
-            for split in splits
+            (
+                split.partition,
+                split.bucket,
+                frozenset((file.file_name, split.vectors.get(file.file_name)) for file in split.files),
+            ): split
+            for split in with_vectors(splits, scan.vectors())
         }
 
     before, after = units(start), units(end)

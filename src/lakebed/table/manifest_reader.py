@@ -21,6 +21,7 @@ import lakebed.compute as pc
 from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, mapped
+from lakebed.table.index_manifest import IndexEntry, decode_index_manifest
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ENTRY_SCHEMA, decode_manifest, decode_manifest_list, live_after
 from lakebed.table.manifest_cache import PROCESS_CACHE, ManifestCache
@@ -34,6 +35,9 @@ _COLUMN_OVERHEAD_BYTES: Final = 1000
 
 _META_BYTES: Final = 600
 """Approximate memory of one `ManifestMeta`."""
+
+_RANGE_BYTES: Final = 300
+"""Approximate memory of one `VectorRange`."""
 
 _LIVE_CHUNKS_MAX: Final = 16
 """Live files of more chunks are copied into one: every operation on a column has a cost for each chunk."""
@@ -59,6 +63,21 @@ class ManifestReader:
         self._layout = layout
         self._environment = environment
         self._cache = cache
+
+    def index_entries(self, name: str) -> tuple[IndexEntry, ...]:
+        """The entries of an index manifest.
+
+        Raises `NotFound`: no such manifest; `Corruption`, `UnsupportedFormat`: it is unreadable. Cost: 1 GET, none when
+        cached.
+        """
+        path = self._layout.manifest(name)
+        key = (self._store.url(path), None)
+        cached: tuple[IndexEntry, ...] | None = self._cache.get(key)
+        if cached is None:
+            cached = decode_index_manifest(self._read(path, None), path=path)
+            size_bytes = sum(_META_BYTES + _RANGE_BYTES * len(entry.ranges) for entry in cached)
+            self._cache.put(key, cached, size_bytes=size_bytes)
+        return cached
 
     def metas(self, list_name: str, *, size_bytes: int | None = None) -> list[ManifestMeta]:
         """The manifests of a list, in order.

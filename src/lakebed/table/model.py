@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -204,6 +204,21 @@ class ManifestMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorPlace:
+    """Where the deletion vector of a data file is. Picklable."""
+
+    path: str
+    """Of the index file in the table's store, or its URL."""
+    offset: int
+    length: int
+    """As `index_manifest.VectorRange.length`."""
+    cardinality: int | None
+    """Number of deleted rows, as stated by its writer; None: not stated."""
+    file_size: int
+    """Of the index file."""
+
+
+@dataclass(frozen=True, slots=True)
 class BucketChange:
     """The change of one writer (or compaction) to one bucket of one partition: the input of a commit.
 
@@ -218,6 +233,12 @@ class BucketChange:
     """Files removed; carry their resolved `commit_snapshot`."""
     hashes: bytes = b""
     """With dynamic buckets: the distinct hashes of the keys in `added`, int32 little-endian."""
+    vectors: Mapping[str, bytes] = field(default_factory=dict)
+    """Rows that are deleted and stay in their files: by name of the file, their positions as
+    `roaring.encode_positions`."""
+    applied: Mapping[str, VectorPlace | None] = field(default_factory=dict)
+    """The deletion vectors that were applied when files of `deleted` and `vectors` were read, by name of the file;
+    None: the file had none. A file that is not named had the vector of the commit's basis, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +261,14 @@ class Split:
     """Rows in the files, before merging."""
     other_folders: tuple[str, ...] = ()
     """Other folders that may have files of the bucket, by other writers; see `placement`."""
+    vectors: Mapping[str, VectorPlace] = field(default_factory=dict)
+    """By name of the file: where its deleted rows are. In a planned scan, a split that needs no merge has a vector for
+    each file or for none."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row of the files is a row of the table: they may be read as plain Parquet and counted."""
+        return not self.needs_merge and not self.vectors
 
 
 Rows = pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStream

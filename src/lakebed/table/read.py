@@ -39,10 +39,12 @@ from lakebed.table.merge import Codes, encode_keys, group_by_key, is_strictly_in
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.predicate import is_small, mask_of, to_arrow
 from lakebed.table.predicate_tree import Predicate, columns_of
+from lakebed.table.roaring import Positions
 from lakebed.table.scan_pruning import only_on
 from lakebed.table.sequence import SequenceOrder, sequence_codes
 from lakebed.table.splits import sorted_runs
 from lakebed.table.types import arrow_schema, arrow_type
+from lakebed.table.vectors import NO_POSITIONS, LiveRows, load_positions
 
 BATCH_ROWS = 65_536
 """Rows a record batch at most."""
@@ -53,6 +55,9 @@ memory. Larger splits go through the streaming merge."""
 
 WINDOW_BYTES = 128 * 1024 * 1024
 """Arrow bytes that a streaming merge reads ahead over all its runs."""
+
+_POSITION = "\0position"
+"""A column of numbers of rows; no column of a table has this name."""
 
 ENCODED_TO_ARROW = 4
 """Approximate ratio of a row's size in memory to its size in a file; used to size windows only."""
@@ -172,8 +177,33 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
 
 def _open(
     store: ObjectStore, split: Split, file: DataFile, *, window_bytes: int = WHOLE_FILE_BYTES_MAX
-) -> OpenDataFile:
-    return open_in_folders(store, file, folders=(split.folder, *split.other_folders), window_bytes=window_bytes)
+) -> OpenDataFile | LiveRows:
+    """A file of a split, without its deleted rows. Cost: 1 GET more when it has a deletion vector."""
+    opened = open_in_folders(store, file, folders=(split.folder, *split.other_folders), window_bytes=window_bytes)
+    place = split.vectors.get(file.file_name) if split.vectors else None
+    return opened if place is None else LiveRows(opened, load_positions(store, place))
+
+
+def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> Iterator[tuple[DataFile, Positions]]:
+    """The positions, in each file, of the rows for which the plan's predicate is true. Deleted rows are left out.
+
+    Args:
+        split: that needs no merge.
+
+    Raises as `read_split`. Cost: as reading the columns of the predicate. Memory: those of one row group.
+    """
+    assert plan.where is not None
+    for file in split.files:
+        opened = _open(store, split, file)
+        live = opened if isinstance(opened, LiveRows) else LiveRows(opened, NO_POSITIONS)
+        source = _Source(file, split, plan, plan.decoded)
+        groups = source.row_groups(opened, plan.where)
+        found = [NO_POSITIONS]
+        for group in range(opened.row_group_count) if groups is None else sorted(groups):
+            rows = source.adapt(live.read(columns=source.names_in(opened), row_groups=[group]))
+            rows = rows.append_column(_POSITION, pa.array(live.positions([group])))
+            found.append(filter_rows(rows, plan.where).column(_POSITION).to_numpy())
+        yield file, np.concatenate(found)
 
 
 def open_in_folders(
@@ -216,12 +246,12 @@ class _Source:
         names = {column.id: column.name for column in written_by.fields}
         self._name_in_file = {column.name: names.get(column.id) for column in fields}
 
-    def names_in(self, opened: OpenDataFile, *system: str) -> list[str]:
+    def names_in(self, opened: OpenDataFile | LiveRows, *system: str) -> list[str]:
         there = set(opened.column_names)
         names = [name for name in self._name_in_file.values() if name is not None and name in there]
         return [*system, *names]
 
-    def row_groups(self, opened: OpenDataFile, where: Predicate | None) -> list[int] | None:
+    def row_groups(self, opened: OpenDataFile | LiveRows, where: Predicate | None) -> list[int] | None:
         """Row groups whose statistics do not exclude a match; None: all.
 
         Used only if the predicate's columns have the same names and types in the file as in the plan, and never for

@@ -16,8 +16,6 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Corruption
-from lakebed.table.avro import decode_columns
 from lakebed.table.context import TableBranch
 from lakebed.table.external import OwnFiles
 from lakebed.table.manifest import ADD, DELETE
@@ -247,7 +245,7 @@ class ReferencedFiles:
             if Role.INDEX_MANIFEST in roles:
                 paths.append(manifest(snapshot.index_manifest))
             if Role.INDEX in roles:
-                paths += self._index_files(manifest(snapshot.index_manifest))
+                paths += self._index_files(snapshot.index_manifest)
         if snapshot.statistics and Role.STATISTICS in roles:
             paths.append(self._layout.statistics(snapshot.statistics))
         if snapshot.changelog_manifest_list:
@@ -264,14 +262,10 @@ class ReferencedFiles:
         assert snapshot.changelog_manifest_list is not None
         return self._branch.manifests.concatenated(self._branch.manifests.metas(snapshot.changelog_manifest_list))
 
-    def _index_files(self, path: str) -> list[str]:
-        """Index files that an index manifest names."""
-        count, columns = decode_columns(self._branch.store.get(path), path=path)
-        if count == 0:
-            return []
-        if "_FILE_NAME" not in columns:
-            raise Corruption(f"{path} has no field _FILE_NAME, which the format requires.", path=path)
-        return [self._layout.index(name) for name in columns["_FILE_NAME"].to_pylist()]
+    def _index_files(self, name: str) -> list[str]:
+        """Index files that an index manifest names, but for those outside the table: they belong to others."""
+        entries = self._branch.manifests.index_entries(name)
+        return [self._layout.index(entry.file_name) for entry in entries if entry.external_path is None]
 
 
 def _born(meta: ManifestMeta) -> int:

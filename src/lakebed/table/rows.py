@@ -4,9 +4,9 @@ Owns: each of these verbs as a function of a `TableBranch`, in terms of a writer
 
 Invariants:
 - A verb works on the newest schema that the context has seen and on the newest snapshot when it begins.
-- A delete by predicate rewrites files, or deletes the keys that it found. When another writer replaced one of those
-  files or changed rows of the same buckets meanwhile, the delete is repeated on the new state: a deleted row never
-  returns, and a row that no longer matches stays.
+- A delete by predicate marks rows in deletion vectors, rewrites files, or deletes the keys that it found. When another
+  writer replaced one of those files or changed rows of the same buckets meanwhile, the delete is repeated on the new
+  state: a deleted row never returns, and a row that no longer matches stays.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
 from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split, TableSchema
 from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
+from lakebed.table.predicate import bind
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.predicate_tree import Predicate
-from lakebed.table.read import ReadPlan, filter_rows, read_split
+from lakebed.table.read import ReadPlan, filter_rows, matching_positions, read_split
+from lakebed.table.roaring import Positions, encode_positions
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.sequence import delete_columns
 from lakebed.table.types import arrow_schema
+from lakebed.table.vectors import deleted_count, has_option
 from lakebed.table.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write_settings import WriteSettings, check_writable
 from lakebed.texts import refuse_unknown_keywords
@@ -46,7 +49,7 @@ TRIES_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One file of an append table that a delete by predicate may have to rewrite. Picklable."""
+    """One file of an append table of which a delete by predicate may delete rows. Picklable."""
 
     split: Split
     """The file alone."""
@@ -150,7 +153,7 @@ def _delete_where(branch: TableBranch, where: Predicate | str, *, options: Commi
     all older ones, and not one that another writer makes newer meanwhile.
 
     Cost: reads the files that may match; a primary-key table then writes one delete a row, an append table rewrites
-    the files with matching rows.
+    the files with matching rows, or (with deletion vectors) one small index file for each partition that has some.
     """
     keys = delete_columns(branch.schema) if branch.schema.primary_keys else None
     for tries_left in reversed(range(TRIES_MAX)):
@@ -254,7 +257,16 @@ def rewrites_of(branch: TableBranch, where: Predicate | str) -> tuple[list[Rewri
         zip(*(matching.entries().column(name).to_pylist() for name in ("file_name", "total_buckets")), strict=True)
     )
     alone = [
-        Rewrite(replace(split, files=(file,), row_count=file.row_count, needs_merge=False), totals[file.file_name])
+        Rewrite(
+            replace(
+                split,
+                files=(file,),
+                row_count=file.row_count,
+                needs_merge=False,
+                vectors={name: place for name, place in split.vectors.items() if name == file.file_name},
+            ),
+            totals[file.file_name],
+        )
         for split in matching.splits()
         for file in split.files
     ]
@@ -262,7 +274,7 @@ def rewrites_of(branch: TableBranch, where: Predicate | str) -> tuple[list[Rewri
 
 
 def _without_matching(branch: TableBranch, where: Predicate | str) -> list[BucketChange]:
-    """Changes that replace every file with matching rows by one without them."""
+    """Changes that delete the matching rows of every file that has some."""
     predicate = parse_predicate(where) if isinstance(where, str) else where
     rewrites, plan = rewrites_of(branch, predicate)
     changes: list[BucketChange] = []
@@ -279,7 +291,10 @@ def _without_matching(branch: TableBranch, where: Predicate | str) -> list[Bucke
 def without_rows(
     store: ObjectStore, rewrite: Rewrite, *, where: Predicate, plan: ReadPlan, environment: Environment
 ) -> BucketChange | None:
-    """Rewrite a file without the rows that match; None when none does.
+    """Delete the rows of a file that match; None when none does.
+
+    In a table with deletion vectors the file stays and its rows are marked, unless all of them match; in any other one
+    the file is rewritten without them.
 
     Args:
         rewrite, plan: of `rewrites_of`.
@@ -287,6 +302,10 @@ def without_rows(
         environment: gives the new file's name and time.
     """
     split, file = rewrite.split, rewrite.split.files[0]
+    if has_option(plan.schema):
+        bound = bind(where, arrow_schema(plan.schema.fields))
+        ((_, positions),) = matching_positions(store, split, plan=replace(plan, where=bound))
+        return marked(rewrite, positions, already=deleted_count(store, split))
     settings = WriteSettings.of(plan.schema)
     writer = RollingWriter(
         store,
@@ -296,15 +315,16 @@ def without_rows(
         environment=environment,
         targets=targets_of(store, plan.schema, rng=environment.rng),
     )
-    kept = 0
+    kept = count = 0
     try:
         for batch in read_split(store, split, plan=plan):
             rows = pa.Table.from_batches([batch])
+            count += rows.num_rows
             stays = _not_matching(rows, where)
             kept += stays.num_rows
             if stays.num_rows:
                 writer.write(stays)
-        if kept == file.row_count:
+        if kept == count:
             discard(store, writer.paths, environment=environment)
             return None
         added = writer.close(first_sequence=file.min_sequence_number)
@@ -317,6 +337,29 @@ def without_rows(
         total_buckets=rewrite.total_buckets,
         added=tuple(added),
         deleted=(file,),
+        applied={file.file_name: split.vectors.get(file.file_name)},
+    )
+
+
+def marked(rewrite: Rewrite, positions: Positions, *, already: int) -> BucketChange | None:
+    """The change that deletes rows of a file by their positions; None for no position.
+
+    Args:
+        rewrite: the file, with its vector.
+        positions: of rows that are not deleted yet.
+        already: how many rows of the file are deleted.
+    """
+    split, file = rewrite.split, rewrite.split.files[0]
+    if len(positions) == 0:
+        return None
+    is_empty = already + len(positions) == file.row_count
+    return BucketChange(
+        partition=split.partition,
+        bucket=split.bucket,
+        total_buckets=rewrite.total_buckets,
+        deleted=(file,) if is_empty else (),
+        vectors={} if is_empty else {file.file_name: encode_positions(positions)},
+        applied={file.file_name: split.vectors.get(file.file_name)},
     )
 
 

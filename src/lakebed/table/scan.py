@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from typing_extensions import Unpack
 
+import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import mapped
 from lakebed.table.branches import open_branch
@@ -31,7 +32,7 @@ from lakebed.table.engines.registry import check_mergeable
 from lakebed.table.file_stats import may_match
 from lakebed.table.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.manifest import ENTRY_SCHEMA
-from lakebed.table.model import Snapshot, Split, TableSchema
+from lakebed.table.model import Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.options import READ_BATCH_SIZE, SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.predicate import bind
 from lakebed.table.predicate_text import parse_predicate
@@ -42,6 +43,7 @@ from lakebed.table.schema import require_column, unknown_column
 from lakebed.table.splits import plan_splits
 from lakebed.table.travel import Time, resolve
 from lakebed.table.types import arrow_schema
+from lakebed.table.vectors import deleted_count, has_option, vectors_of, with_vectors
 from lakebed.texts import names_of, refuse_unknown_keywords, shown
 
 if TYPE_CHECKING:
@@ -123,6 +125,10 @@ class Scan:
         """The live files after pruning by partition and key range (`manifest.ENTRY_SCHEMA`)."""
         return self._entries
 
+    def vectors(self) -> dict[str, VectorPlace]:
+        """Where the deletion vectors of the version are, by name of the data file. Cost: see `vectors.vectors_of`."""
+        return vectors_of(self._branch, self.snapshot)
+
     def to_batches(self, *, batch_rows: int | None = None) -> Iterator[pa.RecordBatch]:
         """Stream the rows, split by split, in bounded memory. Reading ends when the caller stops, or at the limit.
 
@@ -186,7 +192,10 @@ class Scan:
         return into_duckdb(self.to_arrow(), table_name, connection)
 
     def count(self) -> int:
-        """The number of rows. Without a predicate, files that need no merge are counted by their manifest entries."""
+        """The number of rows.
+
+        Without a predicate, files that need no merge are counted by their manifest entries and deletion vectors.
+        """
         if self._limit is not None and (self._limit == 0 or self._where is not None):
             return sum(batch.num_rows for batch in self.to_batches())
         number = self._count()
@@ -198,7 +207,8 @@ class Scan:
             return sum(
                 batch.num_rows for split in self._splits for batch in read_split(self._branch.store, split, plan=narrow)
             )
-        known: int = sum(split.row_count for split in self._splits if not split.needs_merge)
+        alone = [split for split in self._splits if not split.needs_merge]
+        known: int = sum(split.row_count - deleted_count(self._branch.store, split) for split in alone)
         merged = [split for split in self._splits if split.needs_merge]
         if not merged:
             return known
@@ -213,7 +223,7 @@ class Scan:
             return ENTRY_SCHEMA.empty_table()
         where, schema = self._where, self.table_schema
         if where is None:
-            return self._branch.manifests.live_entries(self.snapshot)
+            return self._visible(self._branch.manifests.live_entries(self.snapshot))
         names: frozenset[str] | None = None
         if schema.partition_keys:
             metas = self._branch.manifests.all_metas(self.snapshot)
@@ -221,7 +231,16 @@ class Scan:
         entries = self._branch.manifests.live_entries(
             self.snapshot, keep_manifest=lambda meta: names is None or meta.file_name in names
         )
-        return prune_files(entries, where=where, schema=schema, schema_of=self._schema_of)
+        return prune_files(self._visible(entries), where=where, schema=schema, schema_of=self._schema_of)
+
+    def _visible(self, entries: pa.Table) -> pa.Table:
+        """Without files that no client reads: in primary-key tables with deletion vectors, those of level 0.
+
+        The rows of a level-0 file become visible when a compaction has marked the older rows of their keys.
+        """
+        if not self.table_schema.primary_keys or not has_option(self._branch.schema):
+            return entries
+        return entries.filter(pc.greater(entries["level"], 0))
 
     @cached_property
     def _splits(self) -> tuple[Split, ...]:
@@ -236,7 +255,7 @@ class Scan:
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
             may_match=self._may_match() if judged else None,
         )
-        return tuple(splits)
+        return tuple(with_vectors(splits, self.vectors()))
 
     def _may_match(self) -> npt.NDArray[np.bool_]:
         assert self._where is not None
@@ -289,13 +308,13 @@ def check_readable(schema: TableSchema) -> None:
     """Refuse a table that this version of lakebed would read incorrectly.
 
     Raises:
-        UnsupportedFormat: another merge engine, another order of a key's rows, deletion vectors, or data evolution.
+        UnsupportedFormat: another merge engine, another order of a key's rows, or data evolution.
     """
     if schema.primary_keys:
         check_mergeable(schema)
-    for name in ("deletion-vectors.enabled", "data-evolution.enabled"):
-        if schema.options.get(name, "false").lower() == "true":
-            raise UnsupportedFormat(f"The table has {name}=true, which this version cannot read.", option=name)
+    name = "data-evolution.enabled"
+    if schema.options.get(name, "false").lower() == "true":
+        raise UnsupportedFormat(f"The table has {name}=true, which this version cannot read.", option=name)
 
 
 def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | None:

@@ -26,7 +26,14 @@ from lakebed.table.engines.registry import accepted_options, check_defined, engi
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
-from lakebed.table.options import BUCKET_FUNCTION, IMMUTABLE_OPTIONS, TableOptions, check_option_names, check_options
+from lakebed.table.options import (
+    BUCKET_FUNCTION,
+    DELETION_VECTORS,
+    IMMUTABLE_OPTIONS,
+    TableOptions,
+    check_option_names,
+    check_options,
+)
 from lakebed.table.sequence import check_sequence
 from lakebed.table.types import (
     BINARY_ROOTS,
@@ -453,6 +460,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     """
     _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
     merged = {**schema.options, **options}
+    _refuse_end_of_vectors(schema, merged)
     check_options(options, primary_keys=schema.primary_keys, accepted=accepted_options(merged))
     ExternalPaths.of(merged)
     return _changed(schema, options=merged)
@@ -465,7 +473,9 @@ def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
     """
     check_option_names([name for name in names if name not in schema.options])
     _refuse_immutable(schema, [name for name in names if name in schema.options])
-    return _changed(schema, options={name: value for name, value in schema.options.items() if name not in names})
+    kept = {name: value for name, value in schema.options.items() if name not in names}
+    _refuse_end_of_vectors(schema, kept)
+    return _changed(schema, options=kept)
 
 
 def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:
@@ -477,6 +487,17 @@ def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:
                 kind="invalid_option",
                 option=name,
             )
+
+
+def _refuse_end_of_vectors(schema: TableSchema, options: Mapping[str, str]) -> None:
+    was, will = (TableOptions(values).get(DELETION_VECTORS) for values in (schema.options, options))
+    if was and not will:
+        raise InvalidRequest(
+            f"Option {DELETION_VECTORS.name!r} cannot be turned off: other clients would return the rows again that "
+            "the table's deletion vectors delete. Create a new table and copy the rows instead.",
+            kind="invalid_option",
+            option=DELETION_VECTORS.name,
+        )
 
 
 def schema_html(schema: TableSchema, *, title: str) -> str:

@@ -33,10 +33,11 @@ from lakebed.table.bucket import bucket_of, key_hashes
 from lakebed.table.conform import boolean_mask, conform, conform_keys
 from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
 from lakebed.table.discard import discard
-from lakebed.table.dynamic_bucket import BucketAssigner, DynamicBuckets, HashIndex, IndexEntry
+from lakebed.table.dynamic_bucket import BucketAssigner, DynamicBuckets, HashIndex
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
+from lakebed.table.index_manifest import IndexEntry
 from lakebed.table.layout import Layout
 from lakebed.table.merge import encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.model import BucketChange, DataFile, Rows, TableSchema

@@ -23,6 +23,7 @@ from lakebed.table.options import (
     TARGET_FILE_SIZE,
     WRITE_BUFFER_SIZE,
     TableOptions,
+    check_no_keyed_vectors,
 )
 from lakebed.table.options import check_writable as check_options_writable
 from lakebed.table.placement import check_placement
@@ -97,6 +98,8 @@ def check_writable(schema: TableSchema) -> None:
         InvalidRequest: an unsupported option, or a table with dynamic buckets whose keys may move between partitions.
     """
     check_options_writable(schema.options)
+    if schema.primary_keys:
+        check_no_keyed_vectors(TableOptions(schema.options))
     check_defined(schema.options)
     check_placement(schema)
     accepted = engine_of(schema).accepts if schema.primary_keys else frozenset()

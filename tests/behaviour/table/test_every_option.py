@@ -34,7 +34,6 @@ UNSUPPORTED = {
     "merge-engine": "aggregation",
     "file.format": "orc",
     "changelog-producer": "input",
-    "deletion-vectors.enabled": "true",
     "row-tracking.enabled": "true",
     "data-evolution.enabled": "true",
     "type": "view",
@@ -345,6 +344,29 @@ def _(name: str) -> None:
     for number in range(7):
         table.upsert(rows(1, start=number))
     assert (len(files(table)), len(table.context.snapshots.ids())) == (7, 7)
+
+
+@proves("deletion-vectors.enabled")
+def _(name: str) -> None:
+    table = make({name: "true"})
+    table.append(rows(10))
+    before = files(table)
+    table.delete("k < 5")
+    assert files(table) == before
+    assert table.read()["k"].to_pylist() == [5, 6, 7, 8, 9]
+    for refused in (
+        lambda: make({name: "true"}, keyed=True),
+        lambda: make(keyed=True).set_options({name: "true"}),
+        lambda: table.set_options({name: "false"}),
+        lambda: table.remove_options([name]),
+    ):
+        with pytest.raises(InvalidRequest, match=name):
+            refused()
+    late = make()
+    late.append(rows(10))
+    late.set_options({name: "true"})
+    late.delete("k < 5")
+    assert late.read()["k"].to_pylist() == [5, 6, 7, 8, 9]
 
 
 # ---- manifests and commits

@@ -51,26 +51,23 @@ def opened(store: ObjectStore, branch: str | None = None) -> Table:
 
 
 @cache
-def base(keyed: bool) -> dict[str, bytes]:
+def base(keyed: bool, marked: bool) -> dict[str, bytes]:
     """Three commits, tags on the first two, and a branch with a commit of its own."""
     store = open_store(f"memory://{uuid.uuid4()}")
-    keys, options = (["id"], {"bucket": "1"}) if keyed else ([], {})
+    keys, options = (["id"], {"bucket": "1"}) if keyed else ([], {"deletion-vectors.enabled": str(marked).lower()})
     table = Table.create(store, name="t", schema=SCHEMA, primary_keys=keys, options=options, environment=environment())
     table.write(rows({1: 1, 2: 20}))
     table.write(rows({3: 3}))
-    table.write(rows({4: 4}))
+    if marked:
+        table.write(rows({4: 4, 5: 5, 6: 6}))
+        table.delete("id = 5")
+        table.delete("id = 6")
+    else:
+        table.write(rows({4: 4}))
     table.create_tag("one", snapshot_id=1)
     table.create_tag("two", snapshot_id=2)
     table.create_branch("b", tag="two").write(rows({50: 50}))
     return {meta.path: bytes(store.get(meta.path)) for meta in store.list("")}
-
-
-def copied(keyed: bool) -> ObjectStore:
-    """A store of its own with the objects of `base`."""
-    store = open_store(f"memory://{uuid.uuid4()}")
-    for path, body in base(keyed).items():
-        store.put(path, body)
-    return store
 
 
 @dataclass(frozen=True)
@@ -80,11 +77,18 @@ class Verb:
     run: Callable[[Table], object]
     after: Rows
     keyed: bool = False
+    marked: bool = False
+    """Whether the table has deletion vectors, of which the newest deletes a row of the first file."""
 
 
 VERBS = {
     "append": Verb(lambda table: table.append(rows({9: 9})), {**BEFORE, 9: 9}),
     "delete": Verb(lambda table: table.delete("v = 20"), {1: 1, 3: 3, 4: 4}),
+    "mark": Verb(lambda table: table.delete("id = 1 or id = 4"), {2: 20, 3: 3}, marked=True),
+    "compact_marked": Verb(lambda table: table.compact(full=True), BEFORE, marked=True),
+    "expire_marked": Verb(lambda table: table.expire(retain_max=1, retain_min=1, older_than_ms=0), BEFORE, marked=True),
+    "delete_tag_marked": Verb(lambda table: table.delete_tag("one", "two"), BEFORE, marked=True),
+    "rollback_marked": Verb(lambda table: table.rollback_to(4), {**BEFORE, 6: 6}, marked=True),
     "overwrite": Verb(lambda table: table.overwrite(rows({7: 7})), {7: 7}),
     "compact": Verb(lambda table: table.compact(full=True), BEFORE),
     "upsert": Verb(lambda table: table.upsert(rows({2: 21, 9: 9})), {1: 1, 2: 21, 3: 3, 4: 4, 9: 9}, keyed=True),
@@ -104,6 +108,14 @@ VERBS = {
     "add_column": Verb(lambda table: table.add_column("w", "STRING"), BEFORE),
 }
 MODES = [(fault, for_good) for fault in (Fault.LOST_REPLY, Fault.LOST_REQUEST) for for_good in (False, True)]
+
+
+def copied(verb: Verb) -> ObjectStore:
+    """A store of its own with the objects of `base`."""
+    store = open_store(f"memory://{uuid.uuid4()}")
+    for path, body in base(verb.keyed, verb.marked).items():
+        store.put(path, body)
+    return store
 
 
 def rows_of(table: Table, version: int | str | None = None) -> Rows:
@@ -146,7 +158,7 @@ def losing(store: ObjectStore, index: int, fault: Fault, *, for_good: bool) -> F
 def test_lost_replies(name: str) -> None:
     """With any replies of a verb's changes lost, the table has the rows from before or after it, all readable."""
     verb = VERBS[name]
-    recorded = RecordingStore(copied(verb.keyed))
+    recorded = RecordingStore(copied(verb))
     table = opened(recorded)
     start = len(recorded.trace)
     verb.run(table)
@@ -156,7 +168,7 @@ def test_lost_replies(name: str) -> None:
     raised = set()
     for index, call in calls:
         for fault, for_good in MODES:
-            store = copied(verb.keyed)
+            store = copied(verb)
             faulty = losing(store, index, fault, for_good=for_good)
             acknowledged = False
             try:
@@ -171,5 +183,5 @@ def test_lost_replies(name: str) -> None:
                 check(store, verb, acknowledged=acknowledged, deep=for_good)
             except (AssertionError, LakebedError) as error:
                 raise AssertionError(f"{name}, call {index} ({call}), {fault.name}, {for_good=}: {error}") from error
-    if name in ("append", "upsert", "delete", "overwrite", "create_tag", "commit_in_branch", "rollback_to"):
+    if name in ("append", "upsert", "delete", "mark", "overwrite", "create_tag", "commit_in_branch", "rollback_to"):
         assert OutcomeUnknown in raised

@@ -31,7 +31,6 @@ def test_defaults_and_values() -> None:
         ("merge-engine", "dedup", "not one of deduplicate"),
         ("changelog-producer", "lookup", "not supported"),
         ("file.format", "orc", "not supported"),
-        ("deletion-vectors.enabled", "true", "not supported"),
         ("snapshot.time-retained", "soon", "not a duration"),
         ("target-file-size", "big", "not a size"),
         ("snapshot.num-retained.min", "0", "not between"),

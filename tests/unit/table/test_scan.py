@@ -155,7 +155,7 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
     ("options", "word"),
     [
         ({"merge-engine": "aggregation"}, "aggregation"),
-        ({"deletion-vectors.enabled": "true"}, "deletion-vectors"),
+        ({"data-evolution.enabled": "true"}, "data-evolution"),
         ({"ignore-delete": "true"}, "ignore-delete"),
     ],
 )

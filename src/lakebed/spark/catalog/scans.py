@@ -114,19 +114,19 @@ class Count(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
         splits = scan_snapshot(table.context, snapshot_of(self.snapshot), schema_id=self.schema_id).splits()
-        is_known = not any(split.needs_merge for split in splits)
+        is_known = all(split.is_whole for split in splits)
         return {"row_count": sum(split.row_count for split in splits) if is_known else None}
 
 
 def _enough(splits: Sequence[Split], limit: int) -> list[Split]:
-    """Return splits that certainly have so many rows, or all: splits that need no merge first."""
+    """Return splits that certainly have so many rows, or all: splits whose rows are counted first."""
     chosen: list[Split] = []
     row_count = 0
-    for split in sorted(splits, key=lambda split: split.needs_merge):
+    for split in sorted(splits, key=lambda split: not split.is_whole):
         if row_count >= limit:
             break
         chosen.append(split)
-        row_count += 0 if split.needs_merge else split.row_count
+        row_count += split.row_count if split.is_whole else 0
     return chosen
 
 
