@@ -404,7 +404,7 @@ class _Commit:
             or any(
                 snapshot.commit_kind != "COMPACT" and writes_same_buckets(entries, delta) for snapshot, delta in deltas
             )
-            or has_deleted(self.branch, entries, before=basis.snapshot, now=head)
+            or has_deleted(self.branch, before=basis.snapshot, now=head, entries=entries)
         ):
             read = "the empty table" if basis.snapshot is None else f"snapshot {basis.snapshot.id}"
             raise Conflict(

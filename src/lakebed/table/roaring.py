@@ -72,6 +72,8 @@ def decode_positions_64(body: Buffer) -> Positions:
     """
     reader = _Reader(body)
     count = int(reader.numbers("<u8", 1)[0])
+    if count < 0:
+        raise DamageError("a bitmap claims more parts than there are")
     found = [np.zeros(0, np.int64)]
     for _ in range(count):
         high = int(reader.numbers("<u4", 1)[0])

@@ -14,7 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -32,17 +32,21 @@ from lakebed.table.context import TableBranch
 from lakebed.table.incremental import added_in, check_increments, plan_replaced, plan_written, whole_rows
 from lakebed.table.inherited import follows
 from lakebed.table.manifest import DELETE, ENTRY_SCHEMA
-from lakebed.table.model import ROLLED_BACK_TO, DataField, Snapshot, Split, TableSchema
+from lakebed.table.model import ROLLED_BACK_TO, DataField, Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.read import ReadPlan
 from lakebed.table.schema import SchemaLog
 from lakebed.table.splits import plan_splits
 from lakebed.table.travel import Time, at_version, parse_time_ms
+from lakebed.table.vector_update import has_deleted
+from lakebed.table.vectors import may_have_vectors, vectors_of, with_vectors
 from lakebed.texts import utc
 
 Start = Literal["latest-full", "latest", "from-snapshot", "from-timestamp"]
 
 KIND_FIELD: Final = DataField(-1, ROW_KIND_COLUMN, "STRING", nullable=False)
+
+_NO_VECTORS: Final[Mapping[str, VectorPlace]] = {}
 
 _AGAIN: Final = "start again with a new checkpoint"
 
@@ -282,7 +286,7 @@ class TableStream:
             to = end.units if end.snapshot == start.snapshot else None
             part = self._content(last, is_full=start.full).slice(start.units, to)
             if start.full:
-                return self._inserted(part, columns)
+                return self._inserted(part, columns, vectors_of(self._branch, last))
             deltas.append(part)
         for step in self._steps(start, end.snapshot):
             if step.kind == "replaced":
@@ -299,7 +303,9 @@ class TableStream:
         units, plan = plan_written(self._branch, deltas, schema=self._schema, end=last)
         return StreamBatch(plan, units=units)
 
-    def _inserted(self, entries: pa.Table, columns: Sequence[str] | None) -> StreamBatch:
+    def _inserted(
+        self, entries: pa.Table, columns: Sequence[str] | None, vectors: Mapping[str, VectorPlace] = _NO_VECTORS
+    ) -> StreamBatch:
         options = TableOptions(self._schema.options)
         splits = plan_splits(
             entries,
@@ -308,6 +314,7 @@ class TableStream:
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
         )
+        splits = with_vectors(splits, vectors)
         plan = whole_rows(self._branch, self._schema, entries)
         if self._settings.changes:
             return StreamBatch(plan, units=[Inserted(split) for split in splits])
@@ -360,7 +367,7 @@ class TableStream:
     def _kind(self, snapshot: Snapshot) -> Literal["rows", "nothing", "replaced"]:
         if snapshot.commit_kind in ("COMPACT", "ANALYZE"):
             return "nothing"
-        if snapshot.commit_kind == "APPEND" or not self._takes_away(snapshot):
+        if not self._takes_away(snapshot):
             return "rows"
         if self._settings.changes:
             return "replaced"
@@ -374,6 +381,15 @@ class TableStream:
         )
 
     def _takes_away(self, snapshot: Snapshot) -> bool:
+        """Whether rows of the snapshot before are gone: their files are, or deletion vectors mark them."""
+        if snapshot.index_manifest is not None and may_have_vectors(self._schema):
+            parent = self._branch.snapshots.find(follows(snapshot))
+            if parent is None and snapshot.commit_kind != "APPEND":
+                return True  # which rows it marks is unknown
+            if parent is not None and has_deleted(self._branch, before=parent, now=snapshot):
+                return True
+        if snapshot.commit_kind == "APPEND":
+            return False
         kinds = self._branch.manifests.delta_entries(snapshot).column("kind")
         return bool(pc.any(pc.equal(kinds, DELETE)).as_py())
 

@@ -88,19 +88,26 @@ def _is_same(one: VectorPlace | None, other: VectorPlace | None, load: Load) -> 
     return bool(np.array_equal(load(one), load(other)))
 
 
-def has_deleted(branch: TableBranch, entries: pa.Table, *, before: Snapshot | None, now: Snapshot | None) -> bool:
-    """Whether rows were deleted by vectors between two versions, in the buckets of some entries."""
-    if now is None or now.index_manifest is None or not may_have_vectors(branch.schema) or entries.num_rows == 0:
+def has_deleted(
+    branch: TableBranch, *, before: Snapshot | None, now: Snapshot | None, entries: pa.Table | None = None
+) -> bool:
+    """Whether rows were deleted by vectors between two versions, in the buckets of some entries; None: in any.
+
+    Cost: nothing when both have the same index manifest; else that of both, and 1 GET a vector that was written again.
+    """
+    if now is None or now.index_manifest is None or not may_have_vectors(branch.schema):
         return False
     if before is not None and before.index_manifest == now.index_manifest:
         return False
-    buckets = set(zip(*(entries[name].to_pylist() for name in ("partition", "bucket")), strict=True))
+    buckets: set[Bucket] | None = None
+    if entries is not None:
+        buckets = set(zip(*(entries[name].to_pylist() for name in ("partition", "bucket")), strict=True))
     then = vectors_of(branch, before)
     load = partial(load_positions, branch.store)
     return any(
         not _is_same(then.get(name), place, load)
         for entry in branch.manifests.index_entries(now.index_manifest)
-        if (entry.partition, entry.bucket) in buckets
+        if buckets is None or (entry.partition, entry.bucket) in buckets
         for name, place in places_of([entry], branch.layout).items()
     )
 

@@ -6,6 +6,7 @@ import random
 import struct
 import uuid
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.model import BucketChange, Snapshot
 from lakebed.table.position_deletes import delete_positions
 from lakebed.table.rows import new_writer
+from lakebed.table.stream import Limits, StreamSettings, TableStream
 from lakebed.table.table import Table
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.between import Between
@@ -190,6 +192,38 @@ def test_vectors_of_64_bits_and_damage() -> None:
     table.store.delete(["index/wide"])
     with pytest.raises(NotFound):
         opened(table.store).read()
+
+
+def test_a_stream_of_changes() -> None:
+    """A stream that starts at a version leaves its deleted rows out, and follows later deletes and updates."""
+    table = new_table()
+    table.append(rows({n: n for n in range(20)}))
+    table.delete("id < 5")
+    following = TableStream(table.context, StreamSettings(changes=True), schema=table.schema)
+    there: Counter[tuple[int, int]] = Counter()
+    offset = following.first()
+    steps: list[Race] = [
+        lambda one: None,
+        lambda one: one.append(rows({30: 1})),
+        lambda one: one.delete("id = 7 or id = 30"),
+        lambda one: update_some(one, {9: 900}),
+        lambda one: one.compact(full=True),
+        lambda one: one.rollback_to_as_latest(2),
+    ]
+    for step in steps:
+        step(table)
+        while (end := following.advance(offset, Limits())) != offset:
+            batch = following.plan(offset, end)
+            for unit in batch.units:
+                for part in unit.rows(table.store, batch.plan):
+                    for row in part.to_pylist():
+                        there[row["id"], row["v"]] += 1 if row["_row_kind"] in ("+I", "+U") else -1
+            offset = end
+        assert dict(+there) == dict.fromkeys(values_of(table).items(), 1)
+        assert not -there
+    plain = TableStream(table.context, StreamSettings(start="from-snapshot", version=1), schema=table.schema)
+    with pytest.raises(InvalidRequest, match="replaced or deleted rows"):
+        plain.advance(plain.first(), Limits())
 
 
 # ---- positions

@@ -7,7 +7,7 @@ replaced is read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,14 @@ import lakebed.compute as pc
 from lakebed.spark.catalog.verb import snapshot_of
 from lakebed.spark.filters import from_json, translate
 from lakebed.table.manifest import ENTRY_SCHEMA, files_of
-from lakebed.table.model import BucketChange, Split
+from lakebed.table.model import BucketChange, Split, VectorPlace
 from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.read import ReadPlan
 from lakebed.table.scan import Scan, scan_snapshot
 from lakebed.table.splits import plan_splits
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_schema
+from lakebed.table.vectors import with_vectors
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,9 +42,10 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     predicates: list[Any]
     files: list[str] | None = None
 
-    def entries(self, table: Table) -> pa.Table:
-        """Return the entries of the files (`manifest.ENTRY_SCHEMA`). Cost: see `ManifestReader.live_entries`."""
-        return self._entries(self._scan(table, columns=None))
+    def deletes(self, table: Table) -> list[BucketChange]:
+        """Return the change that removes the files. Cost: see `ManifestReader.live_entries`."""
+        scan = self._scan(table, columns=None)
+        return deletes_of(self._entries(scan), applied=scan.vectors())
 
     def scan(self, table: Table, *, columns: Sequence[str]) -> tuple[list[Split], ReadPlan]:
         """Return the splits of the files, and the plan by which all their rows are read."""
@@ -56,7 +58,7 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
         )
-        return splits, replace(scan.plan, where=None)
+        return with_vectors(splits, scan.vectors()), replace(scan.plan, where=None)
 
     def _scan(self, table: Table, *, columns: Sequence[str] | None) -> Scan:
         schema = table.context.schemas.load(self.schema_id)
@@ -74,12 +76,17 @@ def named(entries: pa.Table, names: Sequence[str]) -> pa.Table:
     return entries.filter(pc.is_in(entries.column("file_name"), value_set=pa.array(names, pa.string())))
 
 
-def deletes_of(entries: pa.Table) -> list[BucketChange]:
-    """Return the change that removes some files."""
+def deletes_of(entries: pa.Table, *, applied: Mapping[str, VectorPlace]) -> list[BucketChange]:
+    """Return the change that removes some files, whose rows were read with some deletion vectors."""
     if entries.num_rows == 0:
         return []
     places = zip(*(entries.column(name).to_pylist() for name in ("partition", "bucket", "total_buckets")), strict=True)
     found: dict[tuple[bytes, int, int], list[Any]] = {}
     for place, file in zip(places, files_of(entries.select(ENTRY_SCHEMA.names)), strict=True):
         found.setdefault(place, []).append(file)
-    return [BucketChange(*place, deleted=tuple(files)) for place, files in found.items()]
+    return [
+        BucketChange(
+            *place, deleted=tuple(files), applied={file.file_name: applied.get(file.file_name) for file in files}
+        )
+        for place, files in found.items()
+    ]

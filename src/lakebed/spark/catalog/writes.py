@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
-from lakebed.spark.catalog.rewrites import Rewritten, deletes_of
+from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.committing import BRANCH_MOVED, commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
@@ -119,7 +119,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             is_dynamic = self.replaced.dynamic and bool(table.schema.partition_keys)
             overwrite = Overwrite(partition=self.replaced.partition, dynamic=is_dynamic)
         basis = Basis(snapshot_of(self.basis)) if self.has_basis else None
-        deletes = [] if self.rewritten is None else deletes_of(self.rewritten.entries(table))
+        deletes = [] if self.rewritten is None else self.rewritten.deletes(table)
         kind: CommitKind = "OVERWRITE" if deletes else "APPEND"
         try:
             snapshot = commit_changes(
