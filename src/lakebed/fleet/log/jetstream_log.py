@@ -127,8 +127,8 @@ class JetStreamLog(Log):
     def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
         """Cost: 1 message; 1 request more for the first append of this process, and where another process appended."""
         check_append(timeline, rows, write_id=write_id, expected=expected)
-        size = rows.nbytes + _OVERHEAD_BYTES
-        if size > self.jetstream.max_payload:
+        size = rows.get_total_buffer_size() + _OVERHEAD_BYTES  # of a slice it is that of the whole: then count
+        if size > self.jetstream.max_payload and (size := rows.nbytes + _OVERHEAD_BYTES) > self.jetstream.max_payload:
             raise InvalidRequest(
                 f"The append has {size:,} bytes, and a message of {self.jetstream.shown} can have "
                 f"{self.jetstream.max_payload:,}: make several, or raise max_payload of the servers.",
@@ -230,14 +230,14 @@ class JetStreamLog(Log):
 
         Raises `Unavailable` when the others take until `ends_s`.
         """
-        clock, own = self._environment.clock, self._environment.runtime.condition(self._lock)
+        clock = self._environment.clock
         with self._lock:
             self._check_open()
             waiting = self._turns.get(timeline)
             if waiting is None:
                 self._turns[timeline] = deque()
             else:
-                waiting.append(own)
+                waiting.append(own := self._environment.runtime.condition(self._lock))
                 try:
                     while own in waiting:
                         left_s = ends_s - clock.monotonic_s()

@@ -56,6 +56,9 @@ WRITE_ID_WINDOW_S: Final = 120.0
 """Seconds for which a write id is remembered."""
 
 
+_DELETE: Final = int(Kind.DELETE)
+
+
 class LogBounds(NamedTuple):
     """What a timeline has: the LSNs ``[first, last]``; ``first == last + 1`` while it has none."""
 
@@ -203,29 +206,30 @@ def check_rows(rows: pa.RecordBatch, *, bytes_max: int = APPEND_BYTES_MAX) -> pa
     keys, _, kinds, values, expires = rows.columns
     if any(column.null_count for column in (keys, rows.column(1), kinds, values)):
         raise InvalidRequest("A key, kind or value of the rows to append is null: fill it in.", kind="wrong_type")
-    key_sizes, value_sizes = _sizes(keys), _sizes(values)
-    size = int(key_sizes.sum() + value_sizes.sum())
+    key_offsets, value_offsets = _offsets(keys), _offsets(values)
+    size = int(key_offsets[-1] - key_offsets[0]) + int(value_offsets[-1] - value_offsets[0])
     if size > bytes_max:
         raise InvalidRequest(
             f"The append has {size:,} bytes, and {bytes_max:,} are possible: make several.", kind="oversized_append"
         )
+    key_sizes = key_offsets[1:] - key_offsets[:-1]
     if key_sizes.min() < 1 or key_sizes.max() > KEY_BYTES_MAX:
         for key in keys.to_pylist():
             check_key(key)
     if expires.null_count < rows.num_rows:
         raise InvalidRequest("A tenant's rows have no lifetime: delete the key instead.", kind="row_with_lifetime")
     kind = np.frombuffer(kinds.buffers()[1], np.uint8, rows.num_rows, kinds.offset)
-    if kind.max() > Kind.DELETE:
+    highest = kind.max()
+    if highest > _DELETE:
         raise InvalidRequest("A tenant's rows are puts and deletes: there is no merge operator.", kind="row_is_merge")
-    if bool(((kind == Kind.DELETE) & (value_sizes > 0)).any()):
+    if highest == _DELETE and bool(((kind == _DELETE) & (value_offsets[1:] > value_offsets[:-1])).any()):
         raise InvalidRequest("A row that deletes a key has a value: leave it empty.", kind="delete_with_value")
     return rows
 
 
-def _sizes(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Bytes of each value of a column without nulls."""
-    offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
-    return np.diff(offsets)
+def _offsets(column: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """Where the values of a column without nulls begin, and where the last one ends."""
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
 
 
 def check_append(timeline: object, rows: pa.RecordBatch, *, write_id: object, expected: object) -> None:

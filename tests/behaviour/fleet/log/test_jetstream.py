@@ -232,7 +232,10 @@ def test_an_append_waits_for_others_as_long_as_its_patience(nats_cluster: NatsCl
         assert append(log, b"next") == 2
 
 
-def test_a_stream_without_a_leader_is_not_asked_for_its_end(nats_cluster: NatsCluster) -> None:
+@pytest.mark.parametrize(
+    "error", [Unavailable("there is none now", kind="not_published"), OutcomeUnknown("no answer")], ids=str
+)
+def test_a_stream_without_a_leader_is_not_asked_for_its_end(nats_cluster: NatsCluster, error: LakebedError) -> None:
     """Such a question waits for its time to end; the message itself is refused at once, and is sent again."""
     with closing(opened(own(nats_cluster))) as log:
         log.create(TIMELINE)
@@ -242,7 +245,7 @@ def test_a_stream_without_a_leader_is_not_asked_for_its_end(nats_cluster: NatsCl
         def without_leader(*arguments: Any, **settings: Any) -> Any:
             sent.append(arguments)
             if len(sent) < 5:
-                raise Unavailable("there is none now", kind="not_published")
+                raise error
             return publish(*arguments, **settings)
 
         def noted(*arguments: Any) -> Any:
