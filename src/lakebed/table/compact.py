@@ -37,6 +37,7 @@ from lakebed.table.discard import discard, discard_changes
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.external import targets_of
+from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.file_stats import partition_columns
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import files_of
@@ -283,13 +284,16 @@ def _rewritten_and_moved(
 def _small_file_packs(
     files: Sequence[DataFile], *, schema: TableSchema, options: TableOptions, full: bool
 ) -> list[list[DataFile]]:
-    """Small files of an append bucket, packed to about the target size; numbered buckets keep their row order."""
+    """Small files of an append bucket, packed to about the target size; numbered buckets keep their row order.
+
+    With `full` also imported files that are not in the table's own form, whatever their size.
+    """
     target_bytes = file_settings(schema).target_file_bytes
     count_min = 2 if full else options.get(COMPACTION_MIN_FILES)
     count_max = max(count_min, options.get(COMPACTION_MAX_FILES))
     packs: list[list[DataFile]] = [[]]
     for file in sorted(files, key=lambda file: file.min_sequence_number) if _is_ordered(files) else files:
-        is_small = file.file_size < target_bytes * SMALL_FILE_SHARE
+        is_small = file.file_size < target_bytes * SMALL_FILE_SHARE or (full and _is_imported(file, schema))
         if not is_small:
             if _is_ordered(files):
                 packs.append([])
@@ -298,7 +302,16 @@ def _small_file_packs(
         if len(pack) >= count_max or sum(f.file_size for f in pack) + file.file_size > 2 * target_bytes:
             packs.append([])
         packs[-1].append(file)
-    return [pack for pack in packs if len(pack) >= count_min]
+    return [
+        pack for pack in packs if len(pack) >= count_min or (full and any(_is_imported(file, schema) for file in pack))
+    ]
+
+
+def _is_imported(file: DataFile, schema: TableSchema) -> bool:
+    """Whether a file lacks partition columns, or is outside of a table that keeps its files in its folder."""
+    if file.write_cols is not None and not set(schema.partition_keys) <= set(file.write_cols):
+        return True
+    return file.external_path is not None and not ExternalPaths.of(schema.options).roots
 
 
 def _worn_files(

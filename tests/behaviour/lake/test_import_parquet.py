@@ -114,6 +114,22 @@ def test_in_place_files_are_never_deleted(lake: Lake, hive: Path) -> None:
     assert hashes(hive) == before
 
 
+@pytest.mark.parametrize("options", [ImportOptions(), IN_PLACE], ids=["copied", "in-place"])
+def test_a_full_compaction_makes_them_the_tables_own(lake: Lake, hive: Path, options: ImportOptions) -> None:
+    """It writes the partition columns and moves files into the table, once: then readers by name find all columns."""
+    imported(lake, hive, options=options)
+    table = lake.table("t")
+    expected = sorted_rows(table.read())
+    assert table.compact(full=True).snapshot is not None
+    assert sorted_rows(table.read()) == expected
+    files = [file for split in table.scan().splits() for file in split.files]
+    assert {(file.external_path, file.write_cols) for file in files} == {(None, None)}
+    folder = Path(table.url.removeprefix("file://"))
+    for path in (next(folder.rglob(file.file_name)) for file in files):
+        assert pq.read_schema(path).names == table.arrow_schema.names
+    assert table.compact(full=True).snapshot is None
+
+
 def test_in_place_files_survive_a_refused_commit(lake: Lake, hive: Path) -> None:
     """What an import discards does not include the files of their owner; copies go, and a created table too."""
     before = hashes(hive)
