@@ -57,7 +57,7 @@ PATIENCE_S: Final = 20.0
 _CONNECT_S: Final = 2.0
 _READ_S: Final = 6.0
 """How long an endpoint may be silent. One that stands still is left then, and another one is asked."""
-_WAIT_S: Final = 3.0
+_WAIT_S: Final = 1.0
 """Longest wait of one request: the time until a wait notices that the log was closed."""
 _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 1.0
@@ -153,7 +153,7 @@ class HttpLog(Log):
         return [decode_log_record(body, timeline=timeline) for body in decode_bodies(reply)]
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
-        """Cost: 1 request, and 1 more for each 3 s."""
+        """Cost: 1 request, and 1 more for each second."""
         for timeline, lsn in after.items():
             check_timeline(timeline)
             check_lsn(lsn, name="after")

@@ -18,7 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import Conflict, InternalError, LakebedError
+from lakebed.errors import Closed, Conflict, InternalError, LakebedError
 from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log
@@ -144,6 +144,8 @@ class NodeThreads:
                 self._defects.add(text)
         if is_known or (isinstance(error, Conflict) and error.kind == "node_decommissioned"):
             return  # a node that was decommissioned serves reads still
+        if self._is_over and isinstance(error, Closed):
+            return  # the log, under the thread that watches it
         if is_defect:
             self._on_defect(error)
         else:
@@ -166,7 +168,7 @@ class NodeThreads:
                 return
 
     def close(self) -> None:
-        """End the threads, and commit what is ingested, within a bounded time."""
+        """End the threads but the one that watches the log, and commit what is ingested, within a bounded time."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -177,6 +179,9 @@ class NodeThreads:
             if held.txn is not None and self._clock.monotonic_s() < ends_s:
                 self._tried(f"{held.tenant} was not committed", partial(self._node.commit_once, held.tenant))
         self._joins[0]()
+
+    def join(self) -> None:
+        """Wait for the thread that watches the log, which ends once the log is closed."""
         self._joins[1]()
 
 
@@ -259,7 +264,7 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
 
     def close() -> None:
         with ExitStack() as ends:
-            for end in (control.close, log.close, node.close, threads.close):
+            for end in (control.close, threads.join, log.close, node.close, threads.close):
                 ends.callback(end)
 
     serving = Serving.open(

@@ -116,6 +116,8 @@ def threads(fleet: Fleet) -> Iterator[Threads]:
     running = Threads(fleet)
     yield running
     running.threads.close()
+    fleet.log.close()
+    running.threads.join()
 
 
 def test_a_defect_ends_no_thread(fleet: Fleet, threads: Threads) -> None:
