@@ -26,7 +26,8 @@ help: ## this list
 	@echo "lakebed: make TARGET"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 16
 
-demo: java $(VENV)/.demo ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report
+demo: java $(VENV)/.demo ## a year of real flights, through Spark: merge, tag, audit, roll back, expire, report, and the same in SQL
+	@tools/jar.sh $(VENV)
 	@$(RUN) -m demo
 
 # Fast folders; no Java, no PostgreSQL, no object server.

@@ -1,7 +1,8 @@
 """The demo: a year of real flights, delivered day by day, merged by Spark, tagged, compared, rolled back and verified.
 
 The pipeline files in this folder do the work. This program makes the deliveries, shows the results, and does what a
-pipeline does not: compare two versions, read older ones, roll back, and verify every tag against the published CSV.
+pipeline does not: compare two versions, read older ones, roll back, verify every tag against the published CSV, and do
+the same in SQL.
 Writes to ``out/`` in the working folder. Exits with 1 when a check fails.
 
     python -m demo                      the whole year
@@ -23,12 +24,14 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 import lakebed.spark
+from demo.in_sql import SqlStory, tell_in_sql
 from demo.source import load_text
 from demo.truth import Truth, checksum
 from demo.upstream import deliver_year
 from lakebed.clock import SystemClock
-from lakebed.errors import LakebedError, Rejected
+from lakebed.errors import InvalidRequest, LakebedError, Rejected
 from lakebed.lake.lake import open_lake
+from lakebed.spark.jar import find_jar
 from lakebed.spark.pipeline import Check, RunSummary, console_progress, run_file, write_report
 from lakebed.table.table import Table
 
@@ -111,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.rmtree(out / "flights-lake", ignore_errors=True)
     console.print("[bold]A year of flights from New York[/], as they were delivered: day by day.", highlight=False)
     deliver(out, months, console)
-    spark = lakebed.spark.session("lakebed demo", cores=2, memory="768m", settings=SPARK_SETTINGS)
+    missing = why_no_catalog()
+    catalogs = {} if missing else {"lake": str(out / "flights-lake")}
+    spark = lakebed.spark.session("lakebed demo", cores=2, memory="768m", catalogs=catalogs, settings=SPARK_SETTINGS)
     story = Story(out=out, months=months, console=console, clock=clock, spark=spark, truth=Truth.load())
     merge_the_year(story)
     look_back(story)
@@ -119,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     roll_back_the_careless(story)
     keep_what_is_needed(story)
     verify_every_tag(story)
+    tell_it_in_sql(story, missing)
     files = write_report(story.lake_url, path=out / "report.html", title=TITLE, checks=story.checks)
     failed = [check for check in story.checks if not check.held]
     story.chapter("The end")
@@ -261,6 +267,24 @@ def verify_every_tag(story: Story) -> None:
         story.checks.append(Check(f"Tag {month}", held, detail, table=TABLE, tag=month))
         mark = "[green]✓[/]" if held else "[red]✗[/]"
         story.say(f"{mark} {month}  {rows.num_rows:>7,} flights  {detail}")
+
+
+def why_no_catalog() -> str | None:
+    """Why there is no catalog for SQL; None: there is one."""
+    try:
+        find_jar()
+    except InvalidRequest as error:
+        return error.message
+    return None
+
+
+def tell_it_in_sql(story: Story, missing: str | None) -> None:
+    """Chapter 8: the lake as a catalog of Spark SQL."""
+    story.chapter("8  The same in SQL")
+    if missing is not None:
+        story.say(f"Left out: {missing}")
+        return
+    tell_in_sql(SqlStory(story.spark, story.truth, story.months, story.say, story.check))
 
 
 def last_day_of(month: str) -> str:

@@ -11,11 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_two_months_of_real_flights_end_with_every_check_holding(tmp_path: Path) -> None:
-    """Merged, compared, stopped, rolled back, expired, and every tag equal to the published CSV."""
+    """Merged, compared, stopped, rolled back, expired, told in SQL, and every tag equal to the published CSV."""
     command = [sys.executable, "-W", "error", "-m", "demo", "--months", "2", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 of 8 checks hold" in done.stdout
+    # Without a JDK there is no jar: the demo says so, leaves SQL out and goes on to its end.
+    has_jar = any((ROOT / "src" / "lakebed" / "spark" / "jars").glob("*.jar"))
+    assert ("11 of 11 checks hold" if has_jar else "8 of 8 checks hold") in done.stdout
+    assert ("Left out: The jar of the SQL catalog is not built" in done.stdout) != has_jar
     assert done.stderr == ""
     facts = json.loads((tmp_path / "report.json").read_text())
     table = facts["tables"][0]
