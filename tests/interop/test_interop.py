@@ -457,3 +457,32 @@ def test_files_without_partition_columns(lake: Lake, peers: Peers, tmp_path: Pat
         table.compact(full=True)
         for client in READERS:
             assert_same(peers.read(f"default.{name}", client=client), table.read())
+
+
+def test_deletion_vectors_are_read_alike(lake: Lake, peers: Peers) -> None:
+    """Every client leaves out the rows that lakebed marked, also after another client appended and overwrote."""
+    options = {"deletion-vectors.enabled": "true"}
+    table = lake.create_table("db.marked", PK, options=options)
+    table.append(rows_of(0, 300))
+    table.append(rows_of(1000, 5))
+    table.delete("id < 10 or (id >= 100 and id < 250) or id = 1004")
+
+    def check() -> None:
+        expected = canonical(table.read())
+        for client in READERS:
+            assert canonical(peers.read("db.marked", client=client)) == expected, client
+        assert canonical(peers.sql("SELECT * FROM paimon.db.marked")) == expected
+
+    check()
+    assert table.scan().count() == 144
+    peers.write("db.marked", rows_of(2000, 20))
+    assert table.scan().count() == 164
+    table.delete("id = 2003 or id = 20")
+    check()
+    assert table.scan().count() == 162
+    table.compact(full=True)
+    check()
+    table.delete("id = 2004")
+    peers.write("db.marked", rows_of(7, 3), overwrite={})
+    check()
+    assert table.scan().count() == 3

@@ -6,14 +6,26 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
+import org.apache.paimon.Snapshot;
 import org.apache.paimon.append.AppendCompactCoordinator;
 import org.apache.paimon.append.AppendCompactTask;
 import org.apache.paimon.catalog.Catalog;
 import org.apache.paimon.data.BinaryRow;
 import org.apache.paimon.data.GenericRow;
 import org.apache.paimon.data.InternalRow;
+import org.apache.paimon.deletionvectors.Bitmap64DeletionVector;
+import org.apache.paimon.deletionvectors.BitmapDeletionVector;
+import org.apache.paimon.deletionvectors.DeletionVector;
+import org.apache.paimon.deletionvectors.append.BaseAppendDeleteFileMaintainer;
 import org.apache.paimon.disk.IOManager;
 import org.apache.paimon.index.HashBucketAssigner;
+import org.apache.paimon.index.IndexFileHandler;
+import org.apache.paimon.index.IndexFileMeta;
+import org.apache.paimon.io.CompactIncrement;
+import org.apache.paimon.io.DataFileMeta;
+import org.apache.paimon.io.DataIncrement;
+import org.apache.paimon.manifest.FileKind;
+import org.apache.paimon.manifest.IndexManifestEntry;
 import org.apache.paimon.operation.BaseAppendFileStoreWrite;
 import org.apache.paimon.predicate.Predicate;
 import org.apache.paimon.reader.RecordReader;
@@ -27,6 +39,7 @@ import org.apache.paimon.table.Table;
 import org.apache.paimon.table.sink.BatchTableCommit;
 import org.apache.paimon.table.sink.BatchWriteBuilder;
 import org.apache.paimon.table.sink.CommitMessage;
+import org.apache.paimon.table.sink.CommitMessageImpl;
 import org.apache.paimon.table.sink.RowKeyExtractor;
 import org.apache.paimon.table.sink.StreamTableCommit;
 import org.apache.paimon.table.sink.StreamTableWrite;
@@ -46,6 +59,7 @@ final class Rows {
         verbs.put("create", Rows::create);
         verbs.put("write", Rows::write);
         verbs.put("compact", Rows::compact);
+        verbs.put("mark", Rows::mark);
         verbs.put("read", Rows::read);
         verbs.put("find", Rows::find);
         verbs.put("truncate", Rows::truncate);
@@ -180,6 +194,53 @@ final class Rows {
             if (!messages.isEmpty()) {
                 commit.commit(1L, messages);
             }
+        }
+        return messages.size();
+    }
+
+    /** positions ({data file name: [row numbers]}) of a table without a primary key: deletion vectors, in one commit. */
+    private static Object mark(JsonNode request) throws Exception {
+        FileStoreTable table = Tables.store(request);
+        Snapshot newest = table.snapshotManager().latestSnapshot();
+        IndexFileHandler handler = table.store().newIndexFileHandler();
+        boolean wide = table.coreOptions().deletionVectorBitmap64();
+        Map<BinaryRow, Map<Integer, BaseAppendDeleteFileMaintainer>> maintainers = new HashMap<>();
+        for (Split split : table.newReadBuilder().newScan().plan().splits()) {
+            DataSplit part = (DataSplit) split;
+            for (DataFileMeta file : part.dataFiles()) {
+                JsonNode positions = request.get("positions").get(file.fileName());
+                if (positions == null) {
+                    continue;
+                }
+                DeletionVector vector = wide ? new Bitmap64DeletionVector() : new BitmapDeletionVector();
+                positions.forEach(position -> vector.delete(position.longValue()));
+                maintainers
+                        .computeIfAbsent(part.partition(), p -> new HashMap<>())
+                        .computeIfAbsent(part.bucket(), bucket -> table.bucketMode() == BucketMode.BUCKET_UNAWARE
+                                ? BaseAppendDeleteFileMaintainer.forUnawareAppend(handler, newest, part.partition())
+                                : BaseAppendDeleteFileMaintainer.forBucketedAppend(
+                                        handler, newest, part.partition(), bucket))
+                        .notifyNewDeletionVector(file.fileName(), vector);
+            }
+        }
+        List<CommitMessage> messages = new ArrayList<>();
+        for (Map<Integer, BaseAppendDeleteFileMaintainer> buckets : maintainers.values()) {
+            for (BaseAppendDeleteFileMaintainer maintainer : buckets.values()) {
+                List<IndexFileMeta> added = new ArrayList<>();
+                List<IndexFileMeta> deleted = new ArrayList<>();
+                for (IndexManifestEntry entry : maintainer.persist()) {
+                    (entry.kind() == FileKind.ADD ? added : deleted).add(entry.indexFile());
+                }
+                messages.add(new CommitMessageImpl(
+                        maintainer.getPartition(),
+                        maintainer.getBucket(),
+                        table.coreOptions().bucket(),
+                        new DataIncrement(List.of(), List.of(), List.of(), added, deleted),
+                        CompactIncrement.emptyIncrement()));
+            }
+        }
+        try (BatchTableCommit commit = table.newBatchWriteBuilder().newCommit()) {
+            commit.commit(messages);
         }
         return messages.size();
     }
