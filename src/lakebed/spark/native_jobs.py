@@ -24,6 +24,7 @@ from lakebed.spark.types import spark_schema
 from lakebed.table.discard import discard_changes
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.table import Table
+from lakebed.table.write_settings import WriteSettings
 
 _SINK: Final = "org.lakebed.spark.FileSink"
 _WIDTHS: Final[dict[type[spark.DataType], int]] = {
@@ -66,7 +67,8 @@ def write_files(
         return None
     job = uuid.uuid4().hex
     try:
-        df.select(*columns).write.format(_SINK).option("target", target).option("job", job).mode("append").save()
+        rows = _gathered(df.select(*columns), schema, sink, target)
+        rows.write.format(_SINK).option("target", target).option("job", job).mode("append").save()
     finally:
         left = sink.take(job)
     returned = msgspec.json.decode(left, type=_Returned)
@@ -82,6 +84,21 @@ def _sink(session: SparkSession) -> Any:
     jvm: Any = session._jvm
     found = jvm.org.lakebed.spark.FileSink
     return found if isinstance(found, JavaClass) else None
+
+
+def _gathered(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> DataFrame:
+    """Bring the rows of each fixed bucket into one task, in the order of the buckets."""
+    settings = WriteSettings.of(schema)
+    if settings.bucket_count < 1:
+        return rows
+    bucket = Column(sink.bucket(target))
+    partition = [quoted(name) for name in schema.partition_keys]
+    tasks_max = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    # As 64-bit numbers: a hash near the end of its range must not overflow.
+    number = functions.hash(*partition).cast("bigint") + bucket if partition else bucket
+    task_count = tasks_max if partition else min(settings.bucket_count, tasks_max)
+    placed = rows.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
+    return placed.sortWithinPartitions(*partition, bucket)
 
 
 def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:

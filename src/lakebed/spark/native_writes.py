@@ -71,7 +71,7 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def native_scheme(store: ObjectStore, schema: TableSchema) -> str | None:
     """Return the scheme of Hadoop that tasks need to write a table's files; None: only lakebed writes them."""
     settings = WriteSettings.of(schema)
-    if schema.primary_keys or settings.dynamic is not None or settings.bucket_count > 0:
+    if schema.primary_keys or settings.dynamic is not None or settings.bucket_function != "default":
         return None
     if isinstance(store, EntryStore) or store.is_versioned or ExternalPaths.of(schema.options).roots:
         return None
@@ -81,6 +81,17 @@ def native_scheme(store: ObjectStore, schema: TableSchema) -> str | None:
         return None
     url = hadoop_url(store.root_url)
     return None if url is None else url.partition("://")[0]
+
+
+def native_write(store: ObjectStore, schema: TableSchema) -> dict[str, Any] | None:
+    """Describe, for the plan of a write, how rows come to the tasks that write files; None: only lakebed writes them.
+
+    Returns `native_scheme` as ``scheme``, and of a table with fixed buckets ``bucket_count`` and ``bucket_keys``.
+    """
+    scheme, settings = native_scheme(store, schema), WriteSettings.of(schema)
+    if scheme is None:
+        return None
+    return {"scheme": scheme, "bucket_count": settings.bucket_count, "bucket_keys": settings.bucket_keys}
 
 
 def _has_folder(field: DataField) -> bool:
@@ -120,7 +131,6 @@ def file_target(store: ObjectStore, schema: TableSchema, *, spark_schema: str) -
         "default_name": placement.default_name,
         "bucket_count": settings.bucket_count,
         "bucket_keys": [_described(field) for field in schema.named(settings.bucket_keys)],
-        "bucket_is_remainder": settings.bucket_function == "mod",
     }
 
 

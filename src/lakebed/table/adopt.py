@@ -357,7 +357,7 @@ def _as_values(low: Any, high: Any, column: pq.ColumnSchema, field: DataField) -
         return ends[0], ends[1]
     if types.is_temporal(kind):
         ends = pa.array([low, high], pa.int32()).cast(kind)
-        return ends[0].as_py(), ends[1].as_py()
+        return ends[0], ends[1]
     return low, high
 
 

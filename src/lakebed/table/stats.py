@@ -78,8 +78,8 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
     both = pc.min_max(values)
     if pa.types.is_floating(values.type):
         return signed_zeros(both["min"].as_py(), both["max"].as_py())
-    if pa.types.is_timestamp(values.type):
-        # Python's datetime has no nanoseconds, so these stay Arrow scalars.
+    if pa.types.is_temporal(values.type):
+        # Python's datetime has neither nanoseconds nor years above 9999, so these stay Arrow scalars.
         return both["min"], both["max"]
     return both["min"].as_py(), both["max"].as_py()
 

@@ -15,7 +15,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
 from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
-from lakebed.spark.native_writes import native_scheme
+from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_schema
 from lakebed.table.model import TableSchema
 from lakebed.table.scan import check_readable
@@ -78,7 +78,7 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "row_count": 0 if snapshot is None else snapshot.total_record_count,
             "travels": travels,
             "gathers": gathers(schema),
-            "write_scheme": None if travels else native_scheme(table.store, schema),
+            "native_write": None if travels else native_write(table.store, schema),
         }
 
 

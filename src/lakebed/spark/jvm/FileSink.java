@@ -6,6 +6,7 @@ import java.util.EnumSet;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.sql.Column;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
@@ -40,6 +41,11 @@ public final class FileSink implements TableProvider {
     return Python.isVersion(version)
         && NativeFiles.schemes().contains(parsed.root.substring(0, parsed.root.indexOf(':')))
         && TaskFiles.canName(parsed.root, !parsed.partition.isEmpty());
+  }
+
+  /** The bucket of each row of a DataFrame that has the columns of a target. */
+  public static Column bucket(String target) {
+    return BucketFunction.column(FileTarget.of(target));
   }
 
   /** Return, once, what a job that has ended left: its files, or the column in which it found a null; else null. */
@@ -105,7 +111,10 @@ public final class FileSink implements TableProvider {
 
     @Override
     public SortOrder[] requiredOrdering() {
-      return FileTarget.of(target).ordering();
+      FileTarget parsed = FileTarget.of(target);
+      return parsed.bucketKeys.isEmpty()
+          ? FileTarget.ordering(parsed.partition.stream().map(FileTarget.Column::name).toList(), null)
+          : new SortOrder[0]; // the program has brought rows to their tasks, and ordered them
     }
 
     @Override

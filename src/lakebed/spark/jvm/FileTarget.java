@@ -4,7 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.stream.Stream;
+import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.SortDirection;
 import org.apache.spark.sql.connector.expressions.SortOrder;
@@ -32,7 +32,6 @@ final class FileTarget {
   final String defaultName;
   final int bucketCount;
   final List<Column> bucketKeys;
-  final boolean bucketIsRemainder;
 
   /** A column by its position, with its type as the table spells it. */
   record Column(int position, String name, String root, int precision, DataType type) {}
@@ -54,7 +53,6 @@ final class FileTarget {
     defaultName = json.get("default_name").asText();
     bucketCount = json.get("bucket_count").asInt();
     bucketKeys = columns(json.get("bucket_keys"));
-    bucketIsRemainder = json.get("bucket_is_remainder").asBoolean();
   }
 
   static FileTarget of(String json) {
@@ -65,16 +63,30 @@ final class FileTarget {
     }
   }
 
-  /** The order of the rows of a task, which has one file open at a time. */
-  SortOrder[] ordering() {
-    return ordering(partition.stream().map(Column::name));
+  /**
+   * The order of the rows of a task, which has one file open at a time: by partition, then by bucket.
+   *
+   * @param bucket null: the table has none.
+   */
+  static SortOrder[] ordering(List<String> partitionKeys, Expression bucket) {
+    return by(partitionKeys, bucket).stream()
+        .map(expression -> Expressions.sort(expression, SortDirection.ASCENDING))
+        .toArray(SortOrder[]::new);
   }
 
-  static SortOrder[] ordering(Stream<String> columns) {
-    return columns
-        .map(name -> Expressions.column("`" + name.replace("`", "``") + "`"))
-        .map(column -> Expressions.sort(column, SortDirection.ASCENDING))
-        .toArray(SortOrder[]::new);
+  /** The columns of partitions, and then the bucket, if there is one. */
+  static List<Expression> by(List<String> partitionKeys, Expression bucket) {
+    List<Expression> found = new ArrayList<>();
+    partitionKeys.forEach(name -> found.add(Expressions.column(quoted(name))));
+    if (bucket != null) {
+      found.add(bucket);
+    }
+    return found;
+  }
+
+  /** A column by its exact name, whatever characters are in it. */
+  static String quoted(String name) {
+    return "`" + name.replace("`", "``") + "`";
   }
 
   private List<Column> columns(JsonNode described) {

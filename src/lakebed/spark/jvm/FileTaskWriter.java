@@ -14,6 +14,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.SerializableConfiguration;
@@ -31,6 +32,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
   private final FileTarget target;
   private final TaskFiles files;
   private final PartitionFolders folders;
+  private final BucketHash hash;
   private final int[] required;
   private final long rowGroupBytes;
   private final String name;
@@ -47,6 +49,13 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     target = FileTarget.of(factory.target);
     files = factory.files();
     folders = new PartitionFolders(target);
+    List<FileTarget.Column> keys = target.bucketKeys;
+    hash =
+        keys.isEmpty()
+            ? null
+            : new BucketHash(
+                keys.stream().mapToInt(FileTarget.Column::position).toArray(),
+                keys.stream().map(FileTarget.Column::type).toArray(DataType[]::new));
     StructField[] fields = target.schema.fields();
     required = IntStream.range(0, fields.length).filter(i -> !fields[i].nullable()).toArray();
     rowGroupBytes = Math.max(ROW_GROUP_BYTES_MIN, Math.min(target.rowGroupBytes, shareOfHeap()));
@@ -141,9 +150,10 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     if (nullIn != null) {
       return;
     }
-    if (file == null || !isInGroup(row)) {
+    int itsBucket = hash == null ? 0 : hash.of(row, target.bucketCount);
+    if (file == null || itsBucket != bucket || !isInPartition(row)) {
       finishFile();
-      open(row);
+      open(row, itsBucket);
     }
     file.write(row);
     rowCount++;
@@ -152,7 +162,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     }
   }
 
-  private boolean isInGroup(InternalRow row) {
+  private boolean isInPartition(InternalRow row) {
     for (int i = 0; i < partition.length; i++) {
       if (!Objects.equals(partition[i], value(row, target.partition.get(i)))) {
         return false;
@@ -165,12 +175,12 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     return row.isNullAt(column.position()) ? null : row.get(column.position(), column.type());
   }
 
-  private void open(InternalRow row) throws IOException {
+  private void open(InternalRow row, int itsBucket) throws IOException {
     for (int i = 0; i < partition.length; i++) {
       Object value = value(row, target.partition.get(i));
       partition[i] = value instanceof UTF8String text ? text.clone() : value;
     }
-    bucket = 0;
+    bucket = itsBucket;
     String path = folders.of(partition, bucket) + "/" + name + "-" + paths.size() + ".parquet";
     paths.add(path);
     out = files.create(path);

@@ -8,11 +8,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
 import org.apache.spark.sql.connector.catalog.ProcedureCatalog;
 import org.apache.spark.sql.connector.catalog.StagedTable;
@@ -34,7 +37,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * <p>Its settings are {@code spark.sql.catalog.NAME.url}, {@code .python} and {@code .timeout} (seconds). It decides
  * nothing: it asks the bridge, and carries what that answers.
  */
-public final class LakebedCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+public final class LakebedCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   private static final String DEFAULT_DATABASE = "default";
   private static final String PROCEDURES = "sys";
   private static final String BRANCH_OPTION = "branch";
@@ -327,5 +330,20 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
               + "(...).");
     }
     return new LakebedProcedure(lake, procedure.name(), lake.ask("describe_procedure", "procedure", procedure.name()));
+  }
+
+  // ---- the function by which Spark brings rows to the tasks that write their buckets
+
+  @Override
+  public Identifier[] listFunctions(String[] namespace) {
+    return new Identifier[0];
+  }
+
+  @Override
+  public UnboundFunction loadFunction(Identifier ident) throws NoSuchFunctionException {
+    if (ident.namespace().length == 0 && ident.name().equalsIgnoreCase(BucketFunction.NAME)) {
+      return new BucketFunction();
+    }
+    throw new NoSuchFunctionException(ident);
   }
 }

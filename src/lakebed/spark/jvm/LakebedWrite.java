@@ -15,6 +15,7 @@ import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.SortOrder;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
@@ -52,6 +53,9 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   @Override
   public Distribution requiredDistribution() {
+    if (isNative() && bucket() != null) {
+      return Distributions.clustered(FileTarget.by(table.partitionKeys(), bucket()).toArray(Expression[]::new));
+    }
     if (!table.loaded.get("gathers").asBoolean()) {
       return Distributions.unspecified();
     }
@@ -61,7 +65,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   @Override
   public int requiredNumPartitions() {
-    return table.loaded.get("gathers").asBoolean() && table.partitionKeys().isEmpty() ? 1 : 0;
+    return table.loaded.get("gathers").asBoolean() && table.partitionKeys().isEmpty() && !isNative() ? 1 : 0;
   }
 
   /** A task that writes files itself has one of them open at a time. */
@@ -70,14 +74,23 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     if (!isNative()) {
       return new SortOrder[0];
     }
-    return FileTarget.ordering(table.partitionKeys().stream());
+    return FileTarget.ordering(table.partitionKeys(), bucket());
   }
 
   /** Whether tasks can write the files themselves: the table allows it, and Hadoop has a file system for its store. */
   private boolean isNative() {
-    JsonNode scheme = table.loaded.path("write_scheme");
-    return !changes && scheme.isTextual() && NativeFiles.schemes().contains(scheme.asText())
+    JsonNode files = table.loaded.get("native_write");
+    return !changes && files.isObject() && NativeFiles.schemes().contains(files.get("scheme").asText())
         && TaskFiles.canName(table.loaded.get("url").asText(), !table.partitionKeys().isEmpty());
+  }
+
+  /** The bucket of a row, of a table whose files tasks can write; null: without fixed buckets. */
+  private Transform bucket() {
+    JsonNode files = table.loaded.get("native_write");
+    List<String> keys = new ArrayList<>();
+    files.get("bucket_keys").forEach(key -> keys.add(FileTarget.quoted(key.asText())));
+    int count = files.get("bucket_count").asInt();
+    return keys.isEmpty() ? null : Expressions.bucket(count, keys.toArray(String[]::new));
   }
 
   // ---- the job

@@ -1,0 +1,133 @@
+package org.lakebed.spark;
+
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.util.Arrays;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.unsafe.Platform;
+import org.apache.spark.unsafe.hash.Murmur3_x86_32;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * The bucket of a row, as lakebed.table.bucket computes it (DO NOT CHANGE: other clients place rows by it).
+ *
+ * <p>Murmur3 with seed 42 over the 4-byte words of the key's BinaryRow without its arity; lakebed.table.binary_row
+ * describes the row. Not thread-safe: the bytes of a row are used again for the next.
+ */
+final class BucketHash {
+  private static final int SEED = 42;
+  private static final int INLINE_BYTES_MAX = 7;
+  private static final int DECIMAL_BYTES = 16;
+
+  private final int[] positions;
+  private final DataType[] types;
+  private final String[] names;
+  private final int header;
+  private ByteBuffer key;
+
+  /** {@code positions}: of the key columns in a row, with their types. */
+  BucketHash(int[] positions, DataType[] types) {
+    this.positions = positions;
+    this.types = types;
+    names = Arrays.stream(types).map(DataType::typeName).toArray(String[]::new);
+    header = (positions.length + 8 + 63) / 64 * 8;
+    key = ByteBuffer.allocate(header + 24 * positions.length).order(ByteOrder.LITTLE_ENDIAN);
+  }
+
+  int of(InternalRow row, int bucketCount) {
+    int end = header + 8 * positions.length;
+    Arrays.fill(key.array(), 0, end, (byte) 0);
+    for (int i = 0; i < positions.length; i++) {
+      if (row.isNullAt(positions[i])) {
+        int bit = i + 8;
+        key.put(bit / 8, (byte) (key.get(bit / 8) | 1 << bit % 8));
+      } else {
+        end = put(row, i, header + 8 * i, end);
+      }
+    }
+    int hash = Murmur3_x86_32.hashUnsafeWords(key.array(), Platform.BYTE_ARRAY_OFFSET, end, SEED);
+    return Math.abs(hash % bucketCount);
+  }
+
+  /** Encode one value into its slot, and what does not fit behind the last one; return the new end. */
+  private int put(InternalRow row, int column, int slot, int end) {
+    int position = positions[column];
+    switch (names[column]) {
+      case "boolean":
+        key.put(slot, (byte) (row.getBoolean(position) ? 1 : 0));
+        return end;
+      case "byte":
+        key.put(slot, row.getByte(position));
+        return end;
+      case "short":
+        key.putShort(slot, row.getShort(position));
+        return end;
+      case "integer":
+      case "date":
+        key.putInt(slot, row.getInt(position));
+        return end;
+      case "long":
+        key.putLong(slot, row.getLong(position));
+        return end;
+      case "float":
+        key.putInt(slot, Float.floatToRawIntBits(row.getFloat(position)));
+        return end;
+      case "double":
+        key.putLong(slot, Double.doubleToRawLongBits(row.getDouble(position)));
+        return end;
+      case "timestamp":
+      case "timestamp_ntz":
+        long micros = row.getLong(position);
+        key.putLong(slot, (long) end << 32 | Math.floorMod(micros, 1000L) * 1000);
+        room(end + 8).putLong(end, Math.floorDiv(micros, 1000L));
+        return end + 8;
+      case "binary":
+        return putBytes(row.getBinary(position), slot, end);
+      default:
+        return types[column] instanceof DecimalType decimal
+            ? putDecimal(row.getDecimal(position, decimal.precision(), decimal.scale()), decimal, slot, end)
+            : putBytes(row.getUTF8String(position), slot, end);
+    }
+  }
+
+  private int putDecimal(Decimal value, DecimalType type, int slot, int end) {
+    if (type.precision() <= Decimal.MAX_LONG_DIGITS()) {
+      key.putLong(slot, value.toUnscaledLong());
+      return end;
+    }
+    byte[] unscaled = value.toJavaBigDecimal().unscaledValue().toByteArray();
+    key.putLong(slot, (long) end << 32 | unscaled.length);
+    return append(unscaled, DECIMAL_BYTES, end);
+  }
+
+  private int putBytes(UTF8String text, int slot, int end) {
+    return putBytes(text.getBytes(), slot, end);
+  }
+
+  private int putBytes(byte[] bytes, int slot, int end) {
+    if (bytes.length <= INLINE_BYTES_MAX) {
+      System.arraycopy(bytes, 0, key.array(), slot, bytes.length);
+      key.put(slot + 7, (byte) (0x80 | bytes.length));
+      return end;
+    }
+    key.putLong(slot, (long) end << 32 | bytes.length);
+    return append(bytes, (bytes.length + 7) / 8 * 8, end);
+  }
+
+  private int append(byte[] bytes, int width, int end) {
+    byte[] all = room(end + width).array();
+    System.arraycopy(bytes, 0, all, end, bytes.length);
+    Arrays.fill(all, end + bytes.length, end + width, (byte) 0);
+    return end + width;
+  }
+
+  private ByteBuffer room(int size) {
+    if (size > key.capacity()) {
+      key = ByteBuffer.wrap(Arrays.copyOf(key.array(), 2 * size)).order(ByteOrder.LITTLE_ENDIAN);
+    }
+    return key;
+  }
+}
