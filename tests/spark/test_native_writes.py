@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 import lakebed.spark
 from lakebed.errors import InvalidRequest
+from lakebed.objects import open_store
 from lakebed.spark.reading import local_frame
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.bucket import bucket_of
@@ -204,12 +205,14 @@ def test_mistakes_are_those_of_lakebed_and_leave_no_file(spark: SparkSession, ma
     buckets = make_table(schema, options={"bucket": "2", "bucket-key": "id"}, name="b")
     lakebed.spark.write(rows, buckets)
     files = places(buckets)
-    buckets.set_options({"bucket": "3"})
+    stored = Path(buckets.url.removeprefix("file://")) / "schema" / "schema-0"
+    stored.write_text(stored.read_text().replace('"bucket": "2"', '"bucket": "3"'))  # as another client might
+    again = Table.open(open_store(buckets.url, durable=False), name="b")
     with pytest.raises(InvalidRequest, match="was written with 2 buckets"):
-        lakebed.spark.write(rows, buckets)
+        lakebed.spark.write(rows, again)
     assert places(buckets) == files
-    lakebed.spark.write(rows, buckets, mode="overwrite")
-    assert buckets.read().num_rows == 20
+    lakebed.spark.write(rows, again, mode="overwrite")
+    assert again.read().num_rows == 20
 
 
 def test_files_have_the_size_and_the_columns_that_are_asked_for(spark: SparkSession, make_table: MakeTable) -> None:
