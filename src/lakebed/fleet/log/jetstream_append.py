@@ -2,8 +2,8 @@
 
 Invariants: a message is stored only if the last message of its subject is the one that its record continues. An append
 that got no clear answer is published again at the same position, with the same bytes and message id, until the stream
-says that the timeline ends elsewhere; then it is found among the messages behind that position, or none of its attempts
-can be stored any more. So at most one message has its rows.
+says that the timeline ends elsewhere. Then the message behind that position is looked at: it is this append's, or none
+of the attempts there can be stored any more. So at most one message has its rows.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
+from lakebed.errors import OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REQUEST_S, JetStream, WrongSequence
 from lakebed.fleet.log.jetstream_subjects import Subjects, Tail, headers_of, mark_in
-from lakebed.fleet.log.port import READ_BYTES_DEFAULT, unexpected_lsn
+from lakebed.fleet.log.port import unexpected_lsn
 from lakebed.fleet.log.record import encode_log_record, mark_of
 
 _TRIES_MAX: Final = 16
@@ -23,9 +23,6 @@ _TRIES_MAX: Final = 16
 _AGAIN_S: Final = 0.5
 """How long a message that is published again waits for its answer. Shorter than at first: it may have met a server that
 stands still, and the next one meets the new leader."""
-
-Ends = tuple[int, int]
-"""Of the timeline at the first and the last attempt that got no clear answer: LSNs."""
 
 
 class Appending:
@@ -36,7 +33,7 @@ class Appending:
         unclear: of an earlier call with the same write id that gave up.
 
     Attributes:
-        unclear: messages of attempts behind these ends may be there, or may come yet; None: there is none such.
+        unclear: sequences of the messages behind which attempts got no clear answer: they may be stored, or may be yet.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class Appending:
         *,
         write_id: str,
         expected: int | None,
-        unclear: Ends | None = None,
+        unclear: set[int] | None = None,
     ) -> None:
         self._jetstream = jetstream
         self._subjects = subjects
@@ -58,7 +55,7 @@ class Appending:
         self._expected = expected
         self._ends_elsewhere = False
         """Whether the stream said so to the last attempt."""
-        self.unclear = unclear
+        self.unclear = unclear or set()
 
     def attempt(self) -> int:
         """The LSN of the last row. To be called again after `Unavailable` and `OutcomeUnknown`."""
@@ -71,12 +68,9 @@ class Appending:
     def _once(self) -> int | None:
         """The LSN, or None if the timeline ends elsewhere by now."""
         tail = self._tail()
-        if self.unclear is not None and tail.mark.lsn > self.unclear[0]:
-            found = self._found_behind(self.unclear[0])
-            if found is not None:
-                return found
-            if tail.mark.lsn > self.unclear[1]:  # other messages are where those of unclear attempts could be
-                self.unclear = None
+        found = self._settled(tail)
+        if found is not None:
+            return found
         if self._expected is not None and self._expected != tail.mark.lsn:
             return self._refused(self._subjects.known_tail(self._timeline))
         return self._published(tail)
@@ -96,10 +90,13 @@ class Appending:
         assert self._expected is not None
         if self._expected == tail.mark.lsn:
             return None
-        found = self._found_behind(self._expected) if self._expected < tail.mark.lsn else None
-        if found is None:
-            raise unexpected_lsn(self._timeline, expected=self._expected, last=tail.mark.lsn)
-        return found
+        if self._expected < tail.mark.lsn:  # this append can only be the record behind the expected LSN
+            found = self._subjects.next_record(
+                self._timeline, self._subjects.find(self._timeline, self._expected, tail) - 1
+            )
+            if found.write_id == self._write_id:
+                return found.last_lsn
+        raise unexpected_lsn(self._timeline, expected=self._expected, last=tail.mark.lsn)
 
     def _published(self, tail: Tail) -> int | None:
         timeline = self._timeline
@@ -108,7 +105,7 @@ class Appending:
         mark = mark_of(body)
         message_id = f"{timeline}/{self._write_id}"
         headers = headers_of(tail.begun_after, mark.lsn)
-        timeout_s = REQUEST_S if self.unclear is None else _AGAIN_S
+        timeout_s = _AGAIN_S if self.unclear else REQUEST_S
         try:
             stored = self._jetstream.publish(
                 subject, body, expected=tail.sequence, id=message_id, headers=headers, timeout_s=timeout_s
@@ -117,8 +114,7 @@ class Appending:
             self._ends_elsewhere = True
             return None
         except OutcomeUnknown:
-            first, last = self.unclear or (tail.mark.lsn, tail.mark.lsn)
-            self.unclear = min(first, tail.mark.lsn), max(last, tail.mark.lsn)
+            self.unclear.add(tail.sequence)
             raise
         if stored.is_duplicate:
             return self._lsn_at(number, stored.sequence)
@@ -132,18 +128,16 @@ class Appending:
             return self._subjects.first_lsn(self._timeline) - 1
         return mark_in(message, self._timeline).lsn
 
-    def _found_behind(self, after: int) -> int | None:
-        """The LSN of this append among the records behind another one."""
-        while True:
-            try:
-                records = self._subjects.read(self._timeline, after, READ_BYTES_DEFAULT)
-            except LakebedError as error:
-                if error.kind == "log_pruned":
-                    return None
-                raise
-            for record in records:
-                if record.write_id == self._write_id:
-                    return record.last_lsn
-            if not records:
-                return None
-            after = records[-1].last_lsn
+    def _settled(self, tail: Tail) -> int | None:
+        """The LSN of this append, if an attempt without a clear answer was stored.
+
+        Its message can only be the next one of the subject behind its position. When that is another one, the attempt
+        will never be stored. Cost: 1 request for each position at which an attempt was lost: one, as a rule.
+        """
+        for sequence in sorted(self.unclear):
+            if sequence < tail.sequence:
+                found = self._subjects.next_record(self._timeline, sequence)
+                if found.write_id == self._write_id:
+                    return found.last_lsn
+                self.unclear.discard(sequence)
+        return None

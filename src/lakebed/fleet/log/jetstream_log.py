@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REPLICAS_DEFAULT, JetStream, WrongSequence, parse_nats_url
-from lakebed.fleet.log.jetstream_append import Appending, Ends
+from lakebed.fleet.log.jetstream_append import Appending
 from lakebed.fleet.log.jetstream_subjects import LSN_HEADER, Subjects, headers_of, mark_in
 from lakebed.fleet.log.port import (
     APPEND_BYTES_MAX,
@@ -97,8 +97,8 @@ class JetStreamLog(Log):
         """The newest sequence of each stream of which there was a notice, or that was looked at."""
         self._forgotten_count = 0
         """How often last LSNs were forgotten: what was asked before is not remembered after it."""
-        self._unclear: dict[str, Ends] = {}
-        """By write ids, where appends may be that gave up."""
+        self._unclear: dict[str, set[int]] = {}
+        """By write ids, `Appending.unclear` of those that gave up."""
         self._watchers = Watchers(self._lock)
         self._follows = False
         self._is_closed = False
@@ -148,7 +148,7 @@ class JetStreamLog(Log):
             try:
                 return self._asked(one.attempt, ends_s=ends_s)
             except LakebedError:
-                if one.unclear is not None and len(self._unclear) < _UNCLEAR_COUNT_MAX:
+                if one.unclear and len(self._unclear) < _UNCLEAR_COUNT_MAX:
                     self._unclear[write_id] = one.unclear
                 raise
 

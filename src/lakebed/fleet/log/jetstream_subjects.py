@@ -27,6 +27,10 @@ _AFTER_HEADER: Final = "Lakebed-After"
 """The LSN after which its timeline begins."""
 _STALE_PAUSE_S: Final = 0.1
 _BATCH_COUNT: Final = 1_000
+_LEADER_COUNT: Final = 64
+"""Records of one read that go without a batch."""
+_SILENT_S: Final = 10.0
+"""How long no batch is asked for after one was not answered."""
 _KNOWN_COUNT_MAX: Final = 65_536
 
 T = TypeVar("T")
@@ -58,6 +62,8 @@ class Subjects:
         """Where timelines end, as this process last saw it."""
         self._positions: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """Where the last read of a timeline ended: LSN and sequence."""
+        self._replicas_from_s = 0.0
+        """From when on batches are asked for."""
 
     def place(self, timeline: str) -> tuple[int, str]:
         """The number of a timeline's stream, and its subject."""
@@ -140,6 +146,14 @@ class Subjects:
                 low = message.sequence + 1
         return low
 
+    def next_record(self, timeline: str, sequence: int) -> LogRecord:
+        """The first record behind a message that is not the last one, from the leader."""
+        number, subject = self.place(timeline)
+        message = self._jetstream.next(number, subject, from_sequence=sequence + 1)
+        if message is None:
+            raise _changes(timeline)
+        return decode_log_record(message.body, timeline=timeline)
+
     # ---- reading
 
     def read(self, timeline: str, after: int, bytes_max: int) -> list[LogRecord]:
@@ -155,12 +169,19 @@ class Subjects:
                 self._check_not_pruned(timeline, after)
                 return []
             start = self.find(timeline, after, tail)
-        messages = self._jetstream.batch(
-            number, subject, from_sequence=start, count=_BATCH_COUNT, bytes_max=max(bytes_max, 1)
-        )
+        messages: list[Message] = []
+        reads_replicas = self._clock.monotonic_s() >= self._replicas_from_s
+        if reads_replicas:
+            try:
+                messages = self._jetstream.batch(
+                    number, subject, from_sequence=start, count=_BATCH_COUNT, bytes_max=max(bytes_max, 1)
+                )
+            except Unavailable:  # the servers give the request to one replica, and this one stands still
+                reads_replicas = False
+                self._replicas_from_s = self._clock.monotonic_s() + _SILENT_S
         records = dense(messages, timeline, after)
         if not records:
-            records = self._read_from_leader(timeline, after, start)
+            records = self._read_from_leader(timeline, after, start, count=1 if reads_replicas else _LEADER_COUNT)
         found = _within(records, bytes_max)
         if found:
             last, sequence = found[-1][1].last_lsn, found[-1][0]
@@ -168,23 +189,33 @@ class Subjects:
                 _remember(self._positions, timeline, (last, sequence))
         return [record for _, record in found]
 
-    def _read_from_leader(self, timeline: str, after: int, start: int) -> list[tuple[int, LogRecord]]:
-        """The next record, where a replica did not have it; none at the end."""
+    def _read_from_leader(self, timeline: str, after: int, start: int, *, count: int) -> list[tuple[int, LogRecord]]:
+        """At most so many next records, where no replica gave them; none at the end. Cost: 1 request a record."""
         number, subject = self.place(timeline)
         tail = self.tail_at(timeline, after)
         if tail.mark.lsn == after:
             return []
-        message = self._jetstream.next(number, subject, from_sequence=start)
-        records = [] if message is None else dense([message], timeline, after)
+        messages: list[Message] = []
+        while len(messages) < count and start <= tail.sequence:
+            message = self._jetstream.next(number, subject, from_sequence=start)
+            if message is None:
+                break
+            messages.append(message)
+            start = message.sequence + 1
+        records = dense(messages, timeline, after)
         if not records:
             self._check_not_pruned(timeline, after)
-            raise Unavailable(f"The log of {timeline} changes while it is read: read again.", kind="log_unavailable")
+            raise _changes(timeline)
         return records
 
     def _check_not_pruned(self, timeline: str, after: int) -> None:
         first = self.first_lsn(timeline)
         if after < first - 1:
             raise log_pruned(timeline, after=after, first=first)
+
+
+def _changes(timeline: str) -> Unavailable:
+    return Unavailable(f"The log of {timeline} changes while it is read: read again.", kind="log_unavailable")
 
 
 def headers_of(begun_after: int, lsn: int) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.errors import Conflict, OutcomeUnknown
+from lakebed.errors import Conflict, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import WrongSequence
 from lakebed.fleet.log.jetstream_log import JetStreamLog
 from lakebed.fleet.log.jetstream_publish import ConnectionLost
@@ -104,6 +104,23 @@ def test_a_message_that_arrives_after_its_call(
         assert values.count(b"own") == (lsn is not None)
         assert lsn is None or dict(found)[lsn] == b"own"
         assert append(log, b"last") == len(found) + 1
+
+
+def test_a_replica_that_stands_still_holds_up_no_reader(nats_cluster: NatsCluster) -> None:
+    """A batch that a silent replica was to give is not waited for again and again: the leader has the records too."""
+    with closing(opened(own(nats_cluster), streams=1)) as log:
+        log.create(TIMELINE)
+        for number in range(150):
+            append(log, b"%d" % number)
+        asked: list[object] = []
+
+        def silent(*arguments: Any, **settings: Any) -> Any:
+            asked.append(arguments)
+            raise Unavailable("no answer", kind="log_unavailable")
+
+        log.jetstream.batch = silent  # type: ignore[method-assign]
+        assert [value for _, value in all_values(log)] == [b"%d" % number for number in range(150)]
+        assert len(asked) == 1
 
 
 def test_a_message_ends_with_its_connection(tmp_path: Path) -> None:
