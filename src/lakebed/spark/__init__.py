@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from lakebed.spark.reading import read
     from lakebed.spark.start import session
     from lakebed.spark.types import arrow_schema_of
+    from lakebed.spark.upserts import upsert_stream
     from lakebed.spark.writing import delete, merge, upsert, write
 
-__all__ = ["arrow_schema_of", "delete", "jobs", "merge", "read", "session", "upsert", "write"]
+__all__ = ["arrow_schema_of", "delete", "jobs", "merge", "read", "session", "upsert", "upsert_stream", "write"]
 
 _MODULE_OF = {
     "arrow_schema_of": "lakebed.spark.types",
@@ -29,6 +30,7 @@ _MODULE_OF = {
     "read": "lakebed.spark.reading",
     "session": "lakebed.spark.start",
     "upsert": "lakebed.spark.writing",
+    "upsert_stream": "lakebed.spark.upserts",
     "write": "lakebed.spark.writing",
 }
 

@@ -6,7 +6,7 @@ a write of tasks become what Spark's data sources ask for. Uses the public API o
 Invariants:
 - A DataFrame reads one version: the one that was the newest when it was made, or the one that its options name.
 - A job makes one snapshot, on the driver, or none. Only files of tasks that Spark accepted are committed.
-- An executor without this version of lakebed is an error of one sentence (`_unpacked_by`).
+- An executor without this version of lakebed is an error of one sentence (`unpacking`).
 - Credentials come from the environment of the driver and are part of pickled functions, never of an option or a plan.
 """
 
@@ -15,9 +15,8 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,36 +24,42 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
     Filter,
     InputPartition,
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructField, StructType
 
-import lakebed
-from lakebed.errors import Conflict, InvalidRequest, LakebedError
-from lakebed.objects import open_store
-from lakebed.runtime import Environment
+from lakebed.errors import Conflict, InvalidRequest
 from lakebed.spark.carried import carried_rows, carried_schema
+from lakebed.spark.change_rows import change_fields
 from lakebed.spark.committing import commit_changes
 from lakebed.spark.filters import from_filter, translate
 from lakebed.spark.plan import Pack, plan_readers
 from lakebed.spark.shipping import opened_in_task, ship
-from lakebed.spark.tasks import LASTING
+from lakebed.spark.source_options import PINNED, check_options, flag, number, opened
+from lakebed.spark.source_writing import accepted, discard_written, write_rows
+from lakebed.spark.stream_commits import APPLICATION, CHECKPOINT, user_of
+from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_columns, stream_settings
 from lakebed.spark.types import arrow_schema_of, spark_schema
+from lakebed.spark.unpacking import packed_as
 from lakebed.spark.write_tasks import WriteTask, write_task
 from lakebed.table.discard import discard_changes
-from lakebed.table.model import BucketChange, Snapshot
+from lakebed.table.model import Snapshot
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.predicate_tree import Predicate, all_of
 from lakebed.table.read import ReadPlan, read_split
-from lakebed.table.scan import Scan, scan_snapshot
+from lakebed.table.scan import Scan, check_readable, scan_snapshot
+from lakebed.table.schema import require_column
 from lakebed.table.table import Table
 from lakebed.table.travel import resolve
 from lakebed.table.types import arrow_schema
-from lakebed.texts import shown
 
+STREAM_OPTIONS: Final = ("path", "branch", "version", "timestamp", "columns", "tasks", *map(str.lower, OWN_OPTIONS))
+SINK_OPTIONS: Final = ("path", "branch", CHECKPOINT.lower(), APPLICATION, "queryname")
 READ_OPTIONS: Final = ("path", "version", "tag", "branch", "timestamp", "columns", "where", "tasks", "pushfilters")
 WRITE_OPTIONS: Final = ("path", "branch", "partitions")
 
@@ -68,10 +73,12 @@ class LakebedSource(DataSource):
         return "lakebed"
 
     def schema(self) -> StructType:
-        """The columns of the version that the options name. Raises `InvalidRequest`, `NotFound`."""
+        """The columns of the version that the options name, or of a stream. Raises `InvalidRequest`, `NotFound`."""
+        if {name.lower() for name in self.options} & set(map(str.lower, OWN_OPTIONS)):
+            return self._stream_schema()
         scan = self._scan()
         # The version stays: Spark pickles this object and plans with it whenever the DataFrame is used.
-        self.options[_PINNED] = str(0 if scan.snapshot is None else scan.snapshot.id)
+        self.options[PINNED] = str(0 if scan.snapshot is None else scan.snapshot.id)
         return spark_schema(scan.table_schema.named(scan.schema.names))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -79,20 +86,14 @@ class LakebedSource(DataSource):
         scan = self._scan(schema.names)
         wanted = spark_schema(scan.table_schema.named(schema.names))
         for asked, there in zip(schema, wanted, strict=True):
-            if asked.dataType != there.dataType or (there.nullable and not asked.nullable):
-                raise InvalidRequest(
-                    f"Column {asked.name!r} is {_text(there)}, but the schema given to Spark says {_text(asked)}: "
-                    "give the table's type, or no schema, and cast afterwards.",
-                    kind="type_mismatch",
-                    column=asked.name,
-                )
-        table, tasks = self._table(), _number(self.options, "tasks", os.cpu_count() or 1)
-        kind = LakebedReader if _flag(self.options, "pushfilters", True) else PlainReader
+            _check_type(asked, there)
+        table, tasks = self._table(), number(self.options, "tasks", os.cpu_count() or 1)
+        kind = LakebedReader if flag(self.options, "pushfilters", True) else PlainReader
         return kind(table, scan, schema, tasks=tasks, where=self._where())
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of rows. Raises `InvalidRequest`: columns that do not fit the table."""
-        _check_options(self.options, WRITE_OPTIONS, "df.write")
+        check_options(self.options, WRITE_OPTIONS, "df.write")
         table = self._table()
         found = self.options.get("partitions", "replaced")
         if found not in ("replaced", "kept"):
@@ -106,6 +107,49 @@ class LakebedSource(DataSource):
         task.check(table.store, arrow_schema_of(schema))
         return LakebedWriter(ship(table.store, writes=True), task, replaced, dict(self.options))
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """A reader that follows the table. Raises `InvalidRequest`: options, columns or types that do not fit."""
+        streams = _streams()
+        there = {field.name: field for field in self._stream_schema(every=True)}
+        for asked in schema:
+            _check_type(asked, there.get(asked.name))
+        table = self._table()
+        reader: DataSourceStreamReader = streams.StreamReader(
+            table,
+            stream_settings(self.options),
+            schema=table.schema,
+            columns=schema.names,
+            limits=limits_of(self.options),
+            consumer=self.options.get(CONSUMER),
+            tasks=number(self.options, "tasks", os.cpu_count() or 1),
+        )
+        return reader
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
+        """A writer of batches. Raises `InvalidRequest`: columns that do not fit, or no way to tell batches apart."""
+        streams = _streams()
+        check_options(self.options, SINK_OPTIONS, "df.writeStream")
+        table = self._table()
+        task = write_task(table, starts_anew=overwrite)
+        task.check(table.store, arrow_schema_of(schema))
+        shipped, user = ship(table.store, writes=True), user_of(self.options)
+        writer: DataSourceStreamWriter = streams.StreamWriter(shipped, task, user, overwrite, dict(self.options))
+        return writer
+
+    def _stream_schema(self, *, every: bool = False) -> StructType:
+        """The columns of a stream: all, or those of the option."""
+        check_options(self.options, STREAM_OPTIONS, "spark.readStream")
+        settings, schema = stream_settings(self.options), self._table().schema
+        check_readable(schema)
+        columns: Sequence[str] = stream_columns(schema, settings)
+        if "columns" in self.options and not every:
+            asked = [name.strip() for name in self.options["columns"].split(",")]
+            for name in asked:
+                require_column(schema, name)
+            columns = [*asked, *columns[len(schema.fields) :]]
+        found = change_fields(schema, columns)
+        return spark_schema(found if settings.changes else schema.named(columns))
+
     def _table(self) -> Table:
         path = self.options.get("path")
         if not path:
@@ -114,7 +158,7 @@ class LakebedSource(DataSource):
                 "save('s3://bucket/lake/flights').",
                 kind="missing_option",
             )
-        return _opened(self.options)
+        return opened(self.options)
 
     def _where(self) -> Predicate | None:
         text = self.options.get("where")
@@ -122,7 +166,7 @@ class LakebedSource(DataSource):
 
     def _scan(self, columns: Sequence[str] | None = None) -> Scan:
         """The scan of the version that the options name; of the columns of the option, if none are given."""
-        _check_options(self.options, READ_OPTIONS, "spark.read")
+        check_options(self.options, READ_OPTIONS, "spark.read")
         table = self._table()
         if columns is None and "columns" in self.options:
             columns = [name.strip() for name in self.options["columns"].split(",")]
@@ -137,7 +181,7 @@ class LakebedSource(DataSource):
                 f"The options {' and '.join(named)} name a version each: give one of them.", kind="ambiguous_version"
             )
         if not named:
-            pinned = self.options.get(_PINNED)
+            pinned = self.options.get(PINNED)
             if pinned is None:
                 return table.latest(), None
             return (None if pinned == "0" else resolve(table.context, version=int(pinned)).snapshot), None
@@ -153,7 +197,7 @@ class LakebedSource(DataSource):
         return found.snapshot, found.snapshot.schema_id
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _packed(type(self).__name__, (dict(self.options),))
+        return packed_as(type(self), (dict(self.options),))
 
 
 class PlainReader(DataSourceReader):
@@ -192,7 +236,7 @@ class PlainReader(DataSourceReader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (ship(self._table.store), self._scan.plan, self._arrow)
-        return _packed("TaskReader", state)
+        return packed_as(TaskReader, state)
 
 
 class LakebedReader(PlainReader):
@@ -224,14 +268,6 @@ class TaskReader(DataSourceReader):
                 yield carried_rows(rows, self._schema)
 
 
-class Written(WriterCommitMessage):
-    """What a task wrote, or the error that a retry would repeat."""
-
-    def __init__(self, changes: list[BucketChange], error: LakebedError | None) -> None:
-        self.changes = changes
-        self.error = error
-
-
 class LakebedWriter(DataSourceArrowWriter):
     """Writes rows in tasks, and commits once on the driver."""
 
@@ -245,27 +281,12 @@ class LakebedWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of a task. Returns errors that a retry would repeat; raises others."""
-        writer = self._task.writer(opened_in_task(self._shipped), Environment())
-        try:
-            for batch in iterator:
-                self._task.add(writer, batch)
-            return Written(writer.finish(), None)
-        except LASTING as error:
-            for _ in iterator:
-                pass  # Spark requires that its rows are consumed, also after an error
-            return Written([], error)
+        return write_rows(self._task, self._shipped, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what the tasks wrote as one snapshot. Raises a lasting error of a task, and as `Table.commit`."""
-        written = [message for message in messages if isinstance(message, Written)]
-        changes = [change for message in written for change in message.changes]
-        table = _opened(self._options)
-        error = next((message.error for message in written if message.error is not None), None) or _doubled(
-            written, self._task
-        )
-        if error is not None:
-            discard_changes(table.context, changes)
-            raise error
+        table = opened(self._options)
+        changes = accepted(table, self._task, messages)
         try:
             commit_changes(table, changes, options={}, overwrite=self._overwrite)
         except Conflict as lost:
@@ -277,102 +298,41 @@ class LakebedWriter(DataSourceArrowWriter):
         """Delete what a failed job wrote. After a commit that failed, nothing: its snapshot may be there."""
         if None not in messages:
             return
-        changes = [change for message in messages if isinstance(message, Written) for change in message.changes]
-        discard_changes(_opened(self._options).context, changes)
+        discard_written(opened(self._options), messages)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self._shipped, self._task, self._overwrite, self._options)
-        return _packed(type(self).__name__, state)
-
-
-def _doubled(written: Sequence[Written], task: WriteTask) -> InvalidRequest | None:
-    """The error of a job in which several tasks wrote rows of one bucket, which each must number alone."""
-    if task.settings.dynamic is not None:  # a key's bucket is chosen by one task
-        writers = sum(1 for message in written if message.changes)
-    elif task.settings.bucket_count > 0:
-        found = Counter((change.partition, change.bucket) for message in written for change in message.changes)
-        writers = max(found.values(), default=0)
-    else:
-        return None
-    if writers < 2:
-        return None
-    return InvalidRequest(
-        "Several tasks brought rows of one bucket, and a data source cannot shuffle them: write with "
-        "lakebed.spark.write, which does, or df.coalesce(1).write for few rows.",
-        kind="bucket_in_several_tasks",
-    )
-
-
-# ---- options
-
-
-_PINNED: Final = "lakebed.snapshot"
-"""The snapshot that was the newest when the DataFrame was made; 0: there was none."""
+        return packed_as(type(self), state)
 
 
 def _text(field: StructField) -> str:
     return field.dataType.simpleString() + ("" if field.nullable else " not null")
 
 
-def _opened(options: Mapping[str, str]) -> Table:
-    path = options["path"].rstrip("/")
-    return Table.open(open_store(path), name=path.rpartition("/")[2], branch=options.get("branch"))
-
-
-def _check_options(options: Mapping[str, str], known: Sequence[str], verb: str) -> None:
-    for name in options:
-        if name.lower() not in known and name != _PINNED:
-            raise InvalidRequest(
-                f"{verb}.format('lakebed') has no option {name!r}: it has {', '.join(known)}.", kind="unknown_option"
-            )
-
-
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name)
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdecimal() or not int(text[:9]) >= 1:
+def _check_type(asked: StructField, there: StructField | None) -> None:
+    """Refuse a column of a schema that the user gave, if the table lacks it or has another type."""
+    if there is None:
         raise InvalidRequest(
-            f"The option {name}={shown(text)} is invalid: use a number, at least 1.", kind="invalid_option"
+            f"The table has no column {asked.name!r}: leave it out of the schema given to Spark.",
+            kind="unknown_column",
+            column=asked.name,
         )
-    return int(text[:9])
+    if asked.dataType != there.dataType or (there.nullable and not asked.nullable):
+        raise InvalidRequest(
+            f"Column {asked.name!r} is {_text(there)}, but the schema given to Spark says {_text(asked)}: "
+            "give the table's type, or no schema, and cast afterwards.",
+            kind="type_mismatch",
+            column=asked.name,
+        )
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise InvalidRequest(f"The option {name}={shown(text)} is invalid: use true or false.", kind="invalid_option")
-    return text == "true"
-
-
-# ---- in other processes
-
-
-def _packed(name: str, state: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What `__reduce__` returns for an object that a function of this module makes of some state.
-
-    The state is bytes: it is unpickled after the check of the version.
-    """
-    return _unpacked_by(lakebed.__version__), (name, pickle.dumps(state))
-
-
-def _unpacked_by(version: str) -> Callable[[str, bytes], Any]:
-    """The function that makes an object of this module in another process, if lakebed is there in this version.
-
-    It is pickled as code, not by its name, so that it also runs where lakebed is missing.
-    """
-
-    def lakebed_unpacked(name: str, state: bytes) -> Any:
-        try:
-            found = importlib.import_module("lakebed").__version__
-        except ImportError:
-            found = None
-        if found != version:
-            there = "has no package lakebed" if found is None else f"has lakebed {found}"
-            raise RuntimeError(
-                f"This executor's Python ({sys.executable}) {there}, and the driver has {version}: install lakebed "
-                f"{version} on all executors, or send it with the job (spark.archives)."
-            )
-        return getattr(importlib.import_module("lakebed.spark.source"), name)(*pickle.loads(state))
-
-    return lakebed_unpacked
+def _streams() -> ModuleType:
+    """The module of streams, which PySpark before 4.2 cannot load. Raises `InvalidRequest`."""
+    try:
+        return importlib.import_module("lakebed.spark.stream_source")
+    except ImportError as error:
+        raise InvalidRequest(
+            "Streams of format('lakebed') need PySpark 4.2 or newer; with an older one use foreachBatch and "
+            "lakebed.spark.upsert_stream.",
+            kind="unsupported_spark",
+        ) from error

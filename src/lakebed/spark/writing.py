@@ -143,7 +143,7 @@ def upsert(
 
     Raises `InvalidRequest`: the table has no primary key, or as `write`.
     """
-    _require_keys(table, "upsert into")
+    require_keys(table, "upsert into")
     return _run(df, table, options=options, deletes=deletes, order_by=order_by)
 
 
@@ -171,7 +171,7 @@ def merge(
     and nothing is ignored; else also a read of the table's newest version and a join with it, again when another writer
     changes rows of the same buckets between that read and the commit.
     """
-    _require_keys(table, "merge into")
+    require_keys(table, "merge into")
     schema = table.refresh()
     names = [field.name for field in schema.fields]
     missing = [name for name in names if name not in df.columns]
@@ -247,7 +247,7 @@ def delete(
             return _read(_active_session(), table, basis, columns=delete_columns(table.schema), where=where)
 
         return _until_unchanged(table, found, options=options, keys_only=True)
-    _require_keys(table, "delete by key from")
+    require_keys(table, "delete by key from")
     needed = delete_columns(table.schema)
     keys = [name for name in rows.columns if name in needed]
     return _run(rows.select([quoted(name) for name in keys]), table, options=options, keys_only=True)
@@ -330,7 +330,8 @@ def _active_session() -> SparkSession:
     return spark
 
 
-def _require_keys(table: Table, verb: str) -> None:
+def require_keys(table: Table, verb: str) -> None:
+    """Raise `InvalidRequest` for a table without a primary key."""
     if not table.schema.primary_keys:
         raise InvalidRequest(
             f"Cannot {verb} {table.name}: it has no primary key; append to it or overwrite it instead.",

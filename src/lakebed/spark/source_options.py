@@ -1,0 +1,46 @@
+"""Options of the data source as values. Imports no PySpark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects import open_store
+from lakebed.table.table import Table
+from lakebed.texts import shown
+
+PINNED: Final = "lakebed.snapshot"
+"""The snapshot that was the newest when a DataFrame was made; 0: there was none."""
+
+
+def opened(options: Mapping[str, str]) -> Table:
+    path = options["path"].rstrip("/")
+    return Table.open(open_store(path), name=path.rpartition("/")[2], branch=options.get("branch"))
+
+
+def check_options(options: Mapping[str, str], known: Sequence[str], verb: str) -> None:
+    """Raise `InvalidRequest` for an option that is not known."""
+    for name in options:
+        if name.lower() not in known and name != PINNED:
+            raise InvalidRequest(
+                f"{verb}.format('lakebed') has no option {name!r}: it has {', '.join(known)}.", kind="unknown_option"
+            )
+
+
+def number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdecimal() or not int(text[:9]) >= 1:
+        raise InvalidRequest(
+            f"The option {name}={shown(text)} is invalid: use a number, at least 1.", kind="invalid_option"
+        )
+    return int(text[:9])
+
+
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"The option {name}={shown(text)} is invalid: use true or false.", kind="invalid_option")
+    return text == "true"
