@@ -131,11 +131,16 @@ class ReaderPlan:
             for position, scan in enumerate(self.natives)
         ]
         if self.packs:
-            packs = pa.array([pickle.dumps(pack) for pack in self.packs], pa.binary())
-            absent = [pa.nulls(len(packs), field.type) for field in UNITS][:-1]
-            tables.append(pa.Table.from_arrays([*absent, packs], schema=UNITS))
+            tables.append(packs_to_arrow(self.packs))
         scans = json.dumps([_described(scan) for scan in self.natives])
         return pa.concat_tables(tables or [UNITS.empty_table()]).replace_schema_metadata({"scans": scans})
+
+
+def packs_to_arrow(packs: Sequence[object]) -> pa.Table:
+    """Packs of tasks, pickled, as rows of `UNITS`."""
+    pickled = pa.array([pickle.dumps(pack) for pack in packs], pa.binary())
+    absent = [pa.nulls(len(packs), field.type) for field in UNITS][:-1]
+    return pa.Table.from_arrays([*absent, pickled], schema=UNITS)
 
 
 def _described(scan: NativeScan) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def upsert_stream(
 def _query_of(df: DataFrame) -> str:
     try:
         found = df.sparkSession.sparkContext.getLocalProperty(_QUERY)
-    except Exception as error:  # PySpark has an error of its own for Connect, in each version another
+    except AttributeError as error:  # over Spark Connect
         raise _unknown() from error
     if not found:
         raise _unknown()

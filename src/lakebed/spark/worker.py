@@ -19,7 +19,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from lakebed.errors import LakebedError
 from lakebed.runtime import Environment
 from lakebed.spark.carried import carried_rows, carried_schema
 from lakebed.spark.catalog.writes import OPERATION
+from lakebed.spark.change_rows import ChangeRows
 from lakebed.spark.plan import Pack
 from lakebed.spark.shipping import opened_in_task
 from lakebed.spark.tasks import LASTING
@@ -41,6 +42,7 @@ READ: Final = b"R"
 WRITE: Final = b"W"
 FILE_COLUMN: Final = pa.field("_file", pa.string(), nullable=False)
 """The column with the name of each row's file."""
+Plan = ReadPlan | ChangeRows
 _DONE: Final = b"\x00"
 _FAILED: Final = b"\x01"
 
@@ -59,7 +61,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         sink.flush()
 
 
-def _read(shipped: bytes, plan: ReadPlan, width: int | None, pack: Pack, sink: BinaryIO) -> None:
+def _read(shipped: bytes, plan: Plan, width: int | None, pack: Pack, sink: BinaryIO) -> None:
     rows_schema = carried_schema(plan.fields)
     rows = _rows(shipped, plan, pack, rows_schema)
     carried = rows_schema
@@ -81,7 +83,10 @@ def _read(shipped: bytes, plan: ReadPlan, width: int | None, pack: Pack, sink: B
     sink.write(_DONE)  # a stream that was cut off looks like one that ended
 
 
-def _rows(shipped: bytes, plan: ReadPlan, pack: Pack, carried: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _rows(shipped: bytes, plan: Plan, pack: Any, carried: pa.Schema) -> Iterator[pa.RecordBatch]:
+    if isinstance(plan, ChangeRows):
+        yield from plan.read(shipped, pack)
+        return
     store = opened_in_task(shipped, pack.entries)
     for split in pack.splits:
         for rows in read_split(store, split, plan=plan):
@@ -89,7 +94,7 @@ def _rows(shipped: bytes, plan: ReadPlan, pack: Pack, carried: pa.Schema) -> Ite
 
 
 def _rows_with_names(
-    shipped: bytes, plan: ReadPlan, width: int, pack: Pack, carried: pa.Schema
+    shipped: bytes, plan: Plan, width: int, pack: Pack, carried: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The first `width` columns of rows that need no merge, and the names of their files."""
     for split in pack.splits:

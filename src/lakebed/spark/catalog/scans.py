@@ -7,23 +7,16 @@ jar does not cast.
 
 from __future__ import annotations
 
-import base64
-import pickle
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from lakebed.objects.port import ObjectStore
+from lakebed.spark.catalog.plans import Readers, planned
 from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.filters import from_json, translate
-from lakebed.spark.plan import NativeScan, ReaderPlan, plan_readers
-from lakebed.spark.shipping import ship
-from lakebed.spark.types import spark_schema
-from lakebed.table.model import DataField, Split, TableSchema
-from lakebed.table.planned_files import columns_of
+from lakebed.table.model import Split
 from lakebed.table.read import ReadPlan
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.table import Table
@@ -70,13 +63,8 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         table = self.opened(session, lake_url)
         store = table.store
         splits, plan = self._splits(table)
-        readers = self._readers(store, splits, plan)
         width = len(self.columns) if self.names_files else None
-        return {
-            "units": session.store_rows(readers.to_arrow()),
-            "scans": [spark_schema(_stored(native, readers.fields)).json() for native in readers.natives],
-            "reader": base64.b64encode(pickle.dumps((ship(store), plan, width))).decode() if readers.packs else "",
-        }
+        return planned(session, store, splits, plan, readers=Readers(self.schemes, self.task_count_min), width=width)
 
     def _splits(self, table: Table) -> tuple[Sequence[Split], ReadPlan]:
         schema = table.context.schemas.load(self.schema_id)
@@ -94,17 +82,6 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             where=translate([from_json(one) for one in self.predicates], arrow_schema(schema.fields)).where,
         )
         return scan.splits() if self.limit is None else _enough(scan.splits(), self.limit), scan.plan
-
-    def _readers(self, store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> ReaderPlan:
-        """Choose the readers; files whose types have changed since are lakebed's."""
-        plain, changed = _dealt(splits, plan)
-        readers = plan_readers(
-            store, plain, plan, reaches=self.schemes.__contains__, task_count_min=self.task_count_min
-        )
-        if not changed:
-            return readers
-        others = plan_readers(store, changed, plan, reaches=None, task_count_min=self.task_count_min)
-        return replace(readers, packs=(*readers.packs, *others.packs))
 
 
 @declared("count")
@@ -128,33 +105,3 @@ def _enough(splits: Sequence[Split], limit: int) -> list[Split]:
         chosen.append(split)
         row_count += split.row_count if split.is_whole else 0
     return chosen
-
-
-def _dealt(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split], list[Split]]:
-    """Deal splits out: those whose files have today's types, and the others."""
-    changed_ids = {schema_id for schema_id, schema in plan.schemas.items() if _has_other_types(schema, plan)}
-    if not changed_ids:
-        return list(splits), []
-    plain: list[Split] = []
-    changed: list[Split] = []
-    for split in splits:
-        _, files = columns_of([split.files], ("schema_id",))
-        is_changed = not changed_ids.isdisjoint(files.column("schema_id").unique().to_pylist())
-        (changed if is_changed else plain).append(split)
-    return plain, changed
-
-
-def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
-    types = {field.id: field.type for field in schema.fields}
-    return any(types.get(field.id, field.type) != field.type for field in plan.decoded)
-
-
-def _stored(native: NativeScan, fields: Sequence[DataField]) -> list[DataField]:
-    """Return the columns as the files name them; one that they lack gets a name that no file has, and is null."""
-    columns = {column.field.id: column.stored for column in native.columns}
-    stored = []
-    for field in fields:
-        found = columns[field.id]
-        name = f"__lakebed_absent_{field.id}" if found is None else found.name
-        stored.append(DataField(field.id, name, field.type, nullable=field.nullable or found is None))
-    return stored

@@ -21,6 +21,7 @@ from lakebed.spark.committing import BRANCH_MOVED, commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
 from lakebed.spark.native_writes import WrittenFile, file_target, native_scheme, taken_over
 from lakebed.spark.shipping import ship
+from lakebed.spark.stream_commits import commit_batch
 from lakebed.spark.types import arrow_schema_of, spark_schema
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.commit import Basis
@@ -84,6 +85,18 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return {"writer": base64.b64encode(payload).decode()}
 
 
+class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A batch of a stream.
+
+    Attributes:
+        user: the query, or the application that the sink's options name.
+        number: of the batch.
+    """
+
+    user: str
+    number: int
+
+
 @declared("commit")
 class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Commit a job.
@@ -96,6 +109,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         basis: the version that the rows were computed from, as `Load` answered it.
         has_basis: the commit refuses when another writer changed rows of the same buckets since `basis`.
         rewritten: the files that the new ones replace; the commit refuses when another writer replaced one.
+        batch: of a stream: a batch that is committed already is not committed again.
     """
 
     results: list[str] = msgspec.field(default_factory=list)
@@ -105,6 +119,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     basis: str | None = None
     has_basis: bool = False
     rewritten: Rewritten | None = None
+    batch: Batch | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
@@ -122,6 +137,10 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         deletes = [] if self.rewritten is None else self.rewritten.deletes(table)
         kind: CommitKind = "OVERWRITE" if deletes else "APPEND"
         try:
+            if self.batch is not None:
+                user, number = self.batch.user, self.batch.number
+                done = commit_batch(table, changes, user=user, batch_id=number, overwrite=overwrite)
+                return {"snapshot_id": None if done is None else done.id}
             snapshot = commit_changes(
                 table, [*changes, *deletes], options={}, kind=kind, overwrite=overwrite, basis=basis
             )

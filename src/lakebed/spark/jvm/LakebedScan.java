@@ -1,9 +1,7 @@
 package org.lakebed.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Base64;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -29,26 +27,17 @@ import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.sources.Filter;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A read of one version. Its files are asked for when the first task is needed. */
 final class LakebedScan implements Scan, Batch, SupportsReportStatistics, SupportsRuntimeV2Filtering {
   /** The metadata column with the name of a row's file; tables without a primary key have it. */
   static final String FILE_COLUMN = "_file";
-
-  // The columns of a plan: a file has its scan, a pack of splits for a worker has none.
-  private static final int SCAN = 0;
-  private static final int URL = 1;
-  private static final int SIZE_BYTES = 2;
-  private static final int MODIFIED_MS = 3;
-  private static final int FILE_NAME = 5;
-  private static final int PACK = 6;
-  private static final InternalRow NO_CONSTANTS = new GenericInternalRow(new Object[0]);
 
   private final LakebedTable table;
   private final StructType columns;
@@ -56,6 +45,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   private final boolean rewrites;
   private final List<Predicate> predicates;
   private final Integer limit;
+  private final CaseInsensitiveStringMap options;
   private final boolean columnar;
   private List<String> files;
   private InputPartition[] partitions;
@@ -68,6 +58,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     columns = namesFiles ? without(builder.columns, FILE_COLUMN) : builder.columns;
     predicates = List.of(builder.predicates);
     limit = builder.limit;
+    options = builder.options;
     columnar = NativeFiles.isColumnar(columns);
   }
 
@@ -150,6 +141,11 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   }
 
   @Override
+  public MicroBatchStream toMicroBatchStream(String checkpoint) {
+    return new LakebedStream(table, columns, options, constants());
+  }
+
+  @Override
   public InputPartition[] planInputPartitions() {
     plan();
     return partitions;
@@ -171,44 +167,9 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
             table.loaded.get("schema_id").asInt(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
             NativeFiles.schemes(), "predicates", Predicates.encoded(predicates.toArray(new Predicate[0])), "limit", limit,
             "task_count_min", NativeFiles.parallelism(), "names_files", namesFiles, "rewrites", rewrites, "files", files);
-    List<StructType> scans = new ArrayList<>();
-    List<List<NativeFiles.File>> listed = new ArrayList<>();
-    for (JsonNode scan : plan.get("scans")) {
-      scans.add(columns.isEmpty() ? new StructType() : (StructType) DataType.fromJson(scan.asText()));
-      listed.add(new ArrayList<>());
-    }
-    List<InputPartition> found = new ArrayList<>();
-    ArrowRows.take(
-        plan.get("units").asText(),
-        batch -> {
-          for (int i = 0; i < batch.numRows(); i++) {
-            if (batch.column(SCAN).isNullAt(i)) {
-              found.add(new ScanReaders.Merged(batch.column(PACK).getBinary(i)));
-            } else {
-              listed.get(batch.column(SCAN).getInt(i)).add(file(batch, i));
-            }
-          }
-        });
-    PartitionReaderFactory[] readers = new PartitionReaderFactory[listed.size()];
-    for (int i = 0; i < readers.length; i++) {
-      readers[i] = NativeFiles.reader(scans.get(i), constants(), filters(scans.get(i)));
-      for (InputPartition partition : NativeFiles.partitions(listed.get(i))) {
-        found.add(new ScanReaders.Native(i, partition));
-      }
-    }
-    byte[] reader = Base64.getDecoder().decode(plan.get("reader").asText());
-    factory = new ScanReaders(readers, reader, table.lake.python, readSchema().length(), columnar);
-    partitions = found.toArray(new InputPartition[0]);
-  }
-
-  private NativeFiles.File file(ColumnarBatch batch, int row) {
-    InternalRow constants =
-        namesFiles
-            ? new GenericInternalRow(new Object[] {batch.column(FILE_NAME).getUTF8String(row).copy()})
-            : NO_CONSTANTS;
-    return new NativeFiles.File(
-        batch.column(URL).getUTF8String(row).toString(), batch.column(SIZE_BYTES).getLong(row),
-        batch.column(MODIFIED_MS).getLong(row), constants);
+    PlannedScan planned = PlannedScan.of(plan, columns, constants(), this::filters, table.lake.python, columnar);
+    factory = planned.readers();
+    partitions = planned.partitions();
   }
 
   /** Predicates name columns as the table does; files that name them otherwise, or are rewritten, get none. */
@@ -245,11 +206,18 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     private final boolean rewrites;
     private StructType columns;
     private Predicate[] predicates = new Predicate[0];
+    private final CaseInsensitiveStringMap options;
     private Integer limit;
     private RowsTable counted;
 
     /** {@code rewrites}: every row of the files that are read is wanted, to be written again. */
     Builder(LakebedTable table, boolean rewrites) {
+      this(table, rewrites, CaseInsensitiveStringMap.empty());
+    }
+
+    /** {@code options}: of a stream. */
+    Builder(LakebedTable table, boolean rewrites, CaseInsensitiveStringMap options) {
+      this.options = options;
       this.table = table;
       this.rewrites = rewrites;
       this.columns = table.schema();

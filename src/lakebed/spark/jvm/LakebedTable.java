@@ -107,18 +107,21 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
       return EnumSet.of(TableCapability.BATCH_READ);
     }
     return EnumSet.of(
-        TableCapability.BATCH_READ, TableCapability.BATCH_WRITE, TableCapability.TRUNCATE,
-        TableCapability.OVERWRITE_BY_FILTER, TableCapability.OVERWRITE_DYNAMIC);
+        TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_WRITE,
+        TableCapability.STREAMING_WRITE, TableCapability.TRUNCATE, TableCapability.OVERWRITE_BY_FILTER,
+        TableCapability.OVERWRITE_DYNAMIC);
   }
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new LakebedScan.Builder(this, false);
+    return new LakebedScan.Builder(this, false, options);
   }
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    return new LakebedWrite.Builder(this, replaces);
+    return primaryKeys().isEmpty()
+        ? new LakebedWrite.Builder(this, replaces, info)
+        : new KeyedWriteBuilder(this, replaces, info);
   }
 
   /** DELETE of an append table, without a job: the bridge rewrites the files that have such rows, if they are small. */

@@ -19,6 +19,7 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
 import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
@@ -26,7 +27,9 @@ import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.StructType;
 
 /** A job that writes rows: tasks return what they wrote, and the driver commits it once. */
 class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
@@ -112,7 +115,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   private JsonNode begin(boolean isNative) {
     return table.lake.ask(
-        "begin_write", "table", table.table, "branch", table.branch(), "schema", table.schema().json(), "replaced",
+        "begin_write", "table", table.table, "branch", table.branch(), "schema", rows().json(), "replaced",
         replaced, "changes", changes, "native", isNative);
   }
 
@@ -122,7 +125,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   private TaskWriter.Factory tasks(JsonNode begun) {
     byte[] writer = Base64.getDecoder().decode(begun.get("writer").asText());
-    return new TaskWriter.Factory(table.lake.python, writer, table.schema(), table.primaryKeys(), changes);
+    return new TaskWriter.Factory(table.lake.python, writer, rows(), changes ? table.primaryKeys() : List.of(), changes);
   }
 
   @Override
@@ -145,7 +148,17 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     table.lake.change(
         "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "files",
         FileTaskWriter.Result.files(messages), "schema_id", target == null ? 0 : target.schemaId, "replaced", replaced,
-        "rewritten", rewritten(), "basis", restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
+        "rewritten", rewritten(), "batch", batch(), "basis", restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
+  }
+
+  /** The columns that tasks bring. */
+  StructType rows() {
+    return table.schema();
+  }
+
+  /** The query and the number of the batch that is committed; null: this is no stream. */
+  Map<String, Object> batch() {
+    return null;
   }
 
   /** The files that the commit replaces; null: none. */
@@ -177,12 +190,14 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   }
 
   /** What kind of write Spark asks for. */
-  static final class Builder implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite {
+  static class Builder implements WriteBuilder, SupportsOverwriteV2, SupportsDynamicOverwrite {
     private final LakebedTable table;
+    private final LogicalWriteInfo info;
     private Map<String, Object> replaced;
 
-    Builder(LakebedTable table, boolean replaces) {
+    Builder(LakebedTable table, boolean replaces, LogicalWriteInfo info) {
       this.table = table;
+      this.info = info;
       this.replaced = replaces ? Map.of() : null;
     }
 
@@ -235,7 +250,12 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
     @Override
     public Write build() {
-      return new LakebedWrite(table, replaced, false);
+      return new LakebedWrite(table, replaced, false) {
+        @Override
+        public StreamingWrite toStreaming() {
+          return new LakebedStreamWrite(table, replaced, info);
+        }
+      };
     }
   }
 }

@@ -1,0 +1,113 @@
+"""Plans as answers: which reader reads which files, and what a worker reads.
+
+Invariant: a file for Spark's reader has each column with today's type, under the name that it had when the file was
+written, or lacks it: Spark's reader renames, and the jar does not cast.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakebed.objects.port import ObjectStore
+from lakebed.spark.catalog.verb import Session
+from lakebed.spark.change_rows import ChangeRows, Committed, pack_changes
+from lakebed.spark.plan import NativeScan, ReaderPlan, packs_to_arrow, plan_readers
+from lakebed.spark.shipping import ship
+from lakebed.spark.types import spark_schema
+from lakebed.table.model import DataField, Split, TableSchema
+from lakebed.table.planned_files import columns_of
+from lakebed.table.read import ReadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """What the JVM has to read with."""
+
+    schemes: tuple[str, ...]
+    """Of Hadoop's file systems (``file``, ``s3a``, ``gs``) those that it has."""
+    task_count_min: int
+    """Tasks that can run at once."""
+
+
+def planned(
+    session: Session,
+    store: ObjectStore,
+    splits: Sequence[Split],
+    plan: ReadPlan,
+    *,
+    readers: Readers,
+    width: int | None = None,
+) -> dict[str, Any]:
+    """Answer with splits, each for its reader.
+
+    Args:
+        width: after so many columns comes one with the name of each row's file; None: it does not.
+    """
+    found = _read_by(store, splits, plan, readers)
+    return {
+        "units": session.store_rows(found.to_arrow()),
+        "scans": [spark_schema(_stored(native, found.fields)).json() for native in found.natives],
+        "reader": _pickled(ship(store), plan, width) if found.packs else "",
+    }
+
+
+def planned_changes(
+    session: Session, store: ObjectStore, units: Sequence[Committed], rows: ChangeRows, *, readers: Readers
+) -> dict[str, Any]:
+    """Answer with units of changes, which workers read."""
+    packs = pack_changes(store, units, task_count_min=readers.task_count_min)
+    return {
+        "units": session.store_rows(packs_to_arrow(packs)),
+        "scans": [],
+        "reader": _pickled(ship(store), rows, None) if packs else "",
+    }
+
+
+def _pickled(*request: object) -> str:
+    return base64.b64encode(pickle.dumps(request)).decode()
+
+
+def _read_by(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan, readers: Readers) -> ReaderPlan:
+    """Choose the readers; files whose types have changed since are lakebed's."""
+    plain, changed = _dealt(splits, plan)
+    found = plan_readers(
+        store, plain, plan, reaches=readers.schemes.__contains__, task_count_min=readers.task_count_min
+    )
+    if not changed:
+        return found
+    others = plan_readers(store, changed, plan, reaches=None, task_count_min=readers.task_count_min)
+    return replace(found, packs=(*found.packs, *others.packs))
+
+
+def _dealt(splits: Sequence[Split], plan: ReadPlan) -> tuple[list[Split], list[Split]]:
+    """Deal splits out: those whose files have today's types, and the others."""
+    changed_ids = {schema_id for schema_id, schema in plan.schemas.items() if _has_other_types(schema, plan)}
+    if not changed_ids:
+        return list(splits), []
+    plain: list[Split] = []
+    changed: list[Split] = []
+    for split in splits:
+        _, files = columns_of([split.files], ("schema_id",))
+        is_changed = not changed_ids.isdisjoint(files.column("schema_id").unique().to_pylist())
+        (changed if is_changed else plain).append(split)
+    return plain, changed
+
+
+def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
+    types = {field.id: field.type for field in schema.fields}
+    return any(types.get(field.id, field.type) != field.type for field in plan.decoded)
+
+
+def _stored(native: NativeScan, fields: Sequence[DataField]) -> list[DataField]:
+    """Return the columns as the files name them; one that they lack gets a name that no file has, and is null."""
+    columns = {column.field.id: column.stored for column in native.columns}
+    stored = []
+    for field in fields:
+        found = columns[field.id]
+        name = f"__lakebed_absent_{field.id}" if found is None else found.name
+        stored.append(DataField(field.id, name, field.type, nullable=field.nullable or found is None))
+    return stored

@@ -1,0 +1,148 @@
+"""Verbs on streams: where they begin, how far a batch goes, and what it reads.
+
+Invariant: an offset is text that Spark keeps in its checkpoint and hands back; nothing else is remembered here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from lakebed.errors import InvalidRequest
+from lakebed.spark.catalog.plans import Readers, planned, planned_changes
+from lakebed.spark.catalog.verb import Session, TableVerb, declared
+from lakebed.spark.change_rows import ChangeRows, Committed, deletions_of
+from lakebed.spark.source_options import check_options
+from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_settings
+from lakebed.table.stream import Limits, StreamOffset, StreamSettings, TableStream
+from lakebed.table.table import Table
+
+_OPTIONS = ("branch", "version", "timestamp", *map(str.lower, OWN_OPTIONS))
+
+
+class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request about a stream.
+
+    Attributes:
+        schema_id: whose columns it reads.
+        options: of the stream.
+    """
+
+    schema_id: int
+    options: dict[str, str]
+
+    def settings(self) -> StreamSettings:
+        """The settings that the options say. Raises `InvalidRequest`."""
+        check_options(self.options, _OPTIONS, "spark.readStream.table")
+        found = stream_settings(self.options)
+        if found.changes:
+            raise InvalidRequest(
+                "A stream of table() has the columns of the table, so changes=true is not for it: use "
+                "spark.readStream.changes, or format('lakebed').",
+                kind="invalid_option",
+            )
+        return found
+
+    def followed(self, table: Table) -> TableStream:
+        """The stream."""
+        return TableStream(table.context, self.settings(), schema=table.context.schemas.load(self.schema_id))
+
+    def hold(self, table: Table, offset: StreamOffset) -> None:
+        """Keep snapshots that are not read yet, if the options say so."""
+        consumer = {name.lower(): value for name, value in self.options.items()}.get(CONSUMER)
+        if consumer is not None:
+            self.followed(table).hold(consumer, offset)
+
+
+def text_of(offset: StreamOffset) -> str:
+    """The offset as text."""
+    return msgspec.json.encode(offset.members()).decode()
+
+
+def offset_of(text: str) -> StreamOffset:
+    """What `text_of` returned. Raises `InvalidRequest`."""
+    try:
+        return StreamOffset.of(msgspec.json.decode(text))
+    except msgspec.DecodeError:
+        return StreamOffset.of(text)
+
+
+@declared("stream_first")
+class StreamFirst(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say where a new stream begins."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        first = self.followed(table).first()
+        self.hold(table, first)
+        return {"offset": text_of(first)}
+
+
+@declared("stream_newest")
+class StreamNewest(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say which snapshot is the newest; 0: there is none."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        return {"snapshot_id": self.followed(self.opened(session, lake_url)).newest()}
+
+
+@declared("stream_next")
+class StreamNext(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say where the next batch ends.
+
+    Attributes:
+        start: where it begins.
+        everything: without limits.
+        until: the last snapshot to read; None: the newest.
+    """
+
+    start: str
+    everything: bool = False
+    until: int | None = None
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        stream = self.followed(self.opened(session, lake_url))
+        limits = Limits() if self.everything else limits_of(self.options)
+        start = offset_of(self.start)
+        end = stream.advance(start, limits, until=self.until)
+        return {"offset": self.start if end == start else text_of(end)}
+
+
+@declared("stream_plan")
+class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plan the reading of a batch.
+
+    Attributes:
+        start, end: offsets.
+        columns, schemes, task_count_min: as of `Plan`.
+    """
+
+    start: str
+    end: str
+    columns: list[str]
+    schemes: tuple[str, ...] = ()
+    task_count_min: int = 1
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        schema = table.context.schemas.load(self.schema_id)
+        columns = self.columns or [schema.fields[0].name]
+        batch = self.followed(table).plan(offset_of(self.start), offset_of(self.end), columns=columns)
+        readers = Readers(self.schemes, self.task_count_min)
+        if batch.units:
+            rows = ChangeRows(batch.plan, tuple(columns), deletions_of(self.settings()))
+            units = [Committed(unit, 0, 0) for unit in batch.units]
+            return planned_changes(session, table.store, units, rows, readers=readers)
+        return planned(session, table.store, batch.splits, batch.plan, readers=readers)
+
+
+@declared("stream_done")
+class StreamDone(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take note that what is before an offset will not be asked for again."""
+
+    end: str
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        self.hold(self.opened(session, lake_url), offset_of(self.end))
+        return {}

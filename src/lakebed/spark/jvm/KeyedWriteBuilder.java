@@ -1,0 +1,16 @@
+package org.lakebed.spark;
+
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
+
+/**
+ * A write into a table with a primary key, where rows that are appended replace those of the same key: so a stream may
+ * have the output mode update.
+ *
+ * <p>The one file that names Spark's internal class for it; tried with 4.3.
+ */
+final class KeyedWriteBuilder extends LakebedWrite.Builder implements SupportsStreamingUpdateAsAppend {
+  KeyedWriteBuilder(LakebedTable table, boolean replaces, LogicalWriteInfo info) {
+    super(table, replaces, info);
+  }
+}

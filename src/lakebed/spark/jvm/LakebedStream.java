@@ -1,0 +1,160 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.read.streaming.Offset;
+import org.apache.spark.sql.connector.read.streaming.ReadAllAvailable;
+import org.apache.spark.sql.connector.read.streaming.ReadLimit;
+import org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/** A table that is followed. Offsets are the bridge's: it says where a batch ends, and what is read until there. */
+final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableNow {
+  private final LakebedTable table;
+  private final StructType columns;
+  private final Map<String, String> options;
+  private final boolean columnar;
+  private Long until;
+
+  LakebedStream(
+      LakebedTable table, StructType columns, CaseInsensitiveStringMap options, StructType constants) {
+    if (!constants.isEmpty()) {
+      throw Errors.mistake("A stream has no column " + constants.fieldNames()[0] + ": leave it out.");
+    }
+    this.table = table;
+    this.columns = columns;
+    this.options = new HashMap<>(options.asCaseSensitiveMap());
+    columnar = NativeFiles.isColumnar(columns);
+  }
+
+  /** Where a batch ends, as the bridge wrote it. */
+  private static final class Place extends Offset {
+    private final String text;
+
+    Place(String text) {
+      this.text = text;
+    }
+
+    @Override
+    public String json() {
+      return text;
+    }
+  }
+
+  private Object[] body(Object... more) {
+    List<Object> body = new ArrayList<>(
+        List.of("table", table.table, "schema_id", table.loaded.get("schema_id").asInt(), "options", options));
+    if (table.branch() != null) {
+      body.addAll(List.of("branch", table.branch()));
+    }
+    body.addAll(Arrays.asList(more));
+    return body.toArray();
+  }
+
+  @Override
+  public Offset initialOffset() {
+    return new Place(table.lake.ask("stream_first", body()).get("offset").asText());
+  }
+
+  @Override
+  public Offset deserializeOffset(String json) {
+    return new Place(json);
+  }
+
+  @Override
+  public ReadLimit getDefaultReadLimit() {
+    return ReadLimit.maxFiles(Integer.MAX_VALUE); // a trigger that wants everything says so instead
+  }
+
+  @Override
+  public void prepareForTriggerAvailableNow() {
+    until = table.lake.ask("stream_newest", body()).get("snapshot_id").asLong();
+  }
+
+  @Override
+  public Offset latestOffset(Offset start, ReadLimit limit) {
+    boolean everything = limit instanceof ReadAllAvailable;
+    JsonNode next =
+        table.lake.ask("stream_next", body("start", start.json(), "everything", everything, "until", until));
+    return new Place(next.get("offset").asText());
+  }
+
+  @Override
+  public Offset latestOffset() {
+    throw new IllegalStateException("a stream with limits is asked for the offset after another one");
+  }
+
+  @Override
+  public void commit(Offset end) {
+    table.lake.ask("stream_done", body("end", end.json()));
+  }
+
+  @Override
+  public void stop() {}
+
+  @Override
+  public InputPartition[] planInputPartitions(Offset start, Offset end) {
+    JsonNode plan =
+        table.lake.ask(
+            "stream_plan",
+            body(
+                "start", start.json(), "end", end.json(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
+                NativeFiles.schemes(), "task_count_min", NativeFiles.parallelism()));
+    PlannedScan planned =
+        PlannedScan.of(plan, columns, new StructType(), stored -> new Filter[0], table.lake.python, columnar);
+    return Arrays.stream(planned.partitions())
+        .map(partition -> new Part(partition, planned.readers()))
+        .toArray(InputPartition[]::new);
+  }
+
+  @Override
+  public PartitionReaderFactory createReaderFactory() {
+    return new Readers();
+  }
+
+  /** A partition of a batch. Spark may ask for the factory of readers before it plans a batch, so each has its own. */
+  private record Part(InputPartition partition, PartitionReaderFactory readers) implements InputPartition {
+    @Override
+    public String[] preferredLocations() {
+      return partition.preferredLocations();
+    }
+
+    @Override
+    public String toString() {
+      return "Part";
+    }
+  }
+
+  /** Reads each partition with its own readers. */
+  private static final class Readers implements PartitionReaderFactory {
+    @Override
+    public boolean supportColumnarReads(InputPartition partition) {
+      Part part = (Part) partition;
+      return part.readers().supportColumnarReads(part.partition());
+    }
+
+    @Override
+    public PartitionReader<InternalRow> createReader(InputPartition partition) {
+      Part part = (Part) partition;
+      return part.readers().createReader(part.partition());
+    }
+
+    @Override
+    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
+      Part part = (Part) partition;
+      return part.readers().createColumnarReader(part.partition());
+    }
+  }
+}

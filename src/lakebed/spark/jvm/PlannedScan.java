@@ -1,0 +1,77 @@
+package org.lakebed.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import java.util.function.Function;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+
+/** The partitions and readers of a plan that the bridge made. */
+record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) {
+  // The columns of a plan: a file has its scan, a pack for a worker has none.
+  private static final int SCAN = 0;
+  private static final int URL = 1;
+  private static final int SIZE_BYTES = 2;
+  private static final int MODIFIED_MS = 3;
+  private static final int FILE_NAME = 5;
+  private static final int PACK = 6;
+  private static final InternalRow NO_CONSTANTS = new GenericInternalRow(new Object[0]);
+
+  /**
+   * Take a plan over.
+   *
+   * <p>{@code columns} are those of the files, {@code constants} follow them: each file's own name, or nothing. {@code
+   * filters} are those of files with some columns.
+   */
+  static PlannedScan of(
+      JsonNode plan, StructType columns, StructType constants, Function<StructType, Filter[]> filters, String python,
+      boolean columnar) {
+    List<StructType> scans = new ArrayList<>();
+    List<List<NativeFiles.File>> listed = new ArrayList<>();
+    for (JsonNode scan : plan.get("scans")) {
+      scans.add(columns.isEmpty() ? new StructType() : (StructType) DataType.fromJson(scan.asText()));
+      listed.add(new ArrayList<>());
+    }
+    List<InputPartition> found = new ArrayList<>();
+    ArrowRows.take(
+        plan.get("units").asText(),
+        batch -> {
+          for (int i = 0; i < batch.numRows(); i++) {
+            if (batch.column(SCAN).isNullAt(i)) {
+              found.add(new ScanReaders.Merged(batch.column(PACK).getBinary(i)));
+            } else {
+              listed.get(batch.column(SCAN).getInt(i)).add(file(batch, i, !constants.isEmpty()));
+            }
+          }
+        });
+    PartitionReaderFactory[] readers = new PartitionReaderFactory[listed.size()];
+    for (int i = 0; i < readers.length; i++) {
+      readers[i] = NativeFiles.reader(scans.get(i), constants, filters.apply(scans.get(i)));
+      for (InputPartition partition : NativeFiles.partitions(listed.get(i))) {
+        found.add(new ScanReaders.Native(i, partition));
+      }
+    }
+    byte[] reader = Base64.getDecoder().decode(plan.get("reader").asText());
+    int width = columns.length() + constants.length();
+    return new PlannedScan(
+        found.toArray(new InputPartition[0]), new ScanReaders(readers, reader, python, width, columnar));
+  }
+
+  private static NativeFiles.File file(ColumnarBatch batch, int row, boolean isNamed) {
+    InternalRow constants =
+        isNamed
+            ? new GenericInternalRow(new Object[] {batch.column(FILE_NAME).getUTF8String(row).copy()})
+            : NO_CONSTANTS;
+    return new NativeFiles.File(
+        batch.column(URL).getUTF8String(row).toString(), batch.column(SIZE_BYTES).getLong(row),
+        batch.column(MODIFIED_MS).getLong(row), constants);
+  }
+}
