@@ -70,7 +70,7 @@ def test_a_follower_has_what_the_table_has(seed: int) -> None:
     table = make(f"keyed-{seed}", keyed=True)
     following, offset = stream(table, changes=True), stream(table, changes=True).first()
     there: dict[int, int] = {}
-    for step in range(30):
+    for step in range(20):
         action = rng.choice(["upsert", "upsert", "delete", "compact", "overwrite", "read"])
         ids = rng.sample(range(12), rng.randint(1, 6))
         if action == "upsert":
@@ -81,7 +81,7 @@ def test_a_follower_has_what_the_table_has(seed: int) -> None:
             table.compact(full=rng.random() < 0.5)
         elif action == "overwrite" and rng.random() < 0.5:
             table.overwrite(rows(ids, step))
-        if step == 29 or action == "read":
+        if step == 19 or action == "read":
             offset, batches = drain(table, following, offset, random_limits(rng))
             for batch in batches:
                 last = {row["id"]: row for row in batch if row["_row_kind"] != "-U"}

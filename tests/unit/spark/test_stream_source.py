@@ -1,0 +1,284 @@
+"""Streams of the data source without a session: offsets, batches, sinks, and a query that is killed at every point."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
+from lakebed.objects import open_store
+from lakebed.spark.source import LakebedSource
+from lakebed.spark.stream_commits import user_of
+from lakebed.spark.stream_source import StreamTaskReader
+from lakebed.table.table import Table
+
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def made(folder: Path, name: str = "t", **more: Any) -> Table:
+    return Table.create(open_store(folder / name, durable=False), name=name, schema=SCHEMA, **more)
+
+
+def rows(*ids: int, v: str = "x") -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([v] * len(ids), pa.string())})
+
+
+def source(table: Table, **options: str) -> LakebedSource:
+    return LakebedSource({"path": str(table.url), **{name.lower(): value for name, value in options.items()}})
+
+
+def reader_of(found: LakebedSource, schema: StructType | None = None) -> Any:
+    """The reader as Spark makes it: the schema is asked in one process, the reader made in another."""
+    schema = schema or found.schema()
+    return cloudpickle.loads(cloudpickle.dumps(found)).streamReader(schema)
+
+
+def batches_of(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[pa.RecordBatch]:
+    """What tasks read between two offsets, which went through a checkpoint."""
+    start, end = (json.loads(json.dumps(offset)) for offset in (start, end))
+    in_task = cloudpickle.loads(cloudpickle.dumps(reader))
+    assert isinstance(in_task, StreamTaskReader)
+    partitions = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    return [batch for partition in partitions for batch in in_task.read(partition)]
+
+
+def ids_of(batches: list[pa.RecordBatch]) -> list[int]:
+    return sorted(key for batch in batches for key in batch.column("id").to_pylist())
+
+
+def test_batches_and_limits(tmp_path: Path) -> None:
+    """Limits of options, everything where the trigger wants it, nothing beyond the version that was the newest."""
+    table = made(tmp_path)
+    for number in range(4):
+        table.write(rows(number))
+    reader = reader_of(source(table, mode="from-snapshot", version="1", maxFilesPerTrigger="3"))
+    assert reader.getDefaultReadLimit() == ReadMaxFiles(3)
+    first = reader.initialOffset()
+    assert first["snapshot"] == 0
+    end = reader.latestOffset(first, ReadMaxFiles(3))
+    assert ids_of(batches_of(reader, first, end)) == [0, 1, 2]
+    reader.prepareForTriggerAvailableNow()
+    table.write(rows(9))
+    later = reader.latestOffset(end, ReadAllAvailable())
+    assert ids_of(batches_of(reader, end, later)) == [3]
+    assert reader.latestOffset(later, ReadAllAvailable()) == later
+    assert batches_of(reader, later, later) == []
+    other = reader_of(source(table, maxRowsPerTrigger="2"))
+    assert other.getDefaultReadLimit() == ReadMaxRows(2)
+    assert reader_of(source(table)).getDefaultReadLimit() == ReadAllAvailable()
+    assert reader_of(source(table, maxSnapshotsPerTrigger="1")).getDefaultReadLimit() == ReadMaxFiles(2**31 - 1)
+
+
+def test_columns_kinds_and_consumers(tmp_path: Path) -> None:
+    """Some columns; changes with their kinds, also of a primary-key table; a consumer holds what was not read."""
+    table = made(tmp_path, primary_keys=["id"], options={"bucket": "1"})
+    table.upsert(rows(1, 2))
+    found = source(table, changes="true", columns="id", consumer="nightly")
+    assert found.schema().names == ["id", "_row_kind"]
+    reader = reader_of(found)
+    start = reader.initialOffset()
+    assert table.system("consumers")["next_snapshot_id"].to_pylist() == [1]
+    table.delete(keys=pa.table({"id": [1]}))
+    full = reader.latestOffset(start, ReadAllAvailable())
+    assert ids_of(batches_of(reader, start, full)) == [1, 2]
+    end = reader.latestOffset(full, ReadAllAvailable())
+    (batch,) = batches_of(reader, full, end)
+    assert batch.to_pylist() == [{"id": 1, "_row_kind": "-D"}]
+    reader.commit(end)
+    assert table.system("consumers")["next_snapshot_id"].to_pylist() == [3]
+    plain = reader_of(source(table))
+    with pytest.raises(InvalidRequest, match="were deleted"):
+        batches_of(plain, full, end)
+    assert ids_of(batches_of(reader_of(source(table, removals="skip")), full, end)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "newest"}, "mode='newest' is invalid: use latest-full, latest"),
+        ({"mode": "from-snapshot"}, "needs the option version"),
+        ({"mode": "from-snapshot", "version": "9"}, "has no snapshot 9"),
+        ({"mode": "from-timestamp"}, "needs the option timestamp"),
+        ({"mode": "from-timestamp", "timestamp": "yesterday"}, "is not a valid time"),
+        ({"mode": "latest", "version": "1"}, "mode=from-snapshot"),
+        ({"maxFilesPerTrigger": "0"}, "maxfilespertrigger"),
+        ({"changes": "yes"}, "use true or false"),
+        ({"removals": "ignore"}, "use fail, skip"),
+        ({"mode": "latest", "where": "id > 1"}, "no option 'where'"),
+        ({"mode": "latest", "columns": "id, w"}, "'w'"),
+        ({"mode": "latest", "consumer": "a/b"}, "consumer's name"),
+    ],
+)
+def test_mistakes(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    """An option or a value that a stream does not have: one sentence."""
+    table = made(tmp_path)
+    table.write(rows(1))
+    with pytest.raises((InvalidRequest, NotFound), match=message):
+        reader_of(source(table, **options)).initialOffset()
+
+
+def checkpoint(folder: Path, query: str = "7a31") -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metadata").write_text(json.dumps({"id": query}))
+    return str(folder)
+
+
+def test_who_commits(tmp_path: Path) -> None:
+    """The option, else the query that the checkpoint names; without both a sentence says what to give."""
+    there = checkpoint(tmp_path / "a b")
+    for location in (there, Path(there).as_uri(), f"file:{there}".replace(" ", "%20")):
+        assert user_of({"checkpointlocation": location}) == "7a31"
+    assert user_of({"checkpointLocation": there, "TXN-app-id": "mine"}) == "mine"
+    for options in ({}, {"checkpointlocation": str(tmp_path / "none")}, {"checkpointlocation": "hdfs://h/c"}):
+        with pytest.raises(InvalidRequest, match="txn-app-id"):
+            user_of(options)
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+POINTS = ("offset not logged", "offset logged", "some data", "all data", "snapshot", "batch logged")
+
+
+class Query:
+    """A query as Spark runs it: its logs are folders, and it may be killed at any point of any batch."""
+
+    def __init__(self, folder: Path, reading: Table, writing: Table, **options: str) -> None:
+        self.folder = folder
+        checkpoint(folder)
+        self.reading, self.writing, self.options = reading, writing, options
+
+    def _logged(self, log: str) -> list[int]:
+        return sorted(int(path.name) for path in (self.folder / log).glob("*"))
+
+    def _log(self, log: str, number: int, content: object) -> None:
+        (self.folder / log).mkdir(exist_ok=True)
+        (self.folder / log / str(number)).write_text(json.dumps(content))
+
+    def _offset(self, number: int) -> Any:
+        return json.loads((self.folder / "offsets" / str(number)).read_text())
+
+    def run(self, killed: tuple[int, str] | None = None) -> None:
+        """Run all batches that are due, or until the process is killed."""
+        reader = reader_of(source(self.reading, **self.options))
+        number = len(self._logged("commits"))
+        while True:
+            if number in self._logged("offsets"):
+                end = self._offset(number)
+            else:
+                start = self._offset(number - 1) if number else reader.initialOffset()
+                end = reader.latestOffset(start, reader.getDefaultReadLimit())
+                if end == start:
+                    return
+                self._at(killed, number, "offset not logged")
+                if number == 0:
+                    self._log(".", 0, start)
+                self._log("offsets", number, end)
+            self._at(killed, number, "offset logged")
+            start = self._offset(number - 1) if number else json.loads((self.folder / "0").read_text())
+            self._batch(reader, start, end, number, killed)
+            self._at(killed, number, "snapshot")
+            self._log("commits", number, {})
+            self._at(killed, number, "batch logged")
+            number += 1
+
+    def _batch(self, reader: Any, start: Any, end: Any, number: int, killed: tuple[int, str] | None) -> None:
+        found = LakebedSource({"path": str(self.writing.url), "checkpointlocation": str(self.folder)})
+        writer = found.streamWriter(LakebedSource({"path": str(self.writing.url)}).schema(), False)
+        messages = []
+        for batch in batches_of(reader, start, end):
+            in_task = cloudpickle.loads(cloudpickle.dumps(writer))
+            messages.append(pickle.loads(pickle.dumps(in_task.write(iter([batch])))))
+            self._at(killed, number, "some data")
+        self._at(killed, number, "all data")
+        cloudpickle.loads(cloudpickle.dumps(writer)).commit(messages, number)
+
+    @staticmethod
+    def _at(killed: tuple[int, str] | None, number: int, point: str) -> None:
+        if killed == (number, point):
+            raise Killed
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_query_that_is_killed_anywhere_commits_each_batch_once(tmp_path: Path, point: str, keyed: bool) -> None:
+    """In the first or a later batch, once or again and again; rows are counted by a dictionary."""
+    keys = {"primary_keys": ["id"], "options": {"bucket": "1"}} if keyed else {}
+    reading, writing = made(tmp_path, "from"), made(tmp_path, "to", **keys)
+    expected: Counter[int] = Counter()
+    query = Query(tmp_path / "query", reading, writing, maxFilesPerTrigger="1")
+    for number in range(3):
+        reading.write(rows(number, 10 + number))
+        expected.update([number, 10 + number])
+    for killed in ((0, point), (0, point), (1, point), (2, point)):
+        with pytest.raises(Killed):
+            query.run(killed)
+        if point == "batch logged" and killed == (0, point):
+            break
+    query.run()
+    query.run()
+    assert Counter(writing.read()["id"].to_pylist()) == expected
+    commits = [(one.commit_user, one.commit_identifier) for one in writing.snapshots()]
+    assert commits == [("7a31", number) for number in range(3)]
+    live = set(writing.system("files")["file_path"].to_pylist())
+    if point in ("snapshot", "batch logged", "offset logged", "offset not logged"):
+        assert {Path(name).name for name in live} == {path.name for path in (tmp_path / "to").rglob("*.parquet")}
+
+
+def test_complete_mode_and_failed_batches(tmp_path: Path) -> None:
+    """Each batch replaces all rows; a batch with a bad row or a failed task leaves nothing."""
+    table = made(tmp_path)
+    found = LakebedSource({"path": str(table.url), "txn-app-id": "totals"})
+    schema = LakebedSource({"path": str(table.url)}).schema()
+    for number, ids in enumerate(((1, 2), (3,))):
+        writer: Any = found.streamWriter(schema, True)
+        writer.commit([writer.write(iter(rows(*ids).to_batches()))], number)
+    assert table.read()["id"].to_pylist() == [3]
+    files = len(list(tmp_path.rglob("*.parquet")))
+    writer = found.streamWriter(schema, False)
+    wrong = pa.table({"id": ["x"], "v": ["x"]})
+    messages = [writer.write(iter(rows(7).to_batches())), writer.write(iter(wrong.to_batches()))]
+    with pytest.raises(InvalidRequest, match="'id'"):
+        writer.commit(messages, 2)
+    message = writer.write(iter(rows(8).to_batches()))
+    writer.abort([message, None], 2)
+    writer.commit([], 3)
+    assert len(list(tmp_path.rglob("*.parquet"))) == files
+    assert table.latest().id == 2
+    with pytest.raises(LakebedError, match="no option 'mode'"):
+        LakebedSource({"path": str(table.url), "mode": "x"}).streamWriter(schema, False)
+
+
+def test_an_executor_without_this_lakebed(tmp_path: Path) -> None:
+    """A reader and a writer of a stream that are unpickled where another version is say so in one sentence."""
+    table = made(tmp_path)
+    fake = tmp_path / "elsewhere" / "lakebed"
+    fake.mkdir(parents=True)
+    (fake / "__init__.py").write_text("__version__ = '0.0.1'\n")
+    schema = source(table).schema()
+    sink = LakebedSource({"path": str(table.url), "txn-app-id": "x"})
+    for shipped in (reader_of(source(table)), sink.streamWriter(schema, False)):
+        ran = subprocess.run(
+            [sys.executable, "-c", "import sys, pickle; pickle.loads(sys.stdin.buffer.read())"],
+            input=cloudpickle.dumps(shipped),
+            env={**os.environ, "PYTHONPATH": str(fake.parent)},
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        last = ran.stderr.decode().strip().splitlines()[-1]
+        assert last.startswith("RuntimeError: This executor's Python (")
+        assert "has lakebed 0.0.1" in last
