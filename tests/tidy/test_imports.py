@@ -29,7 +29,8 @@ LOCAL = {
 ON_DEMAND = {
     "lakebed.first_use": "public names, on first use",
     "lakebed.spark": "the same, when PySpark is there",
-    "lakebed.spark.source": "a task looks whether lakebed is there",
+    "lakebed.spark.source": "PySpark before 4.2 has no streams with limits",
+    "lakebed.spark.unpacking": "a task looks whether lakebed is there",
     "lakebed.fleet.log.jetstream": "nats-py is optional",
     "lakebed.cli.loading": "the command line's loader",
     "lakebed.compute": "Arrow's compute functions, which take 20 ms to load, on first use",

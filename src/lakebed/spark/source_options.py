@@ -15,6 +15,7 @@ PINNED: Final = "lakebed.snapshot"
 
 
 def opened(options: Mapping[str, str]) -> Table:
+    """Open the table that the options name."""
     path = options["path"].rstrip("/")
     return Table.open(open_store(path), name=path.rpartition("/")[2], branch=options.get("branch"))
 
@@ -29,6 +30,7 @@ def check_options(options: Mapping[str, str], known: Sequence[str], verb: str) -
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
+    """Return a number, at least 1. Raises `InvalidRequest`."""
     text = options.get(name)
     if text is None:
         return default
@@ -40,6 +42,7 @@ def number(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """Return true or false. Raises `InvalidRequest`."""
     text = options.get(name, str(default)).lower()
     if text not in ("true", "false"):
         raise InvalidRequest(f"The option {name}={shown(text)} is invalid: use true or false.", kind="invalid_option")
