@@ -52,7 +52,7 @@ def test_streams_in_sql(session: SparkSession, sql: Run, lake: Lake, tmp_path: P
     session.conf.set("spark.sql.shuffle.partitions", "1")
     sql("CREATE TABLE lake.db.src (id BIGINT, v STRING)")
     sql("CREATE TABLE lake.db.dst (id BIGINT, v STRING)")
-    sql("CREATE TABLE lake.db.agg (v STRING NOT NULL, n BIGINT) TBLPROPERTIES ('primary-key' = 'v')")
+    sql("CREATE TABLE lake.db.agg (v STRING NOT NULL, n BIGINT) TBLPROPERTIES ('primary-key' = 'v', 'bucket' = '1')")
     for k in range(3):
         sql(f"INSERT INTO lake.db.src SELECT id, 'b{k}' FROM range({k * 10}, {k * 10 + 10})")
     count = "SELECT count(*), count(DISTINCT id) FROM lake.db.dst"
