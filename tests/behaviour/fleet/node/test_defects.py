@@ -14,24 +14,25 @@ from lakebed.fleet import machine
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.node import serve
 from lakebed.fleet.node.serve import NodeThreads
 from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.ports import CommitReply, Location, TimelineChange
 from lakebed.ids import new_uuid
 from worlds.fleet_node import SMALL, TENANT, Fleet
-from worlds.waiting import wait_until
+from worlds.waiting import pause, wait_until
 
 OTHER = "other"
 
 
-def second_tenant(fleet: Fleet, node: str = "a") -> None:
+def second_tenant(fleet: Fleet, node: str = "a", *, name: str = OTHER) -> None:
     """Attach another tenant to a node."""
-    fleet.log.create(log_key(OTHER, MAIN))
-    fleet.plane.create_tenant(OTHER, Policy(retain_rows=1 << 30))
+    fleet.log.create(log_key(name, MAIN))
+    fleet.plane.create_tenant(name, Policy(retain_rows=1 << 30))
     record = fleet.ledger.node(node)
     assert record is not None
     location = fleet.ledger.change(
-        OTHER, lambda tenant: machine.attach(tenant, record, now_ms=fleet.environment.clock.now_ms())
+        name, lambda tenant: machine.attach(tenant, record, now_ms=fleet.environment.clock.now_ms())
     )
     fleet.nodes[node].put_location(location)
 
@@ -143,6 +144,42 @@ def test_a_defect_ends_no_thread(fleet: Fleet, threads: Threads) -> None:
     heard: list[str] = []
     fleet.control.before = heard.append
     wait_until(lambda: "heartbeat" in heard, timeout_s=30)
+
+
+def test_a_node_ends_while_its_control_plane_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit at the end waits for an answer that does not come: together they are bounded, and no row is lost."""
+    monkeypatch.setattr(serve, "_END_S", 1.0)
+    fleet = Fleet()
+    node = fleet.node("a")
+    tenants = [TENANT, *(f"other-{number}" for number in range(11))]
+    for name in tenants[1:]:
+        second_tenant(fleet, name=name)
+    fleet.work("a")
+    asked: list[str] = []
+
+    def away(call: str) -> None:
+        asked.append(call)
+        pause(0.4)
+        raise Unavailable("the control plane does not answer", kind="no_answer")
+
+    fleet.control.before = away
+    running = Threads(fleet)
+    last = {TENANT: fleet.append(rows=10), **{name: append_to(fleet, name) for name in tenants[1:]}}
+    wait_until(lambda: all(node.timelines(name)[0].lsn == last[name] for name in tenants), timeout_s=30)
+    asked.clear()
+    running.threads.close()
+    assert 0 < asked.count("commit") < len(tenants) / 2
+    assert running.told == []
+    count = len(asked)
+    pause(0.1)
+    assert len(asked) == count  # no thread is left that asks
+    fleet.control.before = lambda call: None
+    node.close()
+    fleet.crash("a")
+    node = fleet.node("a", attach=False)
+    fleet.work("a")
+    fleet.check(node)
+    assert {name: node.timelines(name)[0].lsn for name in tenants} == last
 
 
 def test_a_tenant_that_goes_while_the_log_is_watched(fleet: Fleet) -> None:
