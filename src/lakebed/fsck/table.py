@@ -4,6 +4,7 @@ Owns: when a table is sound. For every version (snapshot or tag) of every branch
 
 - its schema, lists and manifests exist, of the stated size, and decode; counts agree with the entries;
 - its data files exist, of the stated size; with ``deep`` they decode and agree with the manifest (`files.py`);
+- its deletion vectors mark rows of live files; with ``deep`` they decode and mark rows that exist (`vectors.py`);
 - in each bucket, files of one level above 0 do not overlap (`runs.py`).
 
 And for the table: misleading hints, unfinished deletions, files that no version names. Invariants: reads only; an
@@ -25,6 +26,7 @@ from lakebed.fsck.external import list_external, report_unnamed
 from lakebed.fsck.files import check_data_files
 from lakebed.fsck.model import Findings
 from lakebed.fsck.runs import check_runs
+from lakebed.fsck.vectors import Seen, check_vectors
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
 from lakebed.table.external import OwnFiles
@@ -100,7 +102,8 @@ class _BranchCheck:
         # A reader of its own: the process's caches may differ from the store.
         cache = ManifestCache(_CACHE_BYTES_MAX, runtime=table.environment.runtime)
         self._reader = ManifestReader(table.store, table.layout, environment=table.environment, cache=cache)
-        branch = replace(table.context, manifests=self._reader)
+        self._branch = branch = replace(table.context, manifests=self._reader)
+        self._vectors: Seen = set()
         self._folders_of = folder_namer(branch)
         self._names = ReferencedFiles(branch)
         self._own_files = OwnFiles(table.store, self._folders_of)
@@ -290,6 +293,9 @@ class _BranchCheck:
                 self._used.paths.add(path)
                 with self._findings.reading(path, needed_by=called):
                     self._table.store.head(path)
+            check_vectors(
+                self._branch, snapshot, self._findings, seen=self._vectors, listed=self._listed, called=called
+            )
 
     # ---- the branch
 

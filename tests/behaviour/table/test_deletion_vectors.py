@@ -32,6 +32,7 @@ from lakebed.table.position_deletes import delete_positions
 from lakebed.table.rows import new_writer
 from lakebed.table.stream import Limits, StreamSettings, TableStream
 from lakebed.table.table import Table
+from lakebed.table.vectors import encode_vectors
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore
 from lakebed.testing.between import Between
 from worlds.table.world import InlineRuntime
@@ -224,6 +225,42 @@ def test_a_stream_of_changes() -> None:
     plain = TableStream(table.context, StreamSettings(start="from-snapshot", version=1), schema=table.schema)
     with pytest.raises(InvalidRequest, match="replaced or deleted rows"):
         plain.advance(plain.first(), Limits())
+
+
+def test_the_check_of_vectors() -> None:
+    """A vector that does not decode, marks rows that do not exist or another number of rows is an error."""
+    table = new_table()
+    table.append(rows({n: n for n in range(100)}))
+    table.delete("id < 10")
+    sound(table)
+    head = table.latest() or pytest.fail("empty")
+    (entry,) = table.context.manifests.index_entries(head.index_manifest or "")
+    (one,) = entry.ranges
+    path = f"index/{entry.file_name}"
+    whole, manifest = bytes(table.store.get(path)), bytes(table.store.get(f"manifest/{head.index_manifest}"))
+
+    def kinds() -> set[tuple[str, str]]:
+        report = CheckReport(table.url, deep=True)
+        check_table(opened(table.store), Findings(report, store="t"))
+        return {(found.severity, found.kind) for found in report.findings if found.path == path}
+
+    table.store.put(path, whole[:-1] + b"x")
+    assert kinds() == {("error", "corruption")}
+    for vector, cardinality, name, found in (
+        ([5, 100], 2, one.data_file, {("error", "wrong_vector")}),
+        ([5, 99], 3, one.data_file, {("error", "wrong_vector")}),
+        ([5, 99], 2, "data-gone.parquet", {("warning", "stale_vector")}),
+        ([5, 99], None, one.data_file, set()),
+    ):
+        body, ranges = encode_vectors({name: np.array(vector)})
+        table.store.put(path, body)
+        stated = (replace(ranges[0], cardinality=cardinality),)
+        changed = replace(entry, file_size=len(body), ranges=stated)
+        table.store.put(f"manifest/{head.index_manifest}", encode_index_manifest([changed]))
+        assert kinds() == found
+    table.store.put(path, whole)
+    table.store.put(f"manifest/{head.index_manifest}", manifest)
+    assert kinds() == set()
 
 
 # ---- positions

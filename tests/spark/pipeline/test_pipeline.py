@@ -322,7 +322,7 @@ def test_what_is_not_there_is_found_before_spark_starts(
 
 
 def test_metadata_steps_need_no_spark(spark: SparkSession, root: Path) -> None:
-    """A pipeline that only tags and expires starts none."""
+    """A pipeline that only tags, expires and cleans starts none; a file that no version names goes when it is old."""
 
     class NoSpark(SilentProgress):
         """Fails when a session is asked for."""
@@ -335,9 +335,18 @@ def test_metadata_steps_need_no_spark(spark: SparkSession, root: Path) -> None:
     text = (
         "name: meta\nlake: ${root}/lake\nvars: {root: }\nsteps:\n  - {step: tag, table: flights, tag: now}\n"
         "  - {step: expire, table: flights, keep: 1}\n"
+        "  - {step: clean, table: flights, older_than: 0 s, dry_run: yes}\n"
+        "  - {step: clean, name: young, table: flights}\n"
+        "  - {step: clean, name: all, table: flights, older_than: 0 s}\n"
     )
+    orphan = root / "lake" / "default.db" / "flights" / "bucket-0" / "data-left-behind.parquet"
+    orphan.parent.mkdir(exist_ok=True)
+    orphan.write_bytes(b"1234")
     summary = run(None, root, text, progress=NoSpark())  # type: ignore[arg-type]
-    assert summary.steps_run == 2
+    assert summary.steps_run == 5
+    cleaned = [record.metrics for record in summary.records if record.verb == "clean"]
+    assert [(one["files_deleted"], one["bytes_freed"]) for one in cleaned] == [(1, 4), (0, 0), (1, 4)]
+    assert not orphan.exists()
     assert flights(root).tag("now").snapshot.id == 3
 
 

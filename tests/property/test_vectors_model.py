@@ -1,0 +1,256 @@
+"""Law: an append table with deletion vectors equals a dictionary, in every version that is left.
+
+Programs of appends, deletes, updates by position, overwrites, compactions, tags, branches, expiry, tag deletion and
+rollbacks run on a real table, with partitions or buckets or neither. After every step each live snapshot, tag and
+branch is read and compared with the dictionary that it had, every referenced index file exists, and cleaning deletes
+none that is needed.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.open import open_store
+from lakebed.runtime import Environment
+from lakebed.table.commit import Basis
+from lakebed.table.position_deletes import delete_positions
+from lakebed.table.rows import new_writer
+from lakebed.table.table import Table
+from lakebed.testing.clock import ManualClock
+from worlds.table.world import InlineRuntime
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("p", pa.int32()), ("v", pa.int64())])
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "partitions": {"partition_keys": ("p",)},
+    "buckets": {"options": {"bucket": "3", "bucket-key": "id"}},
+}
+Rows = dict[int, int]
+EVER = 2**60
+
+STEPS = ("append", "append", "delete", "delete", "delete", "update", "overwrite", "compact", "full", "tag", "untag",
+         "expire", "rollback", "as_latest", "branch", "branch_delete", "publish", "drop_branch")  # fmt: skip
+
+
+@dataclass
+class World:
+    """A table and what each version holds."""
+
+    layout: str
+    snapshots: dict[int, Rows] = field(default_factory=dict)
+    tags: dict[str, tuple[int, Rows]] = field(default_factory=dict)
+    made: int = 0
+    branch: Rows | None = None
+    forked_at: int = 0
+
+    def __post_init__(self) -> None:
+        shape = dict(LAYOUTS[self.layout])
+        options = {"deletion-vectors.enabled": "true", **shape.pop("options", {})}
+        clock = ManualClock()
+        clock.advance(1_000.0)
+        environment = Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
+        store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
+        self.table = Table.create(store, name="t", schema=SCHEMA, options=options, environment=environment, **shape)
+
+    @property
+    def now(self) -> Rows:
+        """The rows of the newest snapshot."""
+        return self.snapshots[max(self.snapshots)] if self.snapshots else {}
+
+    def rows(self, values: Rows) -> pa.Table:
+        """Rows by id."""
+        return pa.table({"id": list(values), "p": [n % 3 for n in values], "v": list(values.values())}, SCHEMA)
+
+    def noted(self, rows: Rows) -> None:
+        """The newest snapshot has these rows."""
+        newest = self.table.latest()
+        if newest is not None:
+            self.snapshots[newest.id] = rows
+
+    # ---- steps
+
+    def append(self, number: int) -> None:
+        fresh = {self.made + n: number for n in range(1 + number % 7)}
+        self.made += len(fresh)
+        after = self.now | fresh
+        self.table.append(self.rows(fresh))
+        self.noted(after)
+
+    def delete(self, number: int, table: Table | None = None) -> None:
+        low = number % max(1, self.made)
+        (table or self.table).delete(f"id >= {low} and id < {low + 1 + number % 5} or v = {number}")
+        if table is None:
+            self.noted({n: v for n, v in self.now.items() if not low <= n < low + 1 + number % 5 and v != number})
+
+    def update(self, number: int) -> None:
+        basis = Basis(self.table.latest())
+        chosen = {n: v + 1000 for n, v in self.now.items() if (n + number) % 4 == 0}
+        if not chosen:
+            return
+        positions: dict[str, list[int]] = {}
+        for split in self.table.scan().splits():
+            for file in split.files:
+                body = bytes(self.table.store.get(f"{split.folder}/{file.file_name}"))
+                stored = pq.read_table(pa.BufferReader(body))["id"].to_pylist()
+                positions[file.file_name] = [at for at, one in enumerate(stored) if one in chosen]
+        writer = new_writer(self.table.context)
+        writer.write(self.rows(chosen))
+        delete_positions(self.table.context, positions, basis=basis, added=writer.finish(), options={})
+        self.noted(self.now | chosen)
+
+    def overwrite(self, number: int) -> None:
+        fresh = {self.made: number}
+        self.made += 1
+        if self.layout == "partitions":
+            gone = next(iter(fresh)) % 3
+            self.table.overwrite(self.rows(fresh), dynamic=True)
+            self.noted({n: v for n, v in self.now.items() if n % 3 != gone} | fresh)
+        else:
+            self.table.overwrite(self.rows(fresh))
+            self.noted(fresh)
+
+    def compact(self, number: int, *, full: bool = False) -> None:
+        before = self.now
+        self.table.compact(full=full)
+        self.noted(before)
+
+    def full(self, number: int) -> None:
+        self.compact(number, full=True)
+
+    def tag(self, number: int) -> None:
+        if self.snapshots:
+            chosen = sorted(self.snapshots)[number % len(self.snapshots)]
+            name = f"t{number}"
+            if name not in self.tags:
+                self.table.create_tag(name, snapshot_id=chosen)
+                self.tags[name] = (chosen, self.snapshots[chosen])
+
+    def untag(self, number: int) -> None:
+        if self.tags:
+            name = sorted(self.tags)[number % len(self.tags)]
+            self.table.delete_tag(name)
+            del self.tags[name]
+
+    def expire(self, number: int) -> None:
+        keep = 1 + number % 3
+        self.table.expire(retain_max=keep, retain_min=1, older_than_ms=0)
+        for gone in sorted(self.snapshots)[:-keep]:
+            del self.snapshots[gone]
+
+    def rollback(self, number: int) -> None:
+        targets = {f"tag.{name}": one for name, one in self.tags.items()}
+        targets |= {str(one): (one, rows) for one, rows in self.snapshots.items()}
+        if not targets:
+            return
+        name = sorted(targets)[number % len(targets)]
+        target, rows = targets[name]
+        if self.forked_at > target:
+            with pytest.raises(InvalidRequest, match="started from snapshot"):
+                self.table.rollback_to(name)
+            return
+        self.table.rollback_to(name)
+        newest = max(self.snapshots)
+        if newest == target:
+            return
+        self.snapshots = {one: kept for one, kept in self.snapshots.items() if one <= target}
+        self.tags = {one: tag for one, tag in self.tags.items() if tag[0] <= target}
+        self.noted(rows)
+
+    def as_latest(self, number: int) -> None:
+        if self.snapshots:
+            target = sorted(self.snapshots)[number % len(self.snapshots)]
+            rows = self.snapshots[target]
+            self.table.rollback_to_as_latest(target)
+            self.noted(rows)
+
+    def branch_delete(self, number: int) -> None:
+        if self.branch is None:
+            return
+        low = number % max(1, self.made)
+        self.delete(number, self.table.of_branch("b"))
+        self.branch = {n: v for n, v in self.branch.items() if not low <= n < low + 1 + number % 5 and v != number}
+
+    def fork(self, number: int) -> None:
+        if self.snapshots and self.branch is None:
+            self.table.create_branch("b")
+            self.branch, self.forked_at = dict(self.now), max(self.snapshots)
+
+    def publish(self, number: int) -> None:
+        if self.branch is not None and max(self.snapshots) == self.forked_at:
+            self.table.fast_forward("b")
+            self.noted(dict(self.branch))
+            self.drop_branch(number)
+
+    def drop_branch(self, number: int) -> None:
+        if self.branch is not None:
+            self.table.delete_branch("b")
+            self.branch, self.forked_at = None, 0
+
+    # ---- the law
+
+    def check(self) -> None:
+        """Every version reads as it did, and cleaning takes nothing away from any."""
+        for _ in range(2):
+            table = Table.open(self.table.store, name="t", environment=self.table.environment)
+            assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
+            for snapshot_id, rows in self.snapshots.items():
+                self.same(table, rows, version=snapshot_id)
+            for name, (_, rows) in self.tags.items():
+                self.same(table, rows, tag=name)
+            if self.branch is not None:
+                self.same(table.of_branch("b"), self.branch)
+            table.remove_orphan_files(older_than_ms=EVER)
+
+    def same(self, table: Table, rows: Rows, **version: Any) -> None:
+        """A version's rows, in full and by a predicate, and their number."""
+        scan = table.scan(**version)
+        found = scan.to_arrow()
+        assert found.num_rows == scan.count() == len(rows)
+        assert dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == rows
+        some = table.read(where="id >= 3 and p = 1", columns=["id"], **version)
+        assert sorted(some["id"].to_pylist()) == sorted(n for n in rows if n >= 3 and n % 3 == 1)
+
+
+def run(layout: str, program: list[tuple[str, int]]) -> None:
+    """A program on a new table, checked at its end and after every fourth step."""
+    world = World(layout)
+    verbs: dict[str, Callable[[int], None]] = {
+        name: getattr(world, "fork" if name == "branch" else name) for name in STEPS
+    }
+    for position, (name, number) in enumerate(program):
+        verbs[name](number)
+        if position % 4 == 3:
+            world.check()
+    world.check()
+
+
+PROGRAMS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), min_size=4, max_size=24)
+QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(QUIET, max_examples=6)
+@given(program=PROGRAMS)
+def test_the_table_equals_a_dictionary(layout: str, program: list[tuple[str, int]]) -> None:
+    """Any program, in every layout."""
+    run(layout, [("append", 20), ("append", 6), *program])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(QUIET, max_examples=200, derandomize=False)
+@given(program=PROGRAMS)
+def test_the_table_equals_a_dictionary_at_length(layout: str, program: list[tuple[str, int]]) -> None:
+    """Many programs."""
+    run(layout, [("append", 20), ("append", 6), *program])
