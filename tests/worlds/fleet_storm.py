@@ -50,12 +50,14 @@ class Storm:
     Args:
         fleet: a connection to it.
         count: of tenants.
+        pause_s: between two steps of a tenant's client.
     """
 
-    def __init__(self, fleet: Fleet, *, count: int, seed: int = 0) -> None:
+    def __init__(self, fleet: Fleet, *, count: int, seed: int = 0, pause_s: float = 0.005) -> None:
         self.fleet = fleet
         self.known = [Known(f"t{number}") for number in range(count)]
         self._seed = seed
+        self._pause_s = pause_s
         self._is_over = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -83,7 +85,7 @@ class Storm:
                 begun_s = time.monotonic()
                 self._step(tenant, known, rng)
                 known.longest_s = max(known.longest_s, time.monotonic() - begun_s)
-                self._is_over.wait(0.005)
+                self._is_over.wait(self._pause_s)
         except BaseException as error:
             known.problems.append(f"{known.tenant}: {type(error).__name__}: {error}")
 

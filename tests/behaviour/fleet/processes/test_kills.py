@@ -1,14 +1,13 @@
-"""Processes that are killed in the middle of an ingestion, a commit, a relocation and a collection.
+"""Processes that are killed and stopped under clients that know every acknowledged write.
 
-Each moment is observed before the kill, in what the control plane, the node or its local state says; none is left to
-luck. Clients that know every acknowledged write run all the time.
+One fleet serves all tests. In the middle of an ingestion, a commit, a relocation and a collection: each moment is
+observed before the kill, in what the control plane, the node or its local state says; none is left to luck.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,10 @@ from lakebed.objects.open import open_store
 from worlds.fleet_storm import Storm, watched
 from worlds.waiting import wait_until
 
+pytestmark = pytest.mark.xdist_group("kills")
+
 TENANT = "t0"
+NODES = ("node-1", "node-2", "node-3")
 REJECTED = (TransactionState.REJECT_PENDING, TransactionState.REJECT_ACKNOWLEDGED)
 
 
@@ -39,6 +41,11 @@ class QuickFleet(LocalFleet):
             facts["restart_s"] = 3.0
         return super()._begin(name, (*words, *more), **facts)
 
+    def kill(self, name: str, number: int = signal.SIGKILL) -> int:
+        """As of every local fleet; a part that is killed again does not wait longer for its start."""
+        self.part(name).start_count = 1
+        return super().kill(name, number)
+
 
 class Scene:
     """A running fleet, its clients, and what can be observed of it."""
@@ -48,6 +55,10 @@ class Scene:
         self.storm = storm
         self.folder = folder
         self.operator = storm.fleet.operator
+
+    def begin(self) -> None:
+        """Return when two nodes run: what a test before has killed is started again."""
+        wait_until(lambda: sum(map(self.is_up, NODES)) >= 2, timeout_s=90)
 
     def node(self) -> str:
         """Where the tenant is."""
@@ -126,28 +137,23 @@ class Scene:
             self.wait_for_progress()
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Three nodes under clients; at the end everything is compared, and all that was rejected is deleted."""
-    with running(tmp_path) as found:
-        yield found
-
-
-@contextmanager
-def running(tmp_path: Path) -> Iterator[Scene]:
-    lake = lakebed.open(str(tmp_path / "lake"))
-    settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local")
+    folder = tmp_path_factory.mktemp("fleet")
+    lake = lakebed.open(str(folder / "lake"))
+    settings = FleetSettings(str(folder / "lake"), folder / "local", options=("--verbose",))
     with QuickFleet(settings) as local, watched(local), lake.fleet() as fleet:
-        storm = Storm(fleet, count=2)
+        storm = Storm(fleet, count=4, pause_s=0.02)
         storm.start()
-        scene = Scene(local, storm, tmp_path / "local")
+        scene = Scene(local, storm, folder / "local")
         scene.wait_for_progress()
         yield scene
         wait_until(scene.transactions)  # the control plane is there again
         scene.wait_for_progress()
         storm.stop()
         storm.check_all()
-        store = open_store(str(tmp_path / "lake"))
+        store = open_store(str(folder / "lake"))
         seen = [one for one in scene.transactions() if one.state is not TransactionState.OPEN]
         rejected = [one.id for one in seen if one.state is not TransactionState.COMMITTED]
         assert rejected
@@ -161,6 +167,55 @@ def running(tmp_path: Path) -> Iterator[Scene]:
             assert list(store.list(txn_folder(TENANT, txn))) == []
         report = lake.scrub_tenants(dry_run=True, grace=timedelta(0))
         assert (report.missing, report.problems) == ((), ())
+
+
+@pytest.fixture
+def scene(running: Scene) -> Scene:
+    """The fleet, with two nodes at least."""
+    running.begin()
+    return running
+
+
+def test_a_relocation_whose_source_or_target_is_killed(scene: Scene) -> None:
+    """Under load: the first moves without an error; in the others a node dies on the way."""
+    wait_until(lambda: all(map(scene.is_up, NODES)))
+    source = scene.node()
+    target = next(name for name in NODES if name != source)
+    scene.operator.migrate(TENANT, target)
+    wait_until(lambda: scene.node() == target, timeout_s=60)
+    scene.wait_for_progress()
+    wait_until(lambda: scene.operator.tenant(TENANT).relocation is None, timeout_s=60)
+    third = next(name for name in NODES if name not in (source, target))
+    scene.operator.migrate(TENANT, third)
+    scene.local.kill(target)
+    scene.wait_for_progress()
+    wait_until(lambda: scene.node() != target, timeout_s=60)
+
+
+def test_the_control_plane_and_the_log_are_killed(scene: Scene) -> None:
+    """They are restarted: clients see a delay, no row is lost, and commits continue."""
+    scene.local.kill("control")
+    scene.wait_for_progress()
+    scene.local.kill("log")
+    scene.wait_for_progress()
+    before = scene.operator.tenant(TENANT).committed
+    wait_until(lambda: scene.operator.tenant(TENANT).committed > before, timeout_s=60)
+
+
+def test_a_node_is_killed_and_another_becomes_a_zombie(scene: Scene) -> None:
+    """Neither loses an acknowledged row; what the zombie does after its return changes nothing."""
+    killed = scene.node()
+    scene.local.kill(killed)
+    wait_until(lambda: scene.node() != killed, timeout_s=60)
+    scene.wait_for_progress()
+    zombie = scene.node()
+    scene.local.kill(zombie, signal.SIGSTOP)
+    wait_until(lambda: scene.node() != zombie, timeout_s=60)
+    scene.wait_for_progress()
+    scene.local.kill(zombie, signal.SIGCONT)
+    scene.wait_for_progress()
+    kinds = {event.kind for _, event in scene.operator.events()}
+    assert "node_silent" in kinds
 
 
 def test_kills_in_the_middle(scene: Scene) -> None:

@@ -69,50 +69,6 @@ def wait_for_progress(storm: Storm) -> None:
     wait_until(is_there, timeout_s=90)
 
 
-def test_a_node_is_killed_and_another_becomes_a_zombie(tmp_path: Path) -> None:
-    """Neither loses an acknowledged row; what the zombie does after its return changes nothing."""
-    with storming(tmp_path) as (local, storm):
-        killed = node_of(storm)
-        local.kill(killed)
-        wait_until(lambda: node_of(storm) != killed, timeout_s=60)
-        wait_for_progress(storm)
-        zombie = node_of(storm)
-        local.kill(zombie, signal.SIGSTOP)
-        wait_until(lambda: node_of(storm) != zombie, timeout_s=60)
-        wait_for_progress(storm)
-        local.kill(zombie, signal.SIGCONT)
-        wait_for_progress(storm)
-        kinds = {event.kind for _, event in storm.fleet.operator.events()}
-        assert "node_silent" in kinds
-
-
-def test_the_control_plane_and_the_log_are_killed(tmp_path: Path) -> None:
-    """They are restarted: clients see a delay, no row is lost, and commits continue."""
-    with storming(tmp_path) as (local, storm):
-        local.kill("control")
-        wait_for_progress(storm)
-        local.kill("log")
-        wait_for_progress(storm)
-        before = storm.fleet.operator.tenant("t0").committed
-        wait_until(lambda: storm.fleet.operator.tenant("t0").committed > before, timeout_s=60)
-
-
-def test_a_relocation_whose_source_or_target_is_killed(tmp_path: Path) -> None:
-    """Under load: the first moves without an error; in the others a node dies on the way."""
-    with storming(tmp_path) as (local, storm):
-        source = node_of(storm)
-        target = next(name for name in NODES if name != source)
-        storm.fleet.operator.migrate("t0", target)
-        wait_until(lambda: node_of(storm) == target, timeout_s=60)
-        wait_for_progress(storm)
-        wait_until(lambda: storm.fleet.operator.tenant("t0").relocation is None, timeout_s=60)
-        third = next(name for name in NODES if name not in (source, target))
-        storm.fleet.operator.migrate("t0", third)
-        local.kill(target)
-        wait_for_progress(storm)
-        wait_until(lambda: node_of(storm) != target, timeout_s=60)
-
-
 def test_every_process_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     """A clean end commits what was written, leaves no process, and the next start reads everything."""
     settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local", node_count=2)
