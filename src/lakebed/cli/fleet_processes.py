@@ -57,12 +57,14 @@ class ProcessCommand(Command):
         """What the parts of the fleet send each other."""
         return os.environ.get(TOKEN_VARIABLE) or None
 
-    def started(self, what: str, url: str) -> None:
-        """Say where the process answers."""
+    def started(self, what: str, url: str, *, owns: str = "") -> None:
+        """Say where the process answers, and what it waits for while another process owns that."""
         if self.json:
             output.document({"url": url, "process": os.getpid()})
         else:
             output.lines([f"The {what} answers at {url}"])
+            if owns:
+                output.sentence(f"While another process owns the {owns}, it is a standby.")
         output.flush()
 
 
@@ -121,7 +123,7 @@ class Control(StorageCommand, ProcessCommand, name="control"):
             nonlocal answers_at
             answers_at = url
             tell()
-            self.started("control plane", url)
+            self.started("control plane", url, owns="ledger" if ledger == "kv" else "")
 
         def owned() -> None:
             nonlocal decides
@@ -231,7 +233,7 @@ class LogProcess(StorageCommand, ProcessCommand, name="log"):
             ),
             host=self.host,
             port=self.port,
-            started=lambda url: self.started("log", url),
+            started=lambda url: self.started("log", url, owns="log"),
         )
         raise exits.Exit(code)
 

@@ -7,7 +7,8 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -17,12 +18,19 @@ import lakebed
 from lakebed.cli import exits, output
 from lakebed.cli.fleet_context import StorageCommand
 from lakebed.cli.grammar import OPTIONS_VARIABLE, option
-from lakebed.errors import Conflict, Unavailable
-from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url
+from lakebed.errors import Conflict, LakebedError, Unavailable
+from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url, read_address
+from lakebed.fleet.connect import TOKEN_VARIABLE
+from lakebed.fleet.http_ports import HttpControl
 from lakebed.fleet.local import FleetSettings, LocalFleet
 from lakebed.fleet.log.open import check_log_url
+from lakebed.objects.path import parse_url
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
 
 _WATCH_S: Final = 0.2
+_KILLED_S: Final = 2.0
+"""How long the control plane of a fleet that was killed may still answer."""
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that end the fleet: the last one is sent when the terminal is closed."""
 
@@ -69,23 +77,48 @@ class Up(StorageCommand, name="up"):
         )
         if settings.log is not None:
             check_log_url(settings.log)
-        lakebed.open(self.url, storage_options=self.storage_options)
+        lake = lakebed.open(self.url, storage_options=self.storage_options)
         with _interrupted_by_signals():
             try:
                 self._say(f"Starting a log, a control plane and {output.count(self.nodes, 'node')} ...")
-                with LocalFleet(settings, say=self._say) as fleet:
+                with LocalFleet(settings, say=self._say, check=partial(self._check_alone, lake.store)) as fleet:
                     self._watch(fleet)
             except Unavailable as problem:
                 if problem.facts.get("cause") != "control_standby":
                     raise
-                raise Conflict(
-                    f"Cannot start a fleet over {self.url}: another one serves it, lakebed fleet status {self.url} "
-                    "shows it. End that one first, or use it.",
-                    kind="fleet_runs",
-                ) from problem
+                raise self._other_runs() from problem
             except KeyboardInterrupt:
                 self._say("The fleet has ended.")
         raise exits.Exit(exits.OK)
+
+    def _check_alone(self, store: ObjectStore) -> None:
+        """Raise `Conflict` while another control plane answers that has the ledger in the storage.
+
+        One of a fleet that was just killed answers for a moment.
+        """
+        known = read_address(store)
+        if known is None or known.ledger != "kv":
+            return
+        environment = Environment()
+        ends_s = environment.clock.monotonic_s() + _KILLED_S
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        with closing(HttpControl(known.url, token=token, environment=environment, patience_s=0)) as other:
+            while environment.clock.monotonic_s() < ends_s:
+                try:
+                    answer = other.address()
+                except LakebedError:
+                    return
+                if answer.storage != str(parse_url(self.url)):
+                    return
+                environment.clock.sleep(_WATCH_S)
+        raise self._other_runs()
+
+    def _other_runs(self) -> Conflict:
+        return Conflict(
+            f"Cannot start a fleet over {self.url}: another one serves it, lakebed fleet status {self.url} shows it. "
+            "End that one first, or use it.",
+            kind="fleet_runs",
+        )
 
     def _watch(self, fleet: LocalFleet) -> None:
         """Watch the parts until a signal comes."""

@@ -115,12 +115,17 @@ def _say_nothing(text: str) -> None:
     """Drop a sentence."""
 
 
+def _check_nothing() -> None:
+    """Let every start be."""
+
+
 @dataclass(slots=True)
 class LocalFleet:
     """The processes of a fleet on this machine. Use it in a ``with``, or stop it. Not thread-safe.
 
     Args:
         say: receives a sentence when the start has to wait for something.
+        check: called before a process is started, when none of this folder runs; raises why the fleet may not start.
 
     Attributes:
         parts: in the order in which they are started.
@@ -129,6 +134,7 @@ class LocalFleet:
     settings: FleetSettings
     environment: Environment = field(default_factory=Environment)
     say: Callable[[str], None] = _say_nothing
+    check: Callable[[], None] = _check_nothing
     parts: list[Part] = field(default_factory=list)
     locks: FolderLocks | None = None
     _variables: dict[str, str] = field(default_factory=dict)
@@ -172,6 +178,7 @@ class LocalFleet:
             check_log_url(asked.log)
         asked.folder.mkdir(parents=True, exist_ok=True)
         self.locks = FolderLocks(asked.folder, environment=self.environment, say=self.say)
+        self.check()
         self._variables = dict(asked.variables)
         log = asked.log
         if log is None:

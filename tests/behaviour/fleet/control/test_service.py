@@ -79,7 +79,7 @@ def url_of(server: RunningServer[TokenCaller, ControlCall]) -> str:
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Fleet:
-    return Fleet(tmp_path / "lake", ControlOptions(silent_ms=60_000))
+    return Fleet(tmp_path / "lake", ControlOptions(silent_ms=60_000, relocation_drain_ms=100))
 
 
 @pytest.fixture
