@@ -15,10 +15,13 @@ from traceback import format_exception
 from typing import Final, Generic, Protocol, TypeVar
 
 from lakebed.errors import Closed, Conflict, Fenced, LakebedError
+from lakebed.kv.lease import this_process
 from lakebed.runtime import Environment
 
 _LOOK_S: Final = 0.25
-"""How often a standby looks whether the owner is gone."""
+"""How often a standby looks whether the owner, a process of this machine, has ended. Costs no request."""
+_ASK_S: Final = 1.0
+"""How often it tries to open what another process owns, before the lease ends: that one may have given it up."""
 _SAY_AGAIN_S: Final = 60.0
 """How long a problem that was reported is not reported again."""
 _SAID_COUNT_MAX: Final = 100
@@ -68,12 +71,16 @@ class Tenure(Generic[T]):
         self._is_lost = False
         self._is_over = False
         self._said: dict[str, float] = {}
+        self._owner: Conflict | None = None
+        """Who owns it, as the last try to open it found."""
+        self._asked_s = 0.0
         first: T | None = None
         try:
             first = opened(take_over)
         except Conflict as error:
             if error.kind != "owned":
                 raise
+            self._note_owner(error)
         self._join = environment.runtime.spawn(lambda: self._run(first), name=f"lakebed-{what}-owner")
 
     def close(self) -> None:
@@ -118,6 +125,10 @@ class Tenure(Generic[T]):
                 if self._is_over:
                     return
                 self._is_lost = False
+            owned = None
+            if self._owner is not None and not self._may_have_ended(self._owner):
+                continue
+            self._owner = None
             owned = self._attempt(lambda: self._opened(False), f"the {self._what} cannot be opened")
 
     def _attempt(self, step: Callable[[], R], problem: str) -> R | None:
@@ -127,12 +138,26 @@ class Tenure(Generic[T]):
         except (Fenced, Closed):
             self.lose()
         except LakebedError as error:
-            if error.kind != "owned":
+            if isinstance(error, Conflict) and error.kind == "owned":
+                self._note_owner(error)
+            else:
                 message = f"{problem}: {error.message}" if problem else error.message
                 self._say(message, key=message)
         except Exception as error:
             self.report_defect(error)
         return None
+
+    def _note_owner(self, found: Conflict) -> None:
+        self._owner, self._asked_s = found, self._clock.monotonic_s()
+
+    def _may_have_ended(self, owner: Conflict) -> bool:
+        """Whether it is time to open it: the owner's process or lease has ended, or it was last tried a while ago."""
+        facts, here = owner.facts, this_process()
+        return (
+            self._clock.monotonic_s() - self._asked_s >= _ASK_S
+            or self._clock.now_ms() >= facts.get("expires_at_ms", 0)
+            or (facts.get("host") == here.host and not here.runs(facts["pid"]))
+        )
 
     def _say(self, message: str, *, key: str) -> None:
         now_s = self._clock.monotonic_s()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
+from lakebed.clock import SystemClock
 from lakebed.errors import Closed, Conflict, Corruption, Fenced, LakebedError
+from lakebed.fleet import tenure
 from lakebed.fleet.tenure import Tenure
+from lakebed.kv.lease import this_process
 from lakebed.runtime import Environment, ThreadRuntime
 from worlds.waiting import wait_until
+
+CLOCK = SystemClock()
 
 
 class NotingRuntime(ThreadRuntime):
@@ -143,3 +150,41 @@ def test_what_is_lost_is_opened_again() -> None:
     wait_until(lambda: parts.steps.count("open") == 2)
     tenure.close()
     assert parts.said == ["another process has taken over the thing; this one is a standby now."]
+
+
+def owned(**facts: object) -> Conflict:
+    """What opening raises while a process owns it; without facts: this one, for long."""
+    mine = {"host": this_process().host, "pid": os.getpid(), "expires_at_ms": 1 << 60}
+    return Conflict("owned", kind="owned", **(mine | facts))
+
+
+def ended_process() -> int:
+    """The id of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+        return process.pid
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_seldom"),
+    [
+        (owned(), True),
+        (owned(host="elsewhere", pid=1), True),
+        (owned(pid=ended_process()), False),
+        (owned(expires_at_ms=0), False),
+    ],
+    ids=["runs here", "elsewhere", "ended here", "its lease ended"],
+)
+def test_what_another_process_owns_is_tried_seldom(
+    owner: Conflict, is_seldom: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try costs requests: there are many only when the owner's process or lease has ended."""
+    monkeypatch.setattr(tenure, "_LOOK_S", 0.01)
+    monkeypatch.setattr(tenure, "_ASK_S", 0.3 if is_seldom else 300.0)
+    parts = Parts(open=[owner] * 4)
+    started_s = CLOCK.monotonic_s()
+    waiting = parts.tenure()
+    wait_until(lambda: "work" in parts.steps)
+    waiting.close()
+    assert parts.steps.count("open") == 5
+    assert not is_seldom or CLOCK.monotonic_s() - started_s >= 4 * 0.3
