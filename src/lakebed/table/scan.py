@@ -43,7 +43,7 @@ from lakebed.table.schema import require_column, unknown_column
 from lakebed.table.splits import plan_splits
 from lakebed.table.travel import Time, resolve
 from lakebed.table.types import arrow_schema
-from lakebed.table.vectors import deleted_count, has_option, vectors_of, with_vectors
+from lakebed.table.vectors import deleted_count, skips_level_0, vectors_of, with_vectors
 from lakebed.texts import names_of, refuse_unknown_keywords, shown
 
 if TYPE_CHECKING:
@@ -236,9 +236,10 @@ class Scan:
     def _visible(self, entries: pa.Table) -> pa.Table:
         """Without files that no client reads: in primary-key tables with deletion vectors, those of level 0.
 
-        The rows of a level-0 file become visible when a compaction has marked the older rows of their keys.
+        The rows of a level-0 file become visible when a compaction has marked the older rows of their keys; with the
+        option ``deletion-vectors.merge-on-read`` at once.
         """
-        if not self.table_schema.primary_keys or not has_option(self._branch.schema):
+        if not self.table_schema.primary_keys or not skips_level_0(self._branch.schema):
             return entries
         return entries.filter(pc.greater(entries["level"], 0))
 

@@ -104,6 +104,12 @@ def has_option(schema: TableSchema) -> bool:
     return schema.options.get("deletion-vectors.enabled", "false").strip().lower() == "true"
 
 
+def skips_level_0(schema: TableSchema) -> bool:
+    """Whether readers of a primary-key table leave out its files of level 0."""
+    merges = schema.options.get("deletion-vectors.merge-on-read", "false").strip().lower() == "true"
+    return has_option(schema) and not merges
+
+
 def vectors_of(branch: TableBranch, snapshot: Snapshot | None) -> dict[str, VectorPlace]:
     """Where the vectors of a version are, by name of the data file.
 

@@ -101,7 +101,7 @@ def test_alternation(java: Java, lake: Lake, maker: str, options: dict[str, str]
 
 
 def test_vectors_of_64_bits(java: Java, lake: Lake) -> None:
-    """Java's wide vectors are read; lakebed refuses to write narrow ones beside them, and a compaction ends them."""
+    """Java's wide vectors are read; lakebed refuses to write narrow ones, and a compaction ends them."""
     java.create("default.t", SCHEMA, options={**VECTORS, "deletion-vectors.bitmap64": "true"})
     java.write("default.t", rows(list(range(100)), 1))
     java.write("default.t", rows([200, 201], 1))
@@ -114,6 +114,16 @@ def test_vectors_of_64_bits(java: Java, lake: Lake) -> None:
     table.compact(full=True)
     assert table.latest().index_manifest is None  # type: ignore[union-attr]
     assert as_model(table.read()) == expected == as_model(java.read("default.t"))
+
+
+def test_rows_that_no_compaction_has_seen(java: Java, lake: Lake) -> None:
+    """They are left out as Java does, or merged where the table's option says so."""
+    for name, merges in (("t", "false"), ("u", "true")):
+        options = {**VECTORS, "bucket": "1", "deletion-vectors.merge-on-read": merges, "write-only": "true"}
+        java.create(f"default.{name}", SCHEMA, primary_keys=["id"], options=options)
+        java.write(f"default.{name}", rows([1, 2], 1))
+    assert as_model(lake.table("t").read()) == {} == as_model(java.read("default.t"))
+    assert as_model(lake.table("u").read()) == {1: 1, 2: 1}
 
 
 @pytest.mark.parametrize("options", [{"bucket": "2"}, {"bucket": "-1"}], ids=["fixed", "dynamic"])

@@ -148,3 +148,5 @@ def test_a_large_delete_is_a_job_of_spark(ask: Ask, table: Table, monkeypatch: p
     monkeypatch.setattr("lakebed.spark.catalog.writes.DELETE_BYTES_MAX", 1000)
     assert ask("can_delete", table="db.t", predicates=[ABOVE_14])["ok"] == {"alone": False}
     assert ask("can_delete", table="db.t", predicates=[{"name": "ALWAYS_TRUE"}])["ok"] == {"alone": False}
+    table.set_options({"deletion-vectors.enabled": "true"})
+    assert ask("can_delete", table="db.t", predicates=[ABOVE_14])["ok"] == {"alone": True}, "it rewrites nothing"

@@ -31,6 +31,7 @@ from lakebed.table.overwrite import Overwrite
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_schema
+from lakebed.table.vectors import has_option
 
 OPERATION: Final = "__lakebed_operation"
 """The column that says what happens to a row of UPDATE, DELETE or MERGE: `DELETE` or write."""
@@ -38,6 +39,10 @@ OPERATION: Final = "__lakebed_operation"
 
 DELETE_BYTES_MAX: Final = 64 << 20
 """Encoded bytes of files that the bridge rewrites for a DELETE; for more, Spark runs a job."""
+
+MARK_BYTES_MAX: Final = 1 << 30
+"""As `DELETE_BYTES_MAX`, in tables with deletion vectors: the bridge reads the columns of the condition alone, and
+writes no data file. Spark's job would rewrite the files."""
 
 
 class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,7 +200,8 @@ class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if found.inexact or found.where is None:
             return {"alone": not found.inexact}
         read = scan_snapshot(table.context, table.latest(), where=found.where).entries()
-        return {"alone": (pc.sum(read.column("file_size")).as_py() or 0) <= DELETE_BYTES_MAX}
+        bytes_max = MARK_BYTES_MAX if has_option(table.schema) else DELETE_BYTES_MAX
+        return {"alone": (pc.sum(read.column("file_size")).as_py() or 0) <= bytes_max}
 
 
 @declared("delete")
