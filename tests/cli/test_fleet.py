@@ -46,6 +46,7 @@ def test_rows_are_written_and_read(cli: Cli, lake: str, orders: str) -> None:
     assert cli("fleet", "delete", lake, orders, "a", "--dry-run").out == "Would delete 'a'.\n"
     assert cli("fleet", "delete", lake, orders, "a", "--yes").out == "Deleted 'a' at LSN 3.\n"
     assert cli("fleet", "get", lake, orders, "a").code == exits.NOT_FOUND
+    assert f"Did you mean {orders}?" in cli("fleet", "get", lake, f"{orders}s", "a").err
     assert cli("fleet", "get", lake, orders, "a", "--lsn", "2").out == "1\n"
     assert cli("fleet", "get", lake, orders, "a", "--version", "main@1", "--json").json == {"key": "a", "value": "1"}
     assert cli("fleet", "scan", lake, orders, "--json").json == [{"key": "b", "value": "2"}]
@@ -129,13 +130,15 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
     wait_until(lambda: node() == source)
     wait_until(lambda: len(cli("fleet", "events", lake, "--tenant", orders, "--json").json) == 2)
     (newest,) = cli("fleet", "events", lake, "--tenant", orders, "--limit", "1", "--json").json
-    assert newest["message"].startswith(source)
+    assert newest["message"] == f"{source} has taken over {orders} from {target}."
+    assert cli("fleet", "migrate", lake, orders, source).out == f"The tenant {orders} is on {source} already.\n"
     source, target = target, source
     status = cli("fleet", "status", lake, "--json").json
     assert {one["node"]: one["state"] for one in status["nodes"]} == {"node-1": "alive", "node-2": "alive"}
     assert "alive" in cli("fleet", "status", lake).out
     txns = cli("fleet", "txns", lake, orders, "--json").json
-    assert txns["unfinished"][-1]["node"] == target
+    assert txns["unfinished"][0]["node"] == target
+    assert [one["id"] for one in txns["unfinished"]] == sorted((one["id"] for one in txns["unfinished"]), reverse=True)
     assert "open" in cli("fleet", "txns", lake, orders).out
     assert cli("fleet", "policy", lake, orders, "retain_rows=7", "--json").json["retain_rows"] == 7
     assert cli("fleet", "scrub", lake, "--dry-run", "--json").json["missing"] == []

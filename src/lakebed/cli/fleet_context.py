@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 from lakebed.cli.command import Command
 from lakebed.cli.context import LakeCommand
 from lakebed.cli.grammar import argument, option
+from lakebed.errors import LakebedError
 from lakebed.fleet.model import MAIN
+from lakebed.lake.names import nearest_names
 
 if TYPE_CHECKING:
     from lakebed.fleet.client import Tenant
@@ -44,6 +46,15 @@ class TenantCommand(FleetCommand):
     """A command on one tenant."""
 
     tenant: TenantName
+
+    def hints(self, problem: LakebedError) -> Iterator[str]:
+        """Similar names, for a tenant that does not exist. Cost: 1 request."""
+        if problem.kind != "tenant_not_found":
+            return
+        with suppress(LakebedError), self.fleet() as fleet:
+            near = nearest_names(self.tenant, [one.tenant for one in fleet.tenants()])
+            if near:
+                yield f"Did you mean {' or '.join(near)}?"
 
     @contextmanager
     def open_tenant(self) -> Iterator[Tenant]:

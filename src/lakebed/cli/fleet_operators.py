@@ -88,11 +88,12 @@ class Txns(TenantCommand, name="txns"):
     def run(self) -> None:
         with self.fleet() as fleet:
             found = fleet.operator.transactions(self.tenant)
+        unfinished = sorted(found.unfinished, key=lambda one: one.id, reverse=True)
         due = set(found.to_collect)
         if self.json:
             output.document(
                 {
-                    "unfinished": [_of_transaction(one, due) for one in found.unfinished],
+                    "unfinished": [_of_transaction(one, due) for one in unfinished],
                     "finished": [_of_transaction(one, due) for one in found.finished],
                 }
             )
@@ -110,7 +111,7 @@ class Txns(TenantCommand, name="txns"):
                     output.ago(one.ended_ms),
                     "due" if one.id in due else "-",
                 )
-                for one in (*found.unfinished, *found.finished)
+                for one in (*unfinished, *found.finished)
             ],
             right=("transaction", "base", "generation"),
             less=("generation", "collection", "ended", "begun"),
@@ -125,11 +126,14 @@ class Migrate(TenantCommand, name="migrate"):
 
     def run(self) -> None:
         with self.fleet() as fleet:
+            before = fleet.operator.tenant(self.tenant)
             fleet.operator.migrate(self.tenant, self.node)
-        self.result(
-            {"tenant": self.tenant, "target": self.node},
-            f"The tenant {self.tenant} moves to {self.node}: both serve it until {self.node} has committed.",
-        )
+        moving = before.relocation
+        if before.preferred == self.node and (moving is None or moving.target == self.node):
+            text = f"The tenant {self.tenant} is on {self.node} already."
+        else:
+            text = f"The tenant {self.tenant} moves to {self.node}: both serve it until {self.node} has committed."
+        self.result({"tenant": self.tenant, "target": self.node}, text)
 
 
 class AttachReader(TenantCommand, name="attach-reader"):
@@ -171,7 +175,11 @@ class Decommission(Confirmed, FleetCommand, name="decommission"):
         self.ask(f"Is {self.node} unable to write to the storage, for good?")
         with self.fleet() as fleet:
             fleet.operator.decommission(self.node)
-        self.result({"node": self.node}, f"{self.node} is decommissioned: its transactions are acknowledged.")
+        self.result(
+            {"node": self.node},
+            f"{self.node} is decommissioned: its tenants are attached elsewhere, and its transactions are acknowledged "
+            "for it once the revocation has had its time.",
+        )
 
 
 class Ack(Confirmed, FleetCommand, name="ack"):
@@ -373,4 +381,4 @@ def _line(event: Event) -> str:
     """An event in a line: time of day, kind, message, how long it took."""
     at = datetime.fromtimestamp(event.at_ms / 1000, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     took = f" ({event.took_ms:,} ms)" if event.took_ms else ""
-    return output.printable(f"{at}  {event.kind:<12}  {event.message}{took}")
+    return output.printable(f"{at}  {event.kind:<19}  {event.message}{took}")

@@ -55,7 +55,7 @@ class Drop(Deletion, TenantCommand, name="drop"):
 
 
 class Tenants(FleetCommand, name="tenants"):
-    """List the tenants: node, newest committed transaction, rows, timelines, state."""
+    """List the tenants: node, newest committed transaction, rows of main in it, timelines, state."""
 
     def run(self) -> None:
         with self.fleet() as fleet:
@@ -64,7 +64,7 @@ class Tenants(FleetCommand, name="tenants"):
             output.document([of_tenant(record) for record in records])
             return
         output.grid(
-            ("tenant", "node", "committed", "rows", "timelines", "open", "state"),
+            ("tenant", "node", "transaction", "committed rows", "timelines", "open", "state"),
             [
                 (
                     record.tenant,
@@ -77,8 +77,8 @@ class Tenants(FleetCommand, name="tenants"):
                 )
                 for record in records
             ],
-            right=("committed", "rows", "timelines", "open"),
-            less=("open", "timelines", "rows"),
+            right=("transaction", "committed rows", "timelines", "open"),
+            less=("open", "timelines", "committed rows"),
             sentences=("state",),
             empty="No tenant. Create one: lakebed fleet create LAKE TENANT",
         )
@@ -225,7 +225,8 @@ class Commit(TimelineCommand, name="commit"):
         with self.open_timeline() as timeline:
             timeline.catch_up()
             txn = timeline.checkpoint()
-        self.result({"transaction": txn}, f"The newest version of the tenant {self.tenant} is transaction {txn}.")
+        text = f"Everything of the tenant {self.tenant} is committed, newest in transaction {txn}."
+        self.result({"transaction": txn}, text)
 
 
 def of_tenant(record: TenantRecord) -> dict[str, Any]:

@@ -191,9 +191,9 @@ class TenantState:
                 names = ", ".join(sorted(one.name for one in held))
                 alone = self._bytes_alone()
                 pins = tuple(self._pin_of(one, alone) if one.name != MAIN else self._main(one) for one in held)
-                word = "timeline" if len(held) == 1 else "timelines"
+                word, need = ("timeline", "needs") if len(held) == 1 else ("timelines", "need")
                 sentence = (
-                    f"The {word} {names} of the tenant {self.name} need it: it is a layer of transaction {layer.txn}."
+                    f"The {word} {names} of the tenant {self.name} {need} it: it is a layer of transaction {layer.txn}."
                 )
                 return Explanation(path, pins, sentence)
         if self.record.manifest is not None and self.record.manifest.path == whole:

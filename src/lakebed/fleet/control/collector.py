@@ -245,4 +245,5 @@ class Collector:
         except Conflict:
             self._removals[tenant] = self._context.now_s()
             return
-        self._context.events.add("tenant_removed", "The tenant and all its objects are deleted.", tenant=tenant)
+        message = f"The tenant {tenant} and all its objects are deleted."
+        self._context.events.add("tenant_removed", message, tenant=tenant)

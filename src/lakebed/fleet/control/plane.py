@@ -574,7 +574,7 @@ class ControlPlane(ControlPort, OperatorPort):
         reply = self._ledger.change(tenant, decide)
         self._acknowledged(tenant, after[-1])
         if after[-1].finished:
-            self._events.add("forced", f"Transaction {txn} was acknowledged by hand.", tenant=tenant)
+            self._events.add("forced", f"Transaction {txn} of {tenant} was acknowledged by hand.", tenant=tenant)
         return reply
 
     def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:

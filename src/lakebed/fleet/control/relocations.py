@@ -156,7 +156,10 @@ class Relocations:
             self._reconciler.detach(tenant, running.target)
             _ENDED.add(1, "given_up")
             context.events.add(
-                "relocation_given_up", "The target did not come near.", tenant=tenant, node=running.target
+                "relocation_given_up",
+                f"{tenant} stays on {running.source}: {running.target} did not come near.",
+                tenant=tenant,
+                node=running.target,
             )
             return
         since_ms = elapsed_ms - options.relocation_pause_after_ms
@@ -190,7 +193,7 @@ class Relocations:
             running.moved_s = context.now_s()
             self._reconciler.look_at(record.tenant)
             took_ms = context.now_ms() - relocation.begun_ms
-            message = f"{relocation.target} has taken over from {relocation.source}."
+            message = f"{relocation.target} has taken over {record.tenant} from {relocation.source}."
             context.events.add("relocated", message, tenant=record.tenant, node=relocation.target, took_ms=took_ms)
             _ENDED.add(1, "moved")
         if context.now_s() - running.moved_s < context.options.relocation_drain_ms / 1000:
@@ -218,7 +221,10 @@ class Relocations:
             drain.moving = None
         if not drain.waiting:
             del self._drains[node]
-            context.events.add("drained", "All tenants are moved.", node=node)
+            if member.record.is_draining:
+                context.events.add("drained", f"All tenants of {node} are moved.", node=node)
+            else:
+                context.events.add("drain_undone", f"{node} has its tenants back.", node=node)
             return
         tenant = drain.waiting[0]
         is_leaving = member.record.is_draining
