@@ -182,7 +182,7 @@ def test_vectors_of_64_bits_and_damage() -> None:
     entries = [IndexEntry(entry.partition, 0, "wide", len(file64), 1, DELETION_VECTORS, ranges)]
     table.store.put(f"manifest/{head.index_manifest}", encode_index_manifest(entries))
     assert values_of(opened(table.store)) == {n: n for n in range(10, 100)}
-    for at in range(1, len(file64)):
+    for at in range(1, len(file64), 3):
         table.store.put("index/wide", file64[:at] + bytes([file64[at] ^ 0x11]) + file64[at + 1 :])
         with pytest.raises(Corruption, match="index/wide"):
             opened(table.store).read()
@@ -540,12 +540,14 @@ def test_a_published_branch_brings_its_vectors() -> None:
 
 
 def faults_of(verb: Race, made: Callable[[], Table]) -> Iterator[tuple[int, Fault]]:
-    """Every call of a verb, with every way to crash there."""
+    """Every call of a verb that changes something, with every way to crash there."""
     recorded = RecordingStore(made().store)
     table = opened(recorded)
     start = len(recorded.trace)
     verb(table)
     for one in recorded.trace[start:]:
+        if not one.call.changes:
+            continue
         for fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER):
             yield one.index, fault
 
@@ -554,10 +556,10 @@ def faults_of(verb: Race, made: Callable[[], Table]) -> Iterator[tuple[int, Faul
     ("verb", "after"),
     [
         (lambda table: table.delete("id < 5"), {n: n for n in range(5, 20)}),
-        (lambda table: update_some(table, {3: 333}), BASE | {3: 333}),
         (lambda table: table.compact(full=True), BASE),
+        pytest.param(lambda table: update_some(table, {3: 333}), BASE | {3: 333}, marks=pytest.mark.long),
     ],
-    ids=["delete", "update", "compact"],
+    ids=["delete", "compact", "update"],
 )
 def test_a_crash_at_any_call(verb: Race, after: Rows) -> None:
     """The table has the rows from before or after, is sound, and cleaning leaves exactly what versions need."""

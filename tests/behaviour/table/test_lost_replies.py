@@ -154,7 +154,13 @@ def losing(store: ObjectStore, index: int, fault: Fault, *, for_good: bool) -> F
     return FaultyStore(store, faults=decide)
 
 
-@pytest.mark.parametrize("name", VERBS)
+LONG = {"compact_marked", "expire_marked", "delete_tag_marked", "rollback_marked"}
+"""Verbs whose run without deletion vectors is in every test run."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in VERBS]
+)
 def test_lost_replies(name: str) -> None:
     """With any replies of a verb's changes lost, the table has the rows from before or after it, all readable."""
     verb = VERBS[name]
