@@ -101,12 +101,17 @@ def write_task(
     keys_only: bool = False,
     starts_anew: bool = False,
     partition: Mapping[str, object] | None = None,
+    schema: TableSchema | None = None,
 ) -> WriteTask:
     """Prepare the tasks of one write: the newest schema, and the state of the buckets from which they continue.
 
+    Args:
+        deletes, keys_only, starts_anew, partition: as in `WriteTask`.
+        schema: of the files, where the commit changes it; None: the newest.
+
     Cost: 1 LIST (schema); with fixed buckets also the manifests of the newest snapshot, unless all rows are replaced.
     """
-    schema = table.refresh()
+    schema = table.refresh() if schema is None else schema
     settings = WriteSettings.of(schema)
     settings = replace(settings, buffer_bytes=min(settings.buffer_bytes, _BUFFER_BYTES_MAX), worker_count_max=1)
     if settings.dynamic is not None:

@@ -19,7 +19,9 @@ from lakebed.table.commit import Derive, StagedChange
 from lakebed.table.context import TableBranch
 from lakebed.table.manifest import as_deletes, entries_of_changes
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
-from lakebed.table.types import arrow_type
+from lakebed.table.predicate import bind, mask_of
+from lakebed.table.predicate_tree import Predicate
+from lakebed.table.types import arrow_schema, arrow_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +32,33 @@ class Overwrite:
     """Static: files whose partition columns equal these values; empty is the whole table."""
     dynamic: bool = False
     """Instead: every partition that the change adds files to, and no other."""
+    where: Predicate | None = None
+    """Instead: the partitions for which it is true; over partition columns."""
 
 
 def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, overwrite: Overwrite) -> Derive:
     """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
 
     Raises:
-        InvalidRequest: `overwrite.partition` names a column that is not a partition column, or a value of another type.
+        InvalidRequest: `overwrite.partition` or `overwrite.where` names a column that is not a partition column, or a
+            value of another type.
     """
     schema = branch.schema
     added = entries_of_changes(changes)
     fields = schema.partition_fields
     wanted = partition_scalars(overwrite.partition, schema=schema)
+    where = None if overwrite.where is None else bind(overwrite.where, arrow_schema(fields))
 
     def hits(partitions: pa.Array) -> pa.Array:
         """Whether each partition is replaced."""
         hit = pa.array(np.ones(len(partitions), dtype=bool))
         if overwrite.dynamic and fields:
             return pc.is_in(partitions, pc.unique(added["partition"]).cast(partitions.type))
-        if wanted:
+        if wanted or where is not None:
             decoded = decode_rows(partitions, [field.type for field in fields])
             columns = dict(zip((column.name for column in fields), decoded, strict=True))
+            if where is not None:
+                return pc.fill_null(mask_of(where, pa.table(decoded, schema=arrow_schema(fields))), False)
             for name, value in wanted.items():
                 column = columns[name]
                 same = pc.equal(column, value) if value.is_valid else pc.is_null(column)

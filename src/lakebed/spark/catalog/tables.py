@@ -6,6 +6,7 @@ Invariants: a version is resolved once, by `Load`; a system table's rows are rea
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_n
 from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
 from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_schema
-from lakebed.table.model import TableSchema
+from lakebed.table.model import Snapshot, TableSchema
 from lakebed.table.scan import check_readable
 from lakebed.table.table import Table
 from lakebed.table.types import type_of_arrow
@@ -28,6 +29,8 @@ SYSTEM_TABLES: Final = (
 )  # fmt: skip
 PRIMARY_KEY: Final = "primary-key"
 """The table property that names the columns of the primary key, separated by commas; as Paimon's."""
+PROVIDERS: Final = ("lakebed", "paimon", "parquet")
+"""What may follow USING: the tables are Paimon's, with Parquet files."""
 _RESERVED: Final = ("provider", "owner", "location", "comment", "external", "is_managed_location", "table_type",
     "collation")  # fmt: skip
 """Properties that Spark adds to every table and keeps to itself."""
@@ -64,22 +67,27 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         else:
             snapshot = table.latest()
         check_readable(schema)
-        return {
-            "name": table.name,
-            "url": table.url,
-            "branch": branch,
-            "schema": spark_schema(schema.fields).json(),
-            "schema_id": schema.id,
-            "partition_keys": schema.partition_keys,
-            "primary_keys": schema.primary_keys,
-            "properties": properties_of(schema),
-            "snapshot": snapshot_text(snapshot),
-            "snapshot_id": None if snapshot is None else snapshot.id,
-            "row_count": 0 if snapshot is None else snapshot.total_record_count,
-            "travels": travels,
-            "gathers": gathers(schema),
-            "native_write": None if travels else native_write(table.store, schema),
-        }
+        return {**described(table, schema, snapshot), "branch": branch, "travels": travels}
+
+
+def described(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:
+    """Return a version of a table as the jar reads it."""
+    return {
+        "name": table.name,
+        "url": table.url,
+        "branch": table.branch,
+        "schema": spark_schema(schema.fields).json(),
+        "schema_id": schema.id,
+        "partition_keys": schema.partition_keys,
+        "primary_keys": schema.primary_keys,
+        "properties": properties_of(schema),
+        "snapshot": snapshot_text(snapshot),
+        "snapshot_id": None if snapshot is None else snapshot.id,
+        "row_count": 0 if snapshot is None else snapshot.total_record_count,
+        "travels": False,
+        "gathers": gathers(schema),
+        "native_write": native_write(table.store, schema),
+    }
 
 
 def properties_of(schema: TableSchema) -> dict[str, str]:
@@ -114,16 +122,37 @@ class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         columns = StructType.fromJson(json.loads(self.schema))
-        keys = [key.strip() for key in self.properties.get(PRIMARY_KEY, "").split(",") if key.strip()]
+        check_place(self.properties)
         session.lake(lake_url).create_table(
             self.table,
             arrow_schema_of(columns),
-            primary_keys=keys,
+            primary_keys=primary_keys_of(self.properties),
             partition_keys=self.partition_keys,
             options=table_options(self.properties),
             comment=self.properties.get("comment", ""),
         )
         return {}
+
+
+def check_place(properties: dict[str, str]) -> None:
+    """Refuse another format, and a folder elsewhere."""
+    provider = properties.get("provider", PROVIDERS[0])
+    if provider.lower() not in PROVIDERS:
+        raise InvalidRequest(
+            f"USING {provider} is not possible in a lake, whose tables are lakebed's: leave it out.",
+            kind="unsupported_provider",
+        )
+    if "location" in properties:
+        raise InvalidRequest(
+            f"LOCATION {properties['location']!r} is not possible: a table of a lake is in the lake's own folder. "
+            "Leave it out.",
+            kind="unsupported_location",
+        )
+
+
+def primary_keys_of(properties: dict[str, str]) -> list[str]:
+    """Return the columns that the property of the primary key names."""
+    return [key.strip() for key in properties.get(PRIMARY_KEY, "").split(",") if key.strip()]
 
 
 def table_options(properties: dict[str, str]) -> dict[str, str]:
@@ -170,7 +199,15 @@ class AlterTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def _apply(table: Table, change: Change) -> None:
     first = change.after == ""
     after = change.after or None
-    if change.kind == "set":
+    if change.kind == "set" and change.name == "comment":
+        _change(table, comment=change.value or "")
+    elif change.kind == "comment":
+        fields = (
+            replace(field, description=change.value) if field.name == change.name else field
+            for field in table.refresh().fields
+        )
+        _change(table, fields=tuple(fields))
+    elif change.kind == "set":
         table.set_options({change.name: change.value or ""})
     elif change.kind == "unset":
         table.remove_options([change.name])
@@ -189,6 +226,13 @@ def _apply(table: Table, change: Change) -> None:
             f"ALTER TABLE cannot {change.kind} here: change options, or add, drop, rename, widen or move columns.",
             kind="unsupported_change",
         )
+
+
+def _change(table: Table, **members: Any) -> None:
+    """Store the next schema with other comments."""
+    table.context.schemas.change(
+        lambda schema: replace(schema, id=schema.id + 1, **members), time_ms=table.context.now_ms()
+    )
 
 
 def _type_text(change: Change) -> str:

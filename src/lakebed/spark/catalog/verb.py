@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import InternalError, InvalidRequest, LakebedError
+from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.carried import carried_schema
@@ -95,7 +95,13 @@ class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def opened(self, session: Session, lake_url: str) -> Table:
         """Open the table. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
-        return session.lake(lake_url).table(self.table, branch=self.branch)
+        try:
+            return session.lake(lake_url).table(self.table, branch=self.branch)
+        except NotFound as missing:
+            if missing.facts.get("branch") is None:
+                raise
+            # Not a missing table, for which Spark has an exception of its own.
+            raise NotFound(missing.message, kind="branch_not_found", branch=self.branch) from missing
 
 
 class _Request(msgspec.Struct, frozen=True):

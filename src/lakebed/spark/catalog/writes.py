@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.spark.catalog.replace import COLUMNS_CHANGED, next_schema, staged_schema
 from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.committing import BRANCH_MOVED, commit_changes
@@ -51,10 +52,35 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         partition: values of partition columns; empty: the whole table.
         dynamic: every partition that has new rows.
+        where: instead: predicates over partition columns, all true for the partitions to replace.
     """
 
     partition: dict[str, Any] = msgspec.field(default_factory=dict)
     dynamic: bool = False
+    where: list[Any] | None = None
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether rows are only written where all rows are replaced."""
+        return self.where is None
+
+    def overwrite(self, table: Table) -> Overwrite:
+        """Return what the commit replaces.
+
+        Raises `InvalidRequest`: `where` has a part that is no comparison of a partition column with values.
+        """
+        schema = table.schema
+        if self.where is None:
+            return Overwrite(partition=self.partition, dynamic=self.dynamic and bool(schema.partition_keys))
+        found = translate([from_json(one) for one in self.where], arrow_schema(schema.partition_fields))
+        if found.inexact or found.where is None:
+            columns = ", ".join(schema.partition_keys) or "none"
+            raise InvalidRequest(
+                f"Rows of {table.name} can be overwritten only by comparisons of partition columns with values; its "
+                f"partition columns: {columns}. For other conditions, DELETE and INSERT.",
+                kind="inexact_overwrite",
+            )
+        return Overwrite(where=found.where)
 
 
 @declared("begin_write")
@@ -66,20 +92,22 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         replaced: of an overwrite.
         changes: rows of UPDATE, DELETE or MERGE, with the column `OPERATION`.
         native: tasks can write the files themselves, if the table still allows it.
+        staged: the schema that the commit gives the table, as `Replace` answered it.
     """
 
     schema: str
     replaced: Replaced | None = None
     changes: bool = False
     native: bool = False
+    staged: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        starts_anew = self.replaced is not None
+        starts_anew = self.replaced is not None and self.replaced.starts_anew
         partition = self.replaced.partition if self.replaced is not None else {}
-        if self.replaced is not None and self.replaced.dynamic and not table.schema.partition_keys:
-            starts_anew = True  # Spark's dynamic mode replaces all of a table without partitions
-        task = write_task(table, starts_anew=starts_anew, partition=partition)
+        if self.replaced is not None:
+            self.replaced.overwrite(table)
+        task = write_task(table, starts_anew=starts_anew, partition=partition, schema=staged_schema(self.staged))
         rows = StructType.fromJson(json.loads(self.schema))
         task.check(table.store, arrow_schema_of(rows))
         columns = spark_schema(task.schema.fields)
@@ -115,6 +143,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         has_basis: the commit refuses when another writer changed rows of the same buckets since `basis`.
         rewritten: the files that the new ones replace; the commit refuses when another writer replaced one.
         batch: of a stream: a batch that is committed already is not committed again.
+        staged: the table's next schema, with which the rows were written.
     """
 
     results: list[str] = msgspec.field(default_factory=list)
@@ -125,19 +154,29 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     has_basis: bool = False
     rewritten: Rewritten | None = None
     batch: Batch | None = None
+    staged: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
         changes = changes_of(self.results)
+        staged = staged_schema(self.staged)
+        if staged is None:
+            return self._committed(table, changes)
+        try:
+            with next_schema(table, staged):
+                return self._committed(table, changes)
+        except Conflict as error:
+            if error.kind == COLUMNS_CHANGED:
+                discard_changes(table.context, changes)
+                discard(table.store, [file.path for file in self.files], environment=table.context.environment)
+            raise
+
+    def _committed(self, table: Table, changes: list[BucketChange]) -> dict[str, Any]:
         if self.files:
             partition = self.replaced.partition if self.replaced is not None else {}
-            changes += taken_over(
-                table, self.files, self.schema_id, starts_anew=self.replaced is not None, partition=partition
-            )
-        overwrite = None
-        if self.replaced is not None:
-            is_dynamic = self.replaced.dynamic and bool(table.schema.partition_keys)
-            overwrite = Overwrite(partition=self.replaced.partition, dynamic=is_dynamic)
+            starts_anew = self.replaced is not None and self.replaced.starts_anew
+            changes += taken_over(table, self.files, self.schema_id, starts_anew=starts_anew, partition=partition)
+        overwrite = None if self.replaced is None else self.replaced.overwrite(table)
         basis = Basis(snapshot_of(self.basis)) if self.has_basis else None
         deletes = [] if self.rewritten is None else self.rewritten.deletes(table)
         kind: CommitKind = "OVERWRITE" if deletes else "APPEND"

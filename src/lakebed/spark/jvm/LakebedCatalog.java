@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
@@ -27,7 +28,9 @@ import org.apache.spark.sql.connector.catalog.TableContext;
 import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.TimeTravel;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.expressions.BucketTransform;
 import org.apache.spark.sql.connector.expressions.IdentityTransform;
+import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -157,11 +160,16 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
     }
   }
 
+  @Override
+  public Table createTableLike(Identifier table, TableInfo info, Table source) throws TableAlreadyExistsException {
+    return createTable(table, info);
+  }
+
   private void create(Identifier table, TableInfo info) throws TableAlreadyExistsException {
     try {
       lake.change(
           "create_table", "table", named(table), "schema", info.schema().json(), "partition_keys",
-          partitionKeys(info.partitions()), "properties", info.properties());
+          partitionKeys(info.partitions()), "properties", properties(info));
     } catch (Errors.Refused e) {
       throw new TableAlreadyExistsException(quoted(table));
     }
@@ -174,14 +182,41 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
   private static List<String> partitionKeys(Transform[] transforms) {
     List<String> keys = new ArrayList<>();
     for (Transform transform : transforms) {
-      if (!(transform instanceof IdentityTransform) || transform.references()[0].fieldNames().length != 1) {
+      if (transform instanceof IdentityTransform && transform.references()[0].fieldNames().length == 1) {
+        keys.add(transform.references()[0].fieldNames()[0]);
+      } else if (!(transform instanceof BucketTransform)) {
         throw Errors.mistake(
-            "PARTITIONED BY " + transform.describe() + " is not possible: name columns; a table has buckets by its"
-                + " property 'bucket'.");
+            "PARTITIONED BY " + transform.describe() + " is not possible: a table is partitioned by the values of columns"
+                + " and by bucket(n, column). Add a column with the value of " + transform.describe()
+                + " and partition by it.");
       }
-      keys.add(transform.references()[0].fieldNames()[0]);
     }
     return keys;
+  }
+
+  /** The properties of a new table, with the buckets that its transforms ask for. */
+  private static Map<String, String> properties(TableInfo info) {
+    Map<String, String> properties = new LinkedHashMap<>(info.properties());
+    for (Transform transform : info.partitions()) {
+      if (transform instanceof BucketTransform bucket) {
+        List<String> columns = new ArrayList<>();
+        for (NamedReference column : bucket.references()) {
+          columns.add(String.join(".", column.fieldNames()));
+        }
+        set(properties, "bucket", bucket.numBuckets().value().toString(), transform);
+        set(properties, "bucket-key", String.join(",", columns), transform);
+      }
+    }
+    return properties;
+  }
+
+  private static void set(Map<String, String> properties, String name, String value, Transform transform) {
+    String other = properties.put(name, value);
+    if (other != null && !other.equals(value)) {
+      throw Errors.mistake(
+          "PARTITIONED BY " + transform.describe() + " and the property '" + name + "' = '" + other
+              + "' contradict each other: leave one out.");
+    }
   }
 
   @Override
@@ -207,8 +242,9 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
   @Override
   public void renameTable(Identifier from, Identifier to) {
     throw Errors.mistake(
-        "A table of a lake cannot be renamed, for its name is its folder: create " + to + " AS SELECT * FROM " + from
-            + ", then drop " + from + ".");
+        "The table " + quoted(from) + " cannot be renamed, since its name is its folder: CREATE TABLE "
+            + quoted(to).replaceFirst("^" + Pattern.quote(name + "."), "") + " AS SELECT * FROM " + quoted(from)
+            + ", then drop " + quoted(from) + ".");
   }
 
   @Override
@@ -228,20 +264,22 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
   @Override
   public StagedTable stageCreate(Identifier table, TableInfo info) throws TableAlreadyExistsException {
     create(table, info);
-    return staged(table, false);
+    String named = named(table);
+    return new StagedLakebedTable(lake, named, lake.ask("load", "table", named), false);
   }
 
   @Override
   public StagedTable stageReplace(Identifier table, TableInfo info) throws NoSuchTableException {
-    LakebedTable old = (LakebedTable) loadTable(table);
-    String wanted = columns(info.schema());
-    if (!wanted.equals(columns(old.schema())) || !partitionKeys(info.partitions()).equals(old.partitionKeys())) {
-      throw Errors.mistake(
-          "REPLACE TABLE " + quoted(table) + " would change its columns or partitions from (" + columns(old.schema())
-              + ") to (" + wanted + ") and lose its history: change columns with ALTER TABLE and rows with INSERT"
-              + " OVERWRITE, or drop the table first.");
+    try {
+      String named = named(table);
+      JsonNode loaded =
+          lake.ask(
+              "replace_table", "table", named, "schema", info.schema().json(), "partition_keys",
+              partitionKeys(info.partitions()), "properties", properties(info));
+      return new StagedLakebedTable(lake, named, loaded, true);
+    } catch (Errors.Refused e) {
+      throw new NoSuchTableException(table);
     }
-    return staged(table, true);
   }
 
   @Override
@@ -251,17 +289,6 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
     } catch (NoSuchTableException | TableAlreadyExistsException e) {
       throw Errors.mistake("The table " + table + " was created or dropped meanwhile: run the statement again.");
     }
-  }
-
-  private StagedTable staged(Identifier table, boolean replaces) {
-    String named = named(table);
-    return new StagedLakebedTable(lake, named, lake.ask("load", "table", named), replaces);
-  }
-
-  private static String columns(org.apache.spark.sql.types.StructType schema) {
-    List<String> found = new ArrayList<>();
-    Arrays.stream(schema.fields()).forEach(field -> found.add(field.name() + " " + field.dataType().sql()));
-    return String.join(", ", found);
   }
 
   // ---- databases: a database is there as long as it has tables

@@ -5,8 +5,10 @@ import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeSet;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
@@ -24,6 +26,9 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A version of a table, resolved when the statement was analysed. */
 class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDeleteV2 {
+  private static final Set<String> READ_OPTIONS = Set.of("branch", "versionasof", "timestampasof");
+  private static final Set<String> WRITE_OPTIONS = Set.of("branch");
+
   final Lake lake;
   final String table;
   final JsonNode loaded;
@@ -85,6 +90,11 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
     return primaryKeys().isEmpty() && !List.of(schema.fieldNames()).contains(LakebedScan.FILE_COLUMN);
   }
 
+  /** The schema that a commit gives the table; null: the one that it has. */
+  String staged() {
+    return loaded.path("staged").isTextual() ? loaded.get("staged").asText() : null;
+  }
+
   /** The branch that is read and written; null: main. */
   String branch() {
     return loaded.get("branch").isNull() ? null : loaded.get("branch").asText();
@@ -109,16 +119,29 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
     return EnumSet.of(
         TableCapability.BATCH_READ, TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_WRITE,
         TableCapability.STREAMING_WRITE, TableCapability.TRUNCATE, TableCapability.OVERWRITE_BY_FILTER,
-        TableCapability.OVERWRITE_DYNAMIC);
+        TableCapability.OVERWRITE_DYNAMIC, TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
   }
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    checkOptions("read", options, READ_OPTIONS);
     return new LakebedScan.Builder(this, false, options);
+  }
+
+  /** An option that means nothing is a mistake; the ones with dots and underscores before are Spark's own. */
+  private void checkOptions(String what, CaseInsensitiveStringMap options, Set<String> known) {
+    for (String option : options.keySet()) {
+      if (!known.contains(option.toLowerCase(Locale.ROOT)) && !option.startsWith("__") && !option.startsWith("spark.")) {
+        throw Errors.mistake(
+            "The option " + option + " is not known where " + name() + " is " + (what.equals("read") ? "read" : "written")
+                + ": there " + (known.size() == 1 ? "is " : "are ") + String.join(", ", new TreeSet<>(known)) + ".");
+      }
+    }
   }
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    checkOptions("written", info.options(), WRITE_OPTIONS);
     return primaryKeys().isEmpty()
         ? new LakebedWrite.Builder(this, replaces, info)
         : new KeyedWriteBuilder(this, replaces, info);

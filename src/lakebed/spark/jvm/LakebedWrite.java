@@ -116,7 +116,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   private JsonNode begin(boolean isNative) {
     return table.lake.ask(
         "begin_write", "table", table.table, "branch", table.branch(), "schema", rows().json(), "replaced",
-        replaced, "changes", changes, "native", isNative);
+        replaced, "changes", changes, "native", isNative, "staged", table.staged());
   }
 
   TaskWriter.Factory tasks() {
@@ -148,7 +148,8 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     table.lake.change(
         "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "files",
         FileTaskWriter.Result.files(messages), "schema_id", target == null ? 0 : target.schemaId, "replaced", replaced,
-        "rewritten", rewritten(), "batch", batch(), "basis", restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
+        "staged", table.staged(), "rewritten", rewritten(), "batch", batch(), "basis",
+        restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
   }
 
   /** The columns that tasks bring. */
@@ -216,26 +217,22 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     @Override
     public WriteBuilder overwrite(Predicate[] predicates) {
       Map<String, Object> partition = new LinkedHashMap<>();
+      boolean isPartition = true;
       for (Predicate predicate : predicates) {
-        if (!predicate.name().equals("ALWAYS_TRUE")) {
-          add(predicate, partition);
-        }
+        isPartition &= predicate.name().equals("ALWAYS_TRUE") || add(predicate, partition);
       }
-      replaced = Map.of("partition", partition);
+      replaced = isPartition ? Map.of("partition", partition) : Map.of("where", Predicates.encoded(predicates));
       return this;
     }
 
-    private void add(Predicate predicate, Map<String, Object> partition) {
+    private boolean add(Predicate predicate, Map<String, Object> partition) {
       Expression[] sides = predicate.children();
       boolean equals = predicate.name().equals("=") || predicate.name().equals("<=>");
       if (equals && sides.length == 2 && sides[0] instanceof NamedReference name && sides[1] instanceof Literal<?> literal
           && name.fieldNames().length == 1 && table.partitionKeys().contains(name.fieldNames()[0])) {
-        partition.put(name.fieldNames()[0], value(literal));
-        return;
+        return partition.putIfAbsent(name.fieldNames()[0], value(literal)) == null;
       }
-      throw Errors.mistake(
-          "Rows of " + table.name() + " cannot be overwritten where " + predicate + ": give values of partition columns ("
-              + String.join(", ", table.partitionKeys()) + "), or DELETE and INSERT.");
+      return false;
     }
 
     private static Object value(Literal<?> literal) {

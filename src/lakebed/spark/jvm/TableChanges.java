@@ -34,7 +34,12 @@ final class TableChanges {
     if (change instanceof TableChange.UpdateColumnPosition move) {
       return members("move", name(move), "after", after(move.position()));
     }
-    return members(change.getClass().getSimpleName(), "");
+    if (change instanceof TableChange.UpdateColumnComment comment) {
+      return members("comment", name(comment), "value", comment.newComment());
+    }
+    throw Errors.mistake(
+        "ALTER TABLE cannot do this here (" + change.getClass().getSimpleName() + "): set properties and comments, or add,"
+            + " drop, rename, widen or move columns.");
   }
 
   private static String name(TableChange.ColumnChange change) {

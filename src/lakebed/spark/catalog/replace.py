@@ -1,0 +1,93 @@
+"""REPLACE TABLE: other columns and other rows together, and the older versions stay.
+
+Invariants: the files of the new rows are written before anything of the table changes. Then the commit stores the next
+schema, and at once the snapshot that replaces all rows. When the snapshot is refused, the old columns come back as one
+more schema. A crash between the two leaves the old rows under the new columns, null where a column is new; older
+versions stay as they are, and the statement can be run again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+from pyspark.sql.types import StructType
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.spark.catalog.tables import PRIMARY_KEY, described, primary_keys_of, table_options
+from lakebed.spark.catalog.verb import Session, TableVerb, declared
+from lakebed.spark.types import arrow_schema_of
+from lakebed.table.model import TableSchema
+from lakebed.table.replace_columns import replace_columns
+from lakebed.table.schema import decode_schema, encode_schema
+from lakebed.table.table import Table
+
+COLUMNS_CHANGED: Final = "columns_changed"
+"""The kind of the error when another writer changed the columns meanwhile."""
+
+
+@declared("replace_table")
+class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prepare the replacement of a table; nothing is changed. Answers as `Load`, with the columns that it will have.
+
+    The reply's `staged` is the next schema, for `BeginWrite` and `Commit`; None: the columns stay.
+
+    Attributes:
+        schema: columns, as Spark's JSON.
+        partition_keys: columns.
+        properties: as of `CreateTable`.
+    """
+
+    schema: str
+    partition_keys: tuple[str, ...] = ()
+    properties: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        columns = StructType.fromJson(json.loads(self.schema))
+        old = table.refresh()
+        changed = replace_columns(
+            old,
+            arrow_schema_of(columns),
+            partition_keys=self.partition_keys,
+            primary_keys=primary_keys_of(self.properties) if PRIMARY_KEY in self.properties else None,
+            options=table_options(self.properties),
+        )
+        staged = None if changed is old else encode_schema(changed).decode()
+        return {**described(table, changed, table.latest()), "staged": staged}
+
+
+def staged_schema(text: str | None) -> TableSchema | None:
+    """Decode the `staged` of `ReplaceTable`."""
+    return None if text is None else decode_schema(text.encode(), path="request")
+
+
+@contextmanager
+def next_schema(table: Table, staged: TableSchema) -> Iterator[None]:
+    """Store the next schema for a commit; when that is refused, store the old columns again.
+
+    Raises `Conflict`: kind `COLUMNS_CHANGED`: another writer changed the columns meanwhile; nothing was changed.
+    """
+    schemas = table.context.schemas
+    old = table.refresh()
+    now_ms = table.context.now_ms()
+    try:
+        if old.id != staged.id - 1:
+            raise Conflict("The schema is a later one.", kind=COLUMNS_CHANGED)
+        stored = schemas.store_next(replace(staged, time_ms=now_ms))
+    except Conflict as lost:
+        raise Conflict(
+            f"Another writer changed the columns of {table.name} while it was to be replaced. Nothing was changed: run "
+            "the statement again.",
+            kind=COLUMNS_CHANGED,
+        ) from lost
+    try:
+        yield
+    except (InvalidRequest, Conflict):
+        if table.refresh() == stored:
+            schemas.store_next(replace(old, id=stored.id + 1, highest_field_id=stored.highest_field_id, time_ms=now_ms))
+        raise
