@@ -56,6 +56,63 @@ def partition_columns(entries: pa.Table, schema: TableSchema) -> dict[str, pa.Ar
     return {name: values.take(encoded.indices) for name, values in zip(schema.partition_keys, columns, strict=True)}
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnExtent:
+    """What all rows of some files have in one column."""
+
+    null_count: int
+    least: pa.Scalar | None
+    """None: every value is null."""
+    greatest: pa.Scalar | None
+
+
+def column_extent(
+    entries: pa.Table, name: str, *, schema: TableSchema, schema_of: Callable[[int], TableSchema]
+) -> ColumnExtent | None:
+    """The nulls and the extremes of a column, where manifest entries state them exactly; None otherwise.
+
+    Exact are partition values, and the bounds of whole numbers, dates and timestamps in files whose entries have
+    `STATS_VERSION`. Others may be cut off (texts), or leave out NaN and the sign of zero (floats).
+
+    Args: as of `may_match`; every row of the files counts.
+    """
+    kind = arrow_type(schema.named([name])[0].type)
+    is_partition = name in schema.partition_keys
+    if pa.types.is_floating(kind) or not (is_partition or _has_exact_bounds(kind)):
+        return None
+    partitions = partition_columns(entries, schema)
+    null_count = 0
+    ends: list[pa.Array] = []
+    for rows, stats_names in _groups(entries) if entries.num_rows else ():
+        group = entries.take(pa.array(rows))
+        values = {key: column.take(pa.array(rows)) for key, column in partitions.items()}
+        file_schema = schema_of(int(group.column("schema_id")[0].as_py()))
+        known = _FileBounds(group, values, schema, file_schema, stats_names, None)
+        bounds = known.of(name)
+        counts = known.null_counts(name)
+        if bounds is None or counts is None or not (is_partition or _is_proven(group)):
+            return None
+        filled = pa.array(counts < group.column("row_count").to_numpy())
+        low, high = bounds.low.filter(filled), bounds.high.filter(filled)
+        if low.null_count or high.null_count or (counts < 0).any():
+            return None
+        null_count += int(counts.sum())
+        ends += [low, high]
+    found = pa.chunked_array(ends, kind)
+    extremes = pc.min_max(found) if found.length() else None
+    least, greatest = (None, None) if extremes is None else (extremes["min"], extremes["max"])
+    return ColumnExtent(null_count, least, greatest)
+
+
+def _has_exact_bounds(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_signed_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _is_proven(group: pa.Table) -> bool:
+    versions = group.column("stats_version")
+    return bool(versions.null_count == 0 and pc.all(pc.equal(versions, STATS_VERSION)).as_py())
+
+
 def may_match(
     entries: pa.Table,
     predicate: Predicate,
@@ -163,6 +220,19 @@ class _FileBounds:
         if found is None and old.name in self.stats_names:
             found = self._decoded("value_stats", self.stats_names, old.name, column.type)
         return found
+
+    def null_counts(self, name: str) -> npt.NDArray[np.int64] | None:
+        """How many nulls each file has in a column; below zero: unknown; None: nothing is known."""
+        row_counts: npt.NDArray[np.int64] = self.group.column("row_count").to_numpy()
+        if name in self.partitions:
+            return np.where(pc.is_null(self.partitions[name]).to_numpy(zero_copy_only=False), row_counts, 0)
+        column = self.schema.field_by_name(name)
+        old = next((field for field in self.file_schema.fields if column is not None and field.id == column.id), None)
+        if old is None:
+            return row_counts
+        if old.name not in self.stats_names:
+            return None
+        return self._null_counts("value_stats", self.stats_names.index(old.name))
 
     def _decoded(self, stats: str, names: list[str], name: str, type_text: str) -> _Bounds | None:
         types = [field.type for field in self.file_schema.named(names)]

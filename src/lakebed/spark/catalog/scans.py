@@ -1,4 +1,4 @@
-"""Verbs on reading: the files of a scan, and its number of rows.
+"""Verbs on reading: the files of a scan, and what its manifests state of all rows.
 
 Invariants: a plan holds every row of its version that the predicate may keep. A file for Spark's reader has each column
 with today's type, under the name that it had when the file was written, or lacks it: Spark's reader renames, and the
@@ -8,14 +8,16 @@ jar does not cast.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import pyarrow as pa
 
 from lakebed.spark.catalog.plans import Readers, planned
 from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.filters import from_json, translate
+from lakebed.table.file_stats import ColumnExtent, column_extent
 from lakebed.table.model import Split
 from lakebed.table.read import ReadPlan
 from lakebed.table.scan import scan_snapshot
@@ -84,15 +86,60 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return scan.splits() if self.limit is None else _enough(scan.splits(), self.limit), scan.plan
 
 
-@declared("count")
-class Count(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Count the rows, where every file may be counted by its manifest entry; None otherwise."""
+class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An aggregate function over all rows.
+
+    Attributes:
+        function: ``count_star``, ``count``, ``min`` or ``max``.
+        column: of the last three.
+    """
+
+    function: Literal["count_star", "count", "min", "max"]
+    column: str = ""
+
+
+@declared("aggregate")
+class AggregateRows(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Compute aggregates by manifest entries, where these state them exactly; otherwise `values` is None.
+
+    Dates are answered as days, timestamps as microseconds.
+    """
+
+    functions: list[Aggregate]
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        splits = scan_snapshot(table.context, snapshot_of(self.snapshot), schema_id=self.schema_id).splits()
+        scan = scan_snapshot(table.context, snapshot_of(self.snapshot), schema_id=self.schema_id)
+        splits = scan.splits()
         is_known = all(split.is_whole for split in splits)
-        return {"row_count": sum(split.row_count for split in splits) if is_known else None}
+        if not is_known:
+            return {"values": None}
+        row_count = sum(split.row_count for split in splits)
+        schema_of = table.context.schemas.load
+        columns = {one.column for one in self.functions if one.function != "count_star"}
+        extents = {
+            name: column_extent(scan.entries(), name, schema=scan.table_schema, schema_of=schema_of) for name in columns
+        }
+        values = [_aggregated(one, row_count, extents.get(one.column)) for one in self.functions]
+        return {"values": None if any(value is None for value in values) else values}
+
+
+def _aggregated(one: Aggregate, row_count: int, extent: ColumnExtent | None) -> list[Any] | None:
+    """The value, in a list; None: it is not known."""
+    if one.function == "count_star":
+        return [row_count]
+    if extent is None:
+        return None
+    if one.function == "count":
+        return [row_count - extent.null_count]
+    found = extent.least if one.function == "min" else extent.greatest
+    if found is None:
+        return [None]
+    if pa.types.is_date(found.type):
+        return [found.cast(pa.int32()).as_py()]
+    if pa.types.is_timestamp(found.type):
+        return [found.cast(pa.timestamp("us", tz=found.type.tz), safe=False).cast(pa.int64()).as_py()]
+    return [found.as_py()] if pa.types.is_integer(found.type) or pa.types.is_string(found.type) else None
 
 
 def _enough(splits: Sequence[Split], limit: int) -> list[Split]:

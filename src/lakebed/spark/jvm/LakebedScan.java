@@ -1,8 +1,8 @@
 package org.lakebed.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -14,7 +14,6 @@ import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
-import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -261,25 +260,37 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     @Override
     public boolean pushAggregation(Aggregation aggregation) {
       AggregateFunc[] functions = aggregation.aggregateExpressions();
-      boolean counts = Arrays.stream(functions).allMatch(function -> function instanceof CountStar);
       if (counted != null || predicates.length > 0 || aggregation.groupByExpressions().length > 0
-          || functions.length == 0 || !counts) {
+          || functions.length == 0) {
         return counted != null;
       }
-      JsonNode count =
+      List<Map<String, String>> asked = new ArrayList<>();
+      StructType schema = new StructType();
+      for (AggregateFunc function : functions) {
+        Map<String, String> members = Predicates.aggregate(function);
+        if (members == null) {
+          return false;
+        }
+        asked.add(members);
+        boolean counts = members.get("function").startsWith("count");
+        if (!counts && !table.schema().getFieldIndex(members.get("column")).isDefined()) {
+          return false;
+        }
+        DataType type = counts ? DataTypes.LongType : table.schema().apply(members.get("column")).dataType();
+        schema = schema.add(function.describe() + " " + asked.size(), type, !counts);
+      }
+      JsonNode values =
           table.lake.ask(
-              "count", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
-              table.loaded.get("schema_id").asInt()).get("row_count");
-      if (count.isNull()) {
+              "aggregate", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
+              table.loaded.get("schema_id").asInt(), "functions", asked).get("values");
+      if (values.isNull()) {
         return false;
       }
-      StructType schema = new StructType();
-      for (int i = 0; i < functions.length; i++) {
-        schema = schema.add("count(*)" + (i == 0 ? "" : i), DataTypes.LongType, false);
+      Object[] row = new Object[functions.length];
+      for (int i = 0; i < row.length; i++) {
+        row[i] = Predicates.internal(values.get(i).get(0), schema.fields()[i].dataType());
       }
-      Object[] values = Collections.nCopies(functions.length, (Object) count.asLong()).toArray();
-      InternalRow[] rows = {new GenericInternalRow(values)};
-      counted = new RowsTable(table.name(), new ArrowRows.Rows(schema, rows));
+      counted = new RowsTable(table.name(), new ArrowRows.Rows(schema, new InternalRow[] {new GenericInternalRow(row)}));
       return true;
     }
 

@@ -1,5 +1,6 @@
 package org.lakebed.spark;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -8,7 +9,19 @@ import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.GeneralScalarExpression;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Count;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.aggregate.Max;
+import org.apache.spark.sql.connector.expressions.aggregate.Min;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.types.ByteType;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.IntegerType;
+import org.apache.spark.sql.types.ShortType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /** Predicates as messages, which Python translates. */
 final class Predicates {
@@ -51,6 +64,43 @@ final class Predicates {
       found.add(String.valueOf(literal.value()));
     }
     return found;
+  }
+
+  /** An aggregate function as a message; null: manifests do not answer it. */
+  static Map<String, String> aggregate(AggregateFunc function) {
+    if (function instanceof CountStar) {
+      return Map.of("function", "count_star");
+    }
+    if (function instanceof Count count && !count.isDistinct()) {
+      return aggregate("count", count.column());
+    }
+    if (function instanceof Min min) {
+      return aggregate("min", min.column());
+    }
+    return function instanceof Max max ? aggregate("max", max.column()) : null;
+  }
+
+  private static Map<String, String> aggregate(String function, Expression column) {
+    return column instanceof NamedReference name && name.fieldNames().length == 1
+        ? Map.of("function", function, "column", name.fieldNames()[0])
+        : null;
+  }
+
+  /** A value of a message as Spark holds it. */
+  static Object internal(JsonNode value, DataType type) {
+    if (value.isNull()) {
+      return null;
+    }
+    if (type instanceof ByteType) {
+      return (byte) value.asInt();
+    }
+    if (type instanceof ShortType) {
+      return (short) value.asInt();
+    }
+    if (type instanceof IntegerType || type instanceof DateType) {
+      return value.asInt();
+    }
+    return type instanceof StringType ? UTF8String.fromString(value.asText()) : (Object) value.asLong();
   }
 
   /** A value as Spark holds it: text where JSON has no such number. */

@@ -1,0 +1,217 @@
+"""Replacing columns and rows together, and partitions by conditions, asked without a JVM."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lakebed.errors import Conflict
+from lakebed.lake.lake import Lake, open_lake
+from lakebed.runtime import Environment
+from lakebed.spark.catalog import Session, handle, writes
+from lakebed.spark.shipping import opened_in_task
+from lakebed.table.table import Table
+
+Ask = Callable[..., dict[str, Any]]
+EVERYTHING: dict[str, Any] = {"partition": {}}
+COLUMNS = {"id": "long", "w": "string", "p": "integer"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return open_lake(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def table(lake: Lake) -> Table:
+    """One row in each of three partitions."""
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string()), ("p", pa.int32())])
+    made = lake.create_table("db.t", schema, partition_keys="p")
+    made.append(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"], "p": [1, 2, 3]}))
+    return made
+
+
+@pytest.fixture
+def ask(lake: Lake, tmp_path: Path) -> Ask:
+    """Send a request and return the whole reply."""
+    folder = tmp_path / "replies"
+    folder.mkdir()
+    session = Session(folder)
+
+    def asked(verb: str, **body: Any) -> dict[str, Any]:
+        request = {"id": 7, "verb": verb, "lake": lake.url, "body": body}
+        reply: dict[str, Any] = json.loads(handle(json.dumps(request).encode(), session))
+        return reply
+
+    return asked
+
+
+def columns(**types: str) -> str:
+    fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in types.items()]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+def written(ask: Ask, rows: pa.Table, types: dict[str, str], **body: Any) -> str:
+    """What a task returns that wrote some rows."""
+    begun = ask("begin_write", table="db.t", schema=columns(**types), **body)["ok"]
+    shipped, task, _ = pickle.loads(base64.b64decode(begun["writer"]))
+    writer = task.writer(opened_in_task(shipped), Environment())
+    task.add(writer, rows)
+    return base64.b64encode(pickle.dumps(writer.finish())).decode()
+
+
+def staged(ask: Ask, types: dict[str, str] = COLUMNS) -> str:
+    reply = ask("replace_table", table="db.t", schema=columns(**types), partition_keys=["p"])["ok"]
+    assert [field["name"] for field in json.loads(reply["schema"])["fields"]] == list(types)
+    found: str = reply["staged"]
+    return found
+
+
+def replacement(ask: Ask) -> dict[str, Any]:
+    """The commit of a replacement by one row."""
+    schema = staged(ask)
+    rows = pa.table({"id": [9], "w": ["new"], "p": [1]})
+    return {"results": [written(ask, rows, COLUMNS, replaced=EVERYTHING, staged=schema)], "staged": schema}
+
+
+def test_columns_and_rows_are_replaced_in_one_commit(ask: Ask, table: Table) -> None:
+    """The older version keeps its columns; a column of the same name and type is the same one."""
+    before = table.schema
+    body = replacement(ask)
+    assert table.refresh() == before
+    assert ask("commit", table="db.t", replaced=EVERYTHING, **body)["ok"] == {"snapshot_id": 2}
+    assert table.refresh().id == before.id + 1
+    assert [(field.id, field.name) for field in table.schema.fields] == [(0, "id"), (3, "w"), (2, "p")]
+    assert table.read().to_pylist() == [{"id": 9, "w": "new", "p": 1}]
+    assert table.read(version=1).column_names == ["id", "v", "p"]
+    assert sorted(table.read(version=1).column("v").to_pylist()) == ["a", "b", "c"]
+
+
+def test_a_replacement_without_other_columns_stores_no_schema(ask: Ask, table: Table) -> None:
+    assert staged(ask, {"id": "long", "v": "string", "p": "integer"}) is None
+
+
+def test_a_refused_commit_brings_the_old_columns_back(ask: Ask, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one more schema, since ids are used once."""
+    body = replacement(ask)
+
+    def refused(*args: Any, **more: Any) -> None:
+        raise Conflict("Lost.", kind="commit_contention")
+
+    monkeypatch.setattr(writes, "commit_changes", refused)
+    assert ask("commit", table="db.t", replaced=EVERYTHING, **body)["error"]["kind"] == "commit_contention"
+    assert [field.name for field in table.refresh().fields] == ["id", "v", "p"]
+    assert table.schema.id == 2
+    assert sorted(table.read().column("v").to_pylist()) == ["a", "b", "c"]
+    (change,) = pickle.loads(base64.b64decode(body["results"][0]))
+    assert not any(change.added[0].file_name in meta.path for meta in table.store.list("p=1"))
+
+
+def test_a_crash_between_columns_and_rows_loses_nothing(
+    ask: Ask, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement can be run again, and the older version is as it was."""
+    body = replacement(ask)
+
+    class CrashedError(BaseException):
+        pass
+
+    def crashed(*args: Any, **more: Any) -> None:
+        raise CrashedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writes, "commit_changes", crashed)
+        with pytest.raises(CrashedError):
+            ask("commit", table="db.t", replaced=EVERYTHING, **body)
+    table.refresh()
+    assert sorted(map(str, table.read().to_pylist())) == [str({"id": n, "w": None, "p": n}) for n in (1, 2, 3)]
+    assert sorted(table.read(version=1).column("v").to_pylist()) == ["a", "b", "c"]
+    assert staged(ask) is None
+    rows = pa.table({"id": [9], "w": ["new"], "p": [1]})
+    result = written(ask, rows, COLUMNS, replaced=EVERYTHING)
+    assert ask("commit", table="db.t", replaced=EVERYTHING, results=[result])["ok"]
+    assert table.read().to_pylist() == [{"id": 9, "w": "new", "p": 1}]
+
+
+def test_columns_that_another_writer_changed_refuse_the_replacement(ask: Ask, table: Table) -> None:
+    """And what was written for it is deleted."""
+    body = replacement(ask)
+    table.add_column("x", "INT")
+    error = ask("commit", table="db.t", replaced=EVERYTHING, **body)["error"]
+    assert error["kind"] == "columns_changed"
+    assert [field.name for field in table.refresh().fields] == ["id", "v", "p", "x"]
+    (change,) = pickle.loads(base64.b64decode(body["results"][0]))
+    assert not any(change.added[0].file_name in meta.path for meta in table.store.list("p=1"))
+
+
+@pytest.mark.parametrize(
+    ("types", "keys", "properties", "message"),
+    [
+        (COLUMNS, [], {}, "would change its partition columns from (p) to ()"),
+        (COLUMNS, ["p"], {"primary-key": "id"}, "would change its primary key from () to (id)"),
+        ({"id": "long", "p": "string"}, ["p"], {}, "would change its key column 'p' from INT to STRING"),
+        (COLUMNS, ["p"], {"bucket": "4"}, "'bucket' is fixed"),
+        (COLUMNS, ["p"], {"nope": "4"}, "'nope' is not known"),
+    ],
+)
+def test_keys_stay(
+    ask: Ask, table: Table, types: dict[str, str], keys: list[str], properties: dict[str, str], message: str
+) -> None:
+    """The files of older versions are laid out by them."""
+    body = {"schema": columns(**types), "partition_keys": keys, "properties": properties}
+    error = ask("replace_table", table="db.t", **body)["error"]
+    assert message in error["message"]
+
+
+def predicate(name: str, column: str, *values: Any) -> dict[str, Any]:
+    literals = [{"literal": value, "type": "int"} for value in values]
+    return {"name": name, "children": [{"column": [column]}, *literals]}
+
+
+def test_partitions_are_overwritten_by_a_condition(ask: Ask, table: Table) -> None:
+    """New rows may be in any partition; null is in none of them."""
+    types = {"id": "long", "v": "string", "p": "integer"}
+    table.append(pa.table({"id": [4], "v": ["d"], "p": pa.array([None], pa.int32())}))
+    replaced = {"where": [predicate(">", "p", 1), predicate("<>", "p", 3)]}
+    result = written(ask, pa.table({"id": [7, 8], "v": ["x", "x"], "p": [1, 3]}), types, replaced=replaced)
+    ask("commit", table="db.t", results=[result], replaced=replaced)
+    assert sorted(table.read().column("id").to_pylist()) == [1, 3, 4, 7, 8]
+    for condition in (predicate("=", "id", 1), {"name": "RAND", "children": []}):
+        body = {"schema": columns(**types), "replaced": {"where": [predicate(">", "p", 1), condition]}}
+        error = ask("begin_write", table="db.t", **body)["error"]
+        assert error["kind"] == "inexact_overwrite"
+
+
+def test_other_places_and_formats_are_refused(ask: Ask) -> None:
+    """They would be ignored otherwise."""
+    for properties, kind in (
+        ({"provider": "delta"}, "unsupported_provider"),
+        ({"location": "/x"}, "unsupported_location"),
+    ):
+        error = ask("create_table", table="db.u", schema=columns(id="long"), properties=properties)["error"]
+        assert error["kind"] == kind
+    assert ask("create_table", table="db.u", schema=columns(id="long"), properties={"provider": "Lakebed"})["ok"] == {}
+
+
+def test_comments_change(ask: Ask, table: Table) -> None:
+    """Of the table, and of a column."""
+    changes = [
+        {"kind": "set", "name": "comment", "value": "facts"},
+        {"kind": "comment", "name": "v", "value": "a text"},
+    ]
+    assert ask("alter_table", table="db.t", changes=changes) == {"id": 7, "ok": {}}
+    assert (table.refresh().comment, table.schema.fields[1].description) == ("facts", "a text")
+    assert ask("load", table="db.t")["ok"]["properties"]["comment"] == "facts"
+
+
+def test_a_missing_branch_is_not_a_missing_table(ask: Ask, table: Table) -> None:
+    """Spark has an exception of its own for tables, without our sentence."""
+    error = ask("load", table="db.t", branch="nope")["error"]
+    assert (error["kind"], error["message"][:24]) == ("branch_not_found", "There is no branch 'nope")
