@@ -206,9 +206,23 @@ def test_comments_change(ask: Ask, table: Table) -> None:
         {"kind": "set", "name": "comment", "value": "facts"},
         {"kind": "comment", "name": "v", "value": "a text"},
     ]
+    before = table.schema.id
     assert ask("alter_table", table="db.t", changes=changes) == {"id": 7, "ok": {}}
     assert (table.refresh().comment, table.schema.fields[1].description) == ("facts", "a text")
     assert ask("load", table="db.t")["ok"]["properties"]["comment"] == "facts"
+    assert table.schema.id == before + 1
+
+
+def test_changes_of_a_statement_come_together_or_not_at_all(ask: Ask, table: Table) -> None:
+    """Schema evolution asks for several: a part of them would stay."""
+    before = table.schema
+    changes = [
+        {"kind": "add", "name": "x", "type": '"integer"'},
+        {"kind": "widen", "name": "id", "type": '"integer"'},
+    ]
+    error = ask("alter_table", table="db.t", changes=changes)["error"]
+    assert "cannot change from BIGINT to INT" in error["message"]
+    assert table.refresh() == before
 
 
 def test_a_missing_branch_is_not_a_missing_table(ask: Ask, table: Table) -> None:

@@ -20,6 +20,16 @@ from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_schema
 from lakebed.table.model import Snapshot, TableSchema
 from lakebed.table.scan import check_readable
+from lakebed.table.schema import (
+    add_column,
+    drop_column,
+    move_column,
+    remove_options,
+    rename_column,
+    require_column,
+    set_options,
+    widen_column,
+)
 from lakebed.table.table import Table
 from lakebed.table.types import type_of_arrow
 from lakebed.table.write_settings import WriteSettings
@@ -168,9 +178,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One change of ALTER TABLE.
 
     Attributes:
-        kind: ``set``, ``unset``, ``add``, ``drop``, ``rename``, ``widen``, ``move``.
+        kind: ``set``, ``unset``, ``add``, ``drop``, ``rename``, ``widen``, ``move``, ``comment``.
         name: of the option or the column.
-        value: the option's value, or the column's new name.
+        value: the option's value, or the column's new name or comment.
         type: the column's type, as Spark's JSON.
         after: the column before it; empty: the first.
     """
@@ -185,53 +195,49 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @declared("alter_table")
 class AlterTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Change columns and options, one schema a change, in order."""
+    """Change columns, options and comments, in order, as one schema: all changes or none."""
 
     changes: list[Change]
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        for change in self.changes:
-            _apply(table, change)
+
+        def changed(schema: TableSchema) -> TableSchema:
+            found = schema
+            for change in self.changes:
+                found = _applied(found, change)
+            return replace(found, id=schema.id + 1)
+
+        table.context.schemas.change(changed, time_ms=table.context.now_ms())
         return {}
 
 
-def _apply(table: Table, change: Change) -> None:
-    first = change.after == ""
-    after = change.after or None
-    if change.kind == "set" and change.name == "comment":
-        _change(table, comment=change.value or "")
-    elif change.kind == "comment":
-        fields = (
-            replace(field, description=change.value) if field.name == change.name else field
-            for field in table.refresh().fields
-        )
-        _change(table, fields=tuple(fields))
-    elif change.kind == "set":
-        table.set_options({change.name: change.value or ""})
-    elif change.kind == "unset":
-        table.remove_options([change.name])
-    elif change.kind == "add":
-        table.add_column(change.name, _type_text(change), comment=change.comment, after=after, first=first)
-    elif change.kind == "drop":
-        table.drop_column(change.name)
-    elif change.kind == "rename":
-        table.rename_column(change.name, change.value or "")
-    elif change.kind == "widen":
-        table.widen_column(change.name, _type_text(change))
-    elif change.kind == "move":
-        table.move_column(change.name, after=after)
-    else:
-        raise InvalidRequest(
-            f"ALTER TABLE cannot {change.kind} here: change options, or add, drop, rename, widen or move columns.",
-            kind="unsupported_change",
-        )
-
-
-def _change(table: Table, **members: Any) -> None:
-    """Store the next schema with other comments."""
-    table.context.schemas.change(
-        lambda schema: replace(schema, id=schema.id + 1, **members), time_ms=table.context.now_ms()
+def _applied(schema: TableSchema, change: Change) -> TableSchema:
+    name, after = change.name, change.after or None
+    if change.kind == "set" and name == "comment":
+        return replace(schema, comment=change.value or "")
+    if change.kind == "set":
+        return set_options(schema, {name: change.value or ""})
+    if change.kind == "unset":
+        return remove_options(schema, [name])
+    if change.kind == "add":
+        first = change.after == ""
+        return add_column(schema, name, _type_text(change), comment=change.comment, after=after, first=first)
+    if change.kind == "drop":
+        return drop_column(schema, name)
+    if change.kind == "rename":
+        return rename_column(schema, name, change.value or "")
+    if change.kind == "widen":
+        return widen_column(schema, name, _type_text(change))
+    if change.kind == "move":
+        return move_column(schema, name, after=after)
+    if change.kind == "comment":
+        commented = replace(require_column(schema, name), description=change.value)
+        return replace(schema, fields=tuple(commented if field.name == name else field for field in schema.fields))
+    raise InvalidRequest(
+        f"ALTER TABLE cannot {change.kind} here: change options and comments, or add, drop, rename, widen or move "
+        "columns.",
+        kind="unsupported_change",
     )
 
 
