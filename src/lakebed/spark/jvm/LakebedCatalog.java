@@ -241,10 +241,11 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
 
   @Override
   public void renameTable(Identifier from, Identifier to) {
+    String old = name + "." + quoted(from);
+    String next = name + "." + quoted(to).replaceFirst("^" + Pattern.quote(name + "."), "");
     throw Errors.mistake(
-        "The table " + quoted(from) + " cannot be renamed, since its name is its folder: CREATE TABLE "
-            + quoted(to).replaceFirst("^" + Pattern.quote(name + "."), "") + " AS SELECT * FROM " + quoted(from)
-            + ", then drop " + quoted(from) + ".");
+        "The table " + old + " cannot be renamed, since its name is its folder: CREATE TABLE " + next + " AS SELECT * FROM "
+            + old + ", then drop " + old + ".");
   }
 
   @Override

@@ -28,6 +28,7 @@ import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
@@ -136,6 +137,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
 
   @Override
   public Batch toBatch() {
+    table.checkOptions(options, "versionAsOf", "timestampAsOf", "branch");
     return this;
   }
 

@@ -2,13 +2,12 @@ package org.lakebed.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
-import java.util.TreeSet;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
@@ -26,9 +25,6 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A version of a table, resolved when the statement was analysed. */
 class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDeleteV2 {
-  private static final Set<String> READ_OPTIONS = Set.of("branch", "versionasof", "timestampasof");
-  private static final Set<String> WRITE_OPTIONS = Set.of("branch");
-
   final Lake lake;
   final String table;
   final JsonNode loaded;
@@ -124,24 +120,22 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    checkOptions("read", options, READ_OPTIONS);
     return new LakebedScan.Builder(this, false, options);
   }
 
-  /** An option that means nothing is a mistake; the ones with dots and underscores before are Spark's own. */
-  private void checkOptions(String what, CaseInsensitiveStringMap options, Set<String> known) {
+  /** An option that means nothing is a mistake; those with such beginnings are Spark's own. */
+  void checkOptions(CaseInsensitiveStringMap options, String... known) {
     for (String option : options.keySet()) {
-      if (!known.contains(option.toLowerCase(Locale.ROOT)) && !option.startsWith("__") && !option.startsWith("spark.")) {
+      if (!option.startsWith("__") && !option.startsWith("spark.") && Arrays.stream(known).noneMatch(option::equalsIgnoreCase)) {
         throw Errors.mistake(
-            "The option " + option + " is not known where " + name() + " is " + (what.equals("read") ? "read" : "written")
-                + ": there " + (known.size() == 1 ? "is " : "are ") + String.join(", ", new TreeSet<>(known)) + ".");
+            "The option " + option + " is not known for a batch of " + name() + ": the options are "
+                + String.join(", ", known) + ".");
       }
     }
   }
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    checkOptions("written", info.options(), WRITE_OPTIONS);
     return primaryKeys().isEmpty()
         ? new LakebedWrite.Builder(this, replaces, info)
         : new KeyedWriteBuilder(this, replaces, info);

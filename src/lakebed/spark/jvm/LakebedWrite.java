@@ -249,6 +249,12 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     public Write build() {
       return new LakebedWrite(table, replaced, false) {
         @Override
+        public BatchWrite toBatch() {
+          table.checkOptions(info.options(), "branch");
+          return this;
+        }
+
+        @Override
         public StreamingWrite toStreaming() {
           return new LakebedStreamWrite(table, replaced, info);
         }
