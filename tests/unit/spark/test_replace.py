@@ -95,6 +95,7 @@ def test_columns_and_rows_are_replaced_in_one_commit(ask: Ask, table: Table) -> 
 
 
 def test_a_replacement_without_other_columns_stores_no_schema(ask: Ask, table: Table) -> None:
+    """It is an overwrite then."""
     assert staged(ask, {"id": "long", "v": "string", "p": "integer"}) is None
 
 
