@@ -9,7 +9,8 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.change_rows import CHANGELOG, KIND
 from lakebed.spark.source_options import flag, number
 from lakebed.table.model import TableSchema
-from lakebed.table.stream import Limits, Start, StreamSettings
+from lakebed.table.stream import Start, StreamSettings
+from lakebed.table.stream_limits import Limits
 from lakebed.texts import shown
 
 CONSUMER: Final = "consumer"

@@ -41,7 +41,8 @@ from lakebed.table.discard import discard_changes
 from lakebed.table.model import TableSchema
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.read import ReadPlan, read_split
-from lakebed.table.stream import Limits, StreamOffset, StreamSettings, TableStream
+from lakebed.table.stream import StreamOffset, StreamSettings, TableStream
+from lakebed.table.stream_limits import Limits
 from lakebed.table.table import Table
 
 _ANY: Final = 2**31 - 1

@@ -161,7 +161,7 @@ def check_increments(schema: TableSchema) -> None:
 
 
 def plan_replaced(
-    branch: TableBranch, before: Snapshot, after: Snapshot, *, schema_id: int
+    branch: TableBranch, before: Snapshot | None, after: Snapshot, *, schema_id: int
 ) -> tuple[list[Replaced], ReadPlan]:
     """Plan to read how the rows of two snapshots differ: bucket by bucket, in append tables partition by partition.
 

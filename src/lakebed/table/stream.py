@@ -15,36 +15,34 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, InvalidRequest, NotFound
-from lakebed.table.change_units import ROW_KIND_COLUMN, ChangeUnit, Inserted
+from lakebed.errors import Conflict, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.table.change_units import ChangeUnit, Inserted
 from lakebed.table.consumers import store_consumer
 from lakebed.table.context import TableBranch
 from lakebed.table.incremental import added_in, check_increments, plan_replaced, plan_written, whole_rows
 from lakebed.table.inherited import follows
 from lakebed.table.manifest import DELETE, ENTRY_SCHEMA
-from lakebed.table.model import ROLLED_BACK_TO, DataField, Snapshot, Split, TableSchema, VectorPlace
+from lakebed.table.model import ROLLED_BACK_TO, Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.read import ReadPlan
 from lakebed.table.schema import SchemaLog
 from lakebed.table.splits import plan_splits
+from lakebed.table.stream_limits import Content, Limits, Taken
 from lakebed.table.travel import Time, at_version, parse_time_ms
 from lakebed.table.vector_update import has_deleted
-from lakebed.table.vectors import may_have_vectors, vectors_of, with_vectors
+from lakebed.table.vectors import has_option, may_have_vectors, vectors_of, with_vectors
 from lakebed.texts import utc
 
 Start = Literal["latest-full", "latest", "from-snapshot", "from-timestamp"]
-
-KIND_FIELD: Final = DataField(-1, ROW_KIND_COLUMN, "STRING", nullable=False)
 
 _NO_VECTORS: Final[Mapping[str, VectorPlace]] = {}
 
@@ -86,16 +84,6 @@ class StreamOffset(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much a batch may read, except that a single unit is always read; None: any number."""
-
-    files: int | None = None
-    rows: int | None = None
-    bytes: int | None = None
-    snapshots: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class StreamSettings:
     """What a stream reads."""
 
@@ -105,7 +93,7 @@ class StreamSettings:
     timestamp: Time | None = None
     """With ``from-timestamp``: the first snapshot is the first one committed at or after it."""
     changes: bool = False
-    """Deletions are rows too, and every row says its kind in `ROW_KIND_COLUMN`."""
+    """Deletions are rows too, and every row says its kind in `change_units.ROW_KIND_COLUMN`."""
     removals: Literal["fail", "skip"] = "fail"
     """Without `changes`: what happens at a snapshot that takes rows away."""
 
@@ -120,67 +108,22 @@ class StreamBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """An end of a range of snapshots: a version or a time."""
+
+    version: str | None = None
+    time_ms: int | None = None
+    is_in: bool = True
+    """Whether the range has the snapshot of the version, or those of the very millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Step:
     """A snapshot on the way, and what it means to the stream."""
 
     snapshot: Snapshot
     before: Snapshot | None
     kind: Literal["rows", "nothing", "replaced"]
-
-
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """Entries in the order of their units, and where each unit starts, with the end."""
-
-    entries: pa.Table
-    starts: npt.NDArray[np.int64]
-
-    @property
-    def count(self) -> int:
-        return len(self.starts) - 1
-
-    def slice(self, start: int, end: int | None) -> pa.Table:
-        first, last = self.starts[start], self.starts[self.count if end is None else end]
-        return self.entries.slice(first, last - first)
-
-
-@dataclass(slots=True)
-class _Taken:
-    """What a batch has so far."""
-
-    limits: Limits
-    snapshots: int = 0
-    sums: dict[str, int] = field(default_factory=dict)
-
-    def take(self, content: _Content, start: int) -> int:
-        """Return up to which unit of a snapshot's content the batch goes."""
-        end = content.count
-        if self.snapshots == self.limits.snapshots:
-            return start
-        for name, bound in (
-            ("files", self.limits.files),
-            ("row_count", self.limits.rows),
-            ("file_size", self.limits.bytes),
-        ):
-            if bound is None:
-                continue
-            whole = np.concatenate([[0], np.cumsum(_weights(content.entries, name))])[content.starts]
-            used = self.sums.get(name, 0)
-            end = min(end, int(np.searchsorted(whole - whole[start] + used, bound, side="right")) - 1)
-        if end <= start and self.snapshots == 0 and content.count > start:
-            end = start + 1
-        for name in ("files", "row_count", "file_size"):
-            weights = _weights(content.slice(start, max(start, end)), name)
-            self.sums[name] = self.sums.get(name, 0) + int(weights.sum())
-        self.snapshots += 1
-        return max(start, end)
-
-
-def _weights(entries: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    if name == "files":
-        return np.ones(entries.num_rows, np.int64)
-    weights: npt.NDArray[np.int64] = entries.column(name).to_numpy().astype(np.int64)
-    return weights
 
 
 class TableStream:
@@ -199,6 +142,12 @@ class TableStream:
         self._fitting = {schema.id}
         if schema.primary_keys:
             check_increments(schema)
+            if has_option(schema):
+                raise UnsupportedFormat(
+                    f"The table {branch.name} has a primary key and deletion vectors, so what a snapshot wrote is not "
+                    "what became visible with it: compare versions with diff.",
+                    kind="unsupported_changes",
+                )
 
     # ---- offsets
 
@@ -215,6 +164,10 @@ class TableStream:
         if settings.start == "latest":
             return self._after(newest)
         return StreamOffset(created, newest.id, newest.delta_manifest_list, units=0, full=True)
+
+    def after(self, snapshot_id: int) -> StreamOffset:
+        """The offset of a reader that has read a snapshot, and all before it; 0: none."""
+        return StreamOffset(self._table, snapshot_id)
 
     def newest(self) -> int:
         """The id of the newest snapshot; 0: there is none. Cost: as `Snapshots.latest`."""
@@ -237,7 +190,7 @@ class TableStream:
         if newest is not None and start == self._after(newest):
             return start
         self._check_table(start, newest)
-        taken, offset = _Taken(limits), start
+        taken, offset = Taken(limits), start
         if start.units is not None:
             content = self._content(self._snapshot(start), is_full=start.full)
             end = taken.take(content, start.units)
@@ -303,24 +256,49 @@ class TableStream:
         units, plan = plan_written(self._branch, deltas, schema=self._schema, end=last)
         return StreamBatch(plan, units=units)
 
-    def _inserted(
-        self, entries: pa.Table, columns: Sequence[str] | None, vectors: Mapping[str, VectorPlace] = _NO_VECTORS
-    ) -> StreamBatch:
+    def commits(self, after: int, until: int) -> Iterator[tuple[Snapshot, StreamBatch]]:
+        """What each snapshot changed, exactly: the difference to the one before.
+
+        Args:
+            after: the snapshot before the first one; 0: there is none.
+            until: the last one.
+
+        Yields: snapshots that changed rows, oldest first. Raises as `advance`. Cost: the manifests of each snapshot.
+        """
+        before = self._branch.snapshots.find(after) if after else None
+        if after and before is None and until > after:
+            raise self._expired(after - 1)
+        for step in self._steps(StreamOffset(self._table, after), until):
+            now = step.snapshot
+            if step.kind == "rows" and not self._schema.primary_keys:
+                entries = self._content(now, is_full=False).entries
+                plan = whole_rows(self._branch, self._schema, entries)
+                yield now, StreamBatch(plan, units=[Inserted(split) for split in self._split(entries)])
+            elif step.kind != "nothing":
+                units, plan = plan_replaced(self._branch, before, now, schema_id=self._schema.id)
+                yield now, StreamBatch(plan, units=units)
+            before = now
+
+    def _split(self, entries: pa.Table) -> list[Split]:
         options = TableOptions(self._schema.options)
-        splits = plan_splits(
+        return plan_splits(
             entries,
             schema=self._schema,
             layout=self._branch.layout,
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
         )
-        splits = with_vectors(splits, vectors)
+
+    def _inserted(
+        self, entries: pa.Table, columns: Sequence[str] | None, vectors: Mapping[str, VectorPlace] = _NO_VECTORS
+    ) -> StreamBatch:
+        splits = with_vectors(self._split(entries), vectors)
         plan = whole_rows(self._branch, self._schema, entries)
         if self._settings.changes:
             return StreamBatch(plan, units=[Inserted(split) for split in splits])
         return StreamBatch(plan if columns is None else replace(plan, columns=tuple(columns)), splits=splits)
 
-    def _content(self, snapshot: Snapshot, *, is_full: bool) -> _Content:
+    def _content(self, snapshot: Snapshot, *, is_full: bool) -> Content:
         """The files of a whole version, or those that a snapshot added, in units."""
         manifests = self._branch.manifests
         entries = manifests.live_entries(snapshot) if is_full else added_in([manifests.delta_entries(snapshot)])
@@ -332,7 +310,7 @@ class TableStream:
             buckets = entries.column("bucket").to_numpy()
             is_new = (np.diff(partitions) != 0) | (np.diff(buckets) != 0)
             edges = np.concatenate([[0], np.flatnonzero(is_new) + 1, [entries.num_rows]])
-        return _Content(entries, edges)
+        return Content(entries, edges)
 
     # ---- the way from one offset to another
 
@@ -462,6 +440,33 @@ class TableStream:
         if found is None:
             raise self._expired(offset.snapshot - 1)
         return found
+
+    def span(self, first: Bound | None, last: Bound | None) -> tuple[int, int]:
+        """The snapshots between two bounds, as `commits` takes them; a bound that is None is open.
+
+        Raises `InvalidRequest`: the first is newer than the last; `NotFound`: a version that is not there.
+        """
+        after = 0 if first is None else self._before_bound(first, is_in=not first.is_in)
+        until = self.newest() if last is None else self._before_bound(last, is_in=last.is_in)
+        if first is None:
+            ids = self._branch.snapshots.ids()
+            after = ids[0] - 1 if ids else 0
+        if first is not None and last is not None and after > until:
+            raise InvalidRequest(
+                f"Changes go from an older to a newer version, and {first.version or first.time_ms} is newer than "
+                f"{last.version or last.time_ms}.",
+                kind="invalid_version",
+            )
+        return after, max(after, until)
+
+    def _before_bound(self, bound: Bound, *, is_in: bool) -> int:
+        """The newest snapshot up to a bound, with the bound's own or without."""
+        if bound.version is not None:
+            found = at_version(self._branch, bound.version).snapshot.id
+            return found if is_in else found - 1
+        assert bound.time_ms is not None
+        before = self._branch.snapshots.bisect(self._branch.snapshots.ids(), bound.time_ms - (not is_in))
+        return 0 if before is None else before.id
 
     def _asked(self) -> Snapshot:
         version = self._settings.version

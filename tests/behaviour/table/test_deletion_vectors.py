@@ -30,7 +30,8 @@ from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.model import BucketChange, Snapshot
 from lakebed.table.position_deletes import delete_positions
 from lakebed.table.rows import new_writer
-from lakebed.table.stream import Limits, StreamSettings, TableStream
+from lakebed.table.stream import StreamSettings, TableStream
+from lakebed.table.stream_limits import Limits
 from lakebed.table.table import Table
 from lakebed.table.vectors import encode_vectors
 from lakebed.testing import Crashed, Fault, FaultyStore, ManualClock, RecordingStore

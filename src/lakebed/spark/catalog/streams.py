@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 
 from lakebed.errors import InvalidRequest
+from lakebed.spark.catalog.changelog import PlanChanges
 from lakebed.spark.catalog.plans import Readers, planned, planned_changes
 from lakebed.spark.catalog.verb import Session, TableVerb, declared
 from lakebed.spark.change_rows import ChangeRows, Committed, deletions_of
 from lakebed.spark.source_options import check_options
 from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_settings
-from lakebed.table.stream import Limits, StreamOffset, StreamSettings, TableStream
+from lakebed.table.stream import StreamOffset, StreamSettings, TableStream
+from lakebed.table.stream_limits import Limits
 from lakebed.table.table import Table
 
 _OPTIONS = ("branch", "version", "timestamp", *map(str.lower, OWN_OPTIONS))
@@ -27,13 +29,17 @@ class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         schema_id: whose columns it reads.
         options: of the stream.
+        changes_after: the stream is of what each snapshot changed, and this is the one before the first of them.
     """
 
     schema_id: int
     options: dict[str, str]
+    changes_after: int | None = None
 
     def settings(self) -> StreamSettings:
         """The settings that the options say. Raises `InvalidRequest`."""
+        if self.changes_after is not None:
+            return StreamSettings(start="from-snapshot", changes=True)
         check_options(self.options, _OPTIONS, "spark.readStream.table")
         found = stream_settings(self.options)
         if found.changes:
@@ -74,7 +80,8 @@ class StreamFirst(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        first = self.followed(table).first()
+        stream = self.followed(table)
+        first = stream.first() if self.changes_after is None else stream.after(self.changes_after)
         self.hold(table, first)
         return {"offset": text_of(first)}
 
@@ -104,6 +111,8 @@ class StreamNext(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         stream = self.followed(self.opened(session, lake_url))
         limits = Limits() if self.everything else limits_of(self.options)
+        if self.changes_after is not None:
+            limits = Limits(snapshots=limits.snapshots)
         start = offset_of(self.start)
         end = stream.advance(start, limits, until=self.until)
         return {"offset": self.start if end == start else text_of(end)}
@@ -128,6 +137,18 @@ class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         table = self.opened(session, lake_url)
         schema = table.context.schemas.load(self.schema_id)
         columns = self.columns or [schema.fields[0].name]
+        if self.changes_after is not None:
+            after, until = (offset_of(text).snapshot for text in (self.start, self.end))
+            changes = PlanChanges(
+                table=self.table,
+                branch=self.branch,
+                schema_id=self.schema_id,
+                columns=self.columns,
+                task_count_min=self.task_count_min,
+                after=after,
+                until=until,
+            )
+            return changes.run(session, lake_url)
         batch = self.followed(table).plan(offset_of(self.start), offset_of(self.end), columns=columns)
         readers = Readers(self.schemes, self.task_count_min)
         if batch.units:

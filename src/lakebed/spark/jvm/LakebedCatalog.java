@@ -14,6 +14,8 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
@@ -102,6 +104,21 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
     String version = travel instanceof TimeTravel.AsOfVersion of ? of.version() : null;
     Long micros = travel instanceof TimeTravel.AsOfTimestamp of ? of.micros() : null;
     return load(table, version, micros, options.get(BRANCH_OPTION));
+  }
+
+  @Override
+  public Set<String> changelogStateOptionKeys() {
+    return Set.of(BRANCH_OPTION);
+  }
+
+  @Override
+  public Changelog loadChangelog(Identifier table, ChangelogContext context, CaseInsensitiveStringMap options)
+      throws NoSuchTableException {
+    try {
+      return LakebedChangelog.load(lake, named(table), options.get(BRANCH_OPTION), context.range());
+    } catch (Errors.Refused e) {
+      throw new NoSuchTableException(table);
+    }
   }
 
   private Table load(Identifier table, String version, Long micros, String branch) throws NoSuchTableException {

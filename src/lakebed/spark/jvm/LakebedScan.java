@@ -143,7 +143,12 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
 
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
-    return new LakebedStream(table, columns, options, constants());
+    if (namesFiles) {
+      throw Errors.mistake("A stream has no column " + FILE_COLUMN + ": leave it out.");
+    }
+    int schemaId = table.loaded.get("schema_id").asInt();
+    return new LakebedStream(
+        new LakebedStream.Followed(table.lake, table.table, table.branch(), schemaId, Map.of()), columns, options);
   }
 
   @Override

@@ -22,21 +22,18 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /** A table that is followed. Offsets are the bridge's: it says where a batch ends, and what is read until there. */
 final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableNow {
-  private final LakebedTable table;
+  private final Followed table;
   private final StructType columns;
   private final Map<String, String> options;
-  private final boolean columnar;
   private Long until;
 
-  LakebedStream(
-      LakebedTable table, StructType columns, CaseInsensitiveStringMap options, StructType constants) {
-    if (!constants.isEmpty()) {
-      throw Errors.mistake("A stream has no column " + constants.fieldNames()[0] + ": leave it out.");
-    }
+  /** What is followed: a table with the columns of one of its schemas; {@code more} is part of each request. */
+  record Followed(Lake lake, String table, String branch, int schemaId, Map<String, Object> more) {}
+
+  LakebedStream(Followed table, StructType columns, CaseInsensitiveStringMap options) {
     this.table = table;
     this.columns = columns;
     this.options = new HashMap<>(options.asCaseSensitiveMap());
-    columnar = NativeFiles.isColumnar(columns);
   }
 
   /** Where a batch ends, as the bridge wrote it. */
@@ -54,11 +51,11 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
   }
 
   private Object[] body(Object... more) {
-    List<Object> body = new ArrayList<>(
-        List.of("table", table.table, "schema_id", table.loaded.get("schema_id").asInt(), "options", options));
-    if (table.branch() != null) {
-      body.addAll(List.of("branch", table.branch()));
-    }
+    List<Object> body =
+        new ArrayList<>(
+            Arrays.asList(
+                "table", table.table, "branch", table.branch, "schema_id", table.schemaId, "options", options));
+    table.more.forEach((name, value) -> body.addAll(List.of(name, value)));
     body.addAll(Arrays.asList(more));
     return body.toArray();
   }
@@ -112,11 +109,7 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
             body(
                 "start", start.json(), "end", end.json(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
                 NativeFiles.schemes(), "task_count_min", NativeFiles.parallelism()));
-    PlannedScan planned =
-        PlannedScan.of(plan, columns, new StructType(), stored -> new Filter[0], table.lake.python, columnar);
-    return Arrays.stream(planned.partitions())
-        .map(partition -> new Part(partition, planned.readers()))
-        .toArray(InputPartition[]::new);
+    return Part.of(plan, columns, table.lake.python);
   }
 
   @Override
@@ -125,7 +118,17 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
   }
 
   /** A partition of a batch. Spark may ask for the factory of readers before it plans a batch, so each has its own. */
-  private record Part(InputPartition partition, PartitionReaderFactory readers) implements InputPartition {
+  record Part(InputPartition partition, PartitionReaderFactory readers) implements InputPartition {
+    /** The partitions of a plan. */
+    static InputPartition[] of(JsonNode plan, StructType columns, String python) {
+      PlannedScan planned =
+          PlannedScan.of(
+              plan, columns, new StructType(), stored -> new Filter[0], python, NativeFiles.isColumnar(columns));
+      return Arrays.stream(planned.partitions())
+          .map(partition -> new Part(partition, planned.readers()))
+          .toArray(InputPartition[]::new);
+    }
+
     @Override
     public String[] preferredLocations() {
       return partition.preferredLocations();
@@ -138,7 +141,7 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
   }
 
   /** Reads each partition with its own readers. */
-  private static final class Readers implements PartitionReaderFactory {
+  static final class Readers implements PartitionReaderFactory {
     @Override
     public boolean supportColumnarReads(InputPartition partition) {
       Part part = (Part) partition;

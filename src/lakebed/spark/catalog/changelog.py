@@ -1,0 +1,93 @@
+"""Verbs on what snapshots changed: ``SELECT ... FROM t CHANGES FROM VERSION 1 TO VERSION 3``.
+
+Invariant: the range is resolved once, by `LoadChanges`, to ids of snapshots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lakebed.spark.catalog.plans import Readers, planned_changes
+from lakebed.spark.catalog.verb import Session, TableVerb, declared
+from lakebed.spark.change_rows import CHANGELOG, ChangeRows, Committed, change_fields
+from lakebed.spark.stream_options import CHANGELOG_NAMES, refuse_names
+from lakebed.spark.types import spark_schema
+from lakebed.table.incremental import whole_rows
+from lakebed.table.scan import check_readable
+from lakebed.table.stream import Bound, StreamSettings, TableStream
+
+_EXACT = StreamSettings(changes=True)
+
+
+@declared("load_changes")
+class LoadChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Resolve a range of snapshots.
+
+    Attributes:
+        first, last: versions; None: the oldest, the newest.
+        first_us, last_us: instead: Unix times in microseconds, UTC.
+        has_first, has_last: whether the range has the snapshots of the bounds themselves.
+    """
+
+    first: str | None = None
+    last: str | None = None
+    first_us: int | None = None
+    last_us: int | None = None
+    has_first: bool = True
+    has_last: bool = True
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        schema = table.schema
+        check_readable(schema)
+        refuse_names(schema, *CHANGELOG_NAMES)
+        first, last = (
+            None if version is None and time_us is None else Bound(version, _ms(time_us), is_in)
+            for version, time_us, is_in in (
+                (self.first, self.first_us, self.has_first),
+                (self.last, self.last_us, self.has_last),
+            )
+        )
+        after, until = TableStream(table.context, _EXACT, schema=schema).span(first, last)
+        names = [field.name for field in (*schema.fields, *CHANGELOG)]
+        return {
+            "name": table.name,
+            "branch": self.branch,
+            "schema": spark_schema(change_fields(schema, names)).json(),
+            "schema_id": schema.id,
+            "primary_keys": schema.primary_keys,
+            "after": after,
+            "until": until,
+        }
+
+
+def _ms(time_us: int | None) -> int | None:
+    return None if time_us is None else time_us // 1000
+
+
+@declared("plan_changes")
+class PlanChanges(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plan to read what each snapshot of a range changed.
+
+    Attributes:
+        schema_id, after, until: as `LoadChanges` answered.
+        columns, task_count_min: as of `Plan`.
+    """
+
+    schema_id: int
+    after: int
+    until: int
+    columns: list[str]
+    task_count_min: int = 1
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        schema = table.context.schemas.load(self.schema_id)
+        plan = whole_rows(table.context, schema)
+        units = []
+        for snapshot, batch in TableStream(table.context, _EXACT, schema=schema).commits(self.after, self.until):
+            plan = replace(plan, schemas={**plan.schemas, **batch.plan.schemas})
+            units += [Committed(unit, snapshot.id, snapshot.time_ms) for unit in batch.units]
+        rows = ChangeRows(plan, tuple(self.columns or CHANGELOG_NAMES[:1]))
+        return planned_changes(session, table.store, units, rows, readers=Readers((), self.task_count_min))
