@@ -292,7 +292,8 @@ class TableStream:
     def _inserted(
         self, entries: pa.Table, columns: Sequence[str] | None, vectors: Mapping[str, VectorPlace] = _NO_VECTORS
     ) -> StreamBatch:
-        splits = with_vectors(self._split(entries), vectors)
+        splits = self._split(entries)
+        splits = with_vectors(splits, vectors)
         plan = whole_rows(self._branch, self._schema, entries)
         if self._settings.changes:
             return StreamBatch(plan, units=[Inserted(split) for split in splits])
@@ -451,13 +452,17 @@ class TableStream:
         if first is None:
             ids = self._branch.snapshots.ids()
             after = ids[0] - 1 if ids else 0
-        if first is not None and last is not None and after > until:
+        if first is not None and last is not None and self._position(first) > self._position(last):
             raise InvalidRequest(
                 f"Changes go from an older to a newer version, and {first.version or first.time_ms} is newer than "
                 f"{last.version or last.time_ms}.",
                 kind="invalid_version",
             )
         return after, max(after, until)
+
+    def _position(self, bound: Bound) -> int:
+        """A number that orders bounds of one kind."""
+        return at_version(self._branch, bound.version).snapshot.id if bound.version else bound.time_ms or 0
 
     def _before_bound(self, bound: Bound, *, is_in: bool) -> int:
         """The newest snapshot up to a bound, with the bound's own or without."""

@@ -12,7 +12,7 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.table.read import read_split_table
-from lakebed.table.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
+from lakebed.table.stream import Bound, StreamBatch, StreamOffset, StreamSettings, TableStream
 from lakebed.table.stream_limits import Limits
 from lakebed.table.table import Table
 
@@ -274,3 +274,44 @@ def test_a_consumer_holds_what_is_not_read_yet() -> None:
     following.hold("daily", StreamOffset(end.table, 3, units=1))
     assert table.system("consumers")["next_snapshot_id"].to_pylist() == [3]
     refused("invalid_consumer", InvalidRequest, lambda: following.hold("../x", end))
+
+
+def test_what_each_snapshot_changed() -> None:
+    """Exactly, whatever the snapshot did; bounds are versions or times, with their own snapshots or without."""
+    table = make("commits", keyed=True, bucket="1")
+    table.upsert(rows([1, 2], 1))
+    table.upsert(rows([2, 3], 2))
+    table.compact(full=True)
+    table.create_tag("two", snapshot_id=2)
+    table.delete(keys=pa.table({"id": [1]}))
+    table.overwrite(rows([3], 9))
+    following = stream(table, changes=True)
+    expected = {
+        1: [(1, 1, "+I"), (2, 1, "+I")],
+        2: [(2, 1, "-U"), (2, 2, "+U"), (3, 2, "+I")],
+        4: [(1, 1, "-D")],
+        5: [(2, 2, "-D"), (3, 2, "-U"), (3, 9, "+U")],
+    }
+    times = {snapshot.id: snapshot.time_ms for snapshot in table.snapshots()}
+
+    def found(first: Bound | None, last: Bound | None) -> dict[int, list[Any]]:
+        return {
+            snapshot.id: sorted((row["id"], row["v"], row["_row_kind"]) for row in read(table, batch))
+            for snapshot, batch in following.commits(*following.span(first, last))
+        }
+
+    for first, last, ids in (
+        (None, None, [1, 2, 4, 5]),
+        (Bound("1"), Bound("2"), [1, 2]),
+        (Bound("1", is_in=False), Bound("two"), [2]),
+        (Bound("2"), Bound("5", is_in=False), [2, 4]),
+        (Bound("3"), None, [4, 5]),
+        (Bound(time_ms=0), Bound(time_ms=times[5] + 1), [1, 2, 4, 5]),
+        (Bound(time_ms=times[5] + 1), None, []),
+    ):
+        assert found(first, last) == {key: expected[key] for key in ids}, (first, last)
+    for bounds in ((Bound("3"), Bound("2")), (Bound(time_ms=2), Bound(time_ms=1))):
+        refused("invalid_version", InvalidRequest, lambda bounds=bounds: following.span(*bounds))
+    refused("snapshot_not_found", NotFound, lambda: following.span(Bound("9"), None))
+    table.expire(retain_max=1, retain_min=1)
+    refused("snapshot_expired", NotFound, lambda: list(following.commits(1, 5)))

@@ -208,7 +208,7 @@ class Copied:
 
 
 def restarts() -> Iterator[Any]:
-    quick = {("catalog", False, point) for point in POINTS[2:]} | {("source", False, "the snapshot is there")}
+    quick = {("catalog", False, point) for point in POINTS[2:]}
     for kind in ("catalog", "source", "upserts"):
         for keyed in (False, True) if kind != "upserts" else (True,):
             for point in POINTS:
@@ -245,3 +245,13 @@ def test_a_query_that_ended_anywhere_commits_its_batch_once(
     users = {snapshot.commit_user for snapshot in lake.table("db.dst").snapshots()}
     assert users == {re.findall(r'"id":"([^"]+)"', (query.checkpoint / "metadata").read_text())[0]}
     shutil.rmtree(query.checkpoint)
+
+
+def test_the_guide(spark: SparkSession, tmp_path: Path) -> None:
+    """The examples of the page on streams run; their assertions are its results."""
+    page = (Path(__file__).parents[3] / "docs" / "guide" / "streaming.md").read_text()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        shown = block.replace('"/data/', f'"{tmp_path}/').replace('catalogs={"lake"', 'catalogs={"streams"')
+        exec(compile(shown.replace("lake.shop", "streams.shop"), "streaming.md", "exec"), names)
+    assert names["spark"] is not None

@@ -18,7 +18,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, Rea
 from pyspark.sql.types import StructType
 
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
+from lakebed.lake.lake import open_lake
 from lakebed.objects import open_store
+from lakebed.spark.catalog.verb import Session
+from lakebed.spark.catalog.writes import Batch, Commit, Replaced
 from lakebed.spark.source import LakebedSource
 from lakebed.spark.stream_commits import user_of
 from lakebed.spark.stream_source import StreamTaskReader
@@ -282,3 +285,16 @@ def test_an_executor_without_this_lakebed(tmp_path: Path) -> None:
         last = ran.stderr.decode().strip().splitlines()[-1]
         assert last.startswith("RuntimeError: This executor's Python (")
         assert "has lakebed 0.0.1" in last
+
+
+def test_a_batch_in_sql_is_committed_once(tmp_path: Path) -> None:
+    """The message of a commit names the query and the batch; asked again, it answers with the same snapshot."""
+    lake = open_lake(str(tmp_path / "lake"))
+    lake.create_table("db.t", SCHEMA).write(rows(1))
+    session = Session(tmp_path)
+    for number, snapshots in ((0, 2), (0, 2), (1, 3)):
+        asked = Commit(table="db.t", replaced=Replaced(), batch=Batch(user="query", number=number))
+        assert asked.run(session, lake.url) == {"snapshot_id": snapshots}
+    empty = Commit(table="db.t", batch=Batch(user="query", number=2))
+    assert empty.run(session, lake.url) == {"snapshot_id": None}
+    assert lake.table("db.t").latest().id == 3
