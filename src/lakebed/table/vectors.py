@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
@@ -222,5 +223,10 @@ class LiveRows:
         starts = np.cumsum([0, *counts])
         return np.concatenate([NO_POSITIONS, *(np.arange(starts[one], starts[one + 1]) for one in row_groups)])
 
-    def _is_live(self, positions: Positions) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return np.isin(positions, self._deleted, assume_unique=True, invert=True)
+    def _is_live(self, positions: Positions) -> npt.NDArray[np.bool_]:
+        """Which of some positions, ascending, are not deleted."""
+        is_live = np.ones(len(positions), np.bool_)
+        if len(positions):
+            at = np.minimum(np.searchsorted(positions, self._deleted), len(positions) - 1)
+            is_live[at[positions[at] == self._deleted]] = False
+        return is_live
