@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import lakebed
 from lakebed.cli import exits
 from lakebed.cli.files import Loaded, read_file
 
@@ -158,6 +159,18 @@ def test_delete(cli: Cli, lake: str, unchanged: Callable[[], bool]) -> None:
     assert cli("table", "delete", lake, "flights", "--where", "id >= 3").code == exits.OK
     assert keys(read(cli, lake)) == [1, 2]
     assert cli("table", "delete", lake, "flights", "--where", "id >= 3", "--json").json["snapshot"] is None
+
+
+def test_delete_by_marks(cli: Cli, lake: str) -> None:
+    """In a table with deletion vectors the command says how many rows are left, not how many are stored."""
+    opened = lakebed.open(lake)
+    options = {"deletion-vectors.enabled": "true"}
+    opened.create_table("marked", pa.schema([("id", pa.int64())]), options=options).append(pa.table({"id": range(9)}))
+    done = cli("table", "delete", lake, "marked", "--where", "id >= 7", "--yes")
+    assert done.code == exits.OK
+    assert "snapshot 2; 7 rows left" in done.out
+    assert cli("table", "delete", lake, "marked", "--where", "id = 0", "--yes", "--json").json["rows_left"] == 6
+    assert cli("table", "read", lake, "marked", "--count").out.strip() == "6"
 
 
 def test_diff(cli: Cli, lake: str) -> None:

@@ -18,6 +18,7 @@ from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
 from lakebed.table.incremental import TableDiff
 from lakebed.table.model import Snapshot
+from lakebed.table.options import DELETION_VECTORS
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.table import Table
 
@@ -161,6 +162,13 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
         if made is None:
             self.result(
                 {"table": self.table, "snapshot": None}, f"No row of {self.table} matches; nothing was written."
+            )
+        elif opened.options.get(DELETION_VECTORS):
+            left = opened.scan(version=made.id).count()
+            self.result(
+                {"table": opened.name, **table_output.of_snapshot(made), "rows_left": left},
+                f"{opened.name}: snapshot {made.id}; {output.count(left, 'row')} left. The deleted ones are marked and "
+                "stored until a compaction.",
             )
         else:
             _print_written(self, opened, made)
