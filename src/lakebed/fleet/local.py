@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +37,7 @@ READY_S: Final = 60.0
 _END_S: Final = 20.0
 _POLL_S: Final = 0.05
 _TAIL_LINES: Final = 5
+_DECOMMISSIONED: Final = "node_decommissioned"
 _NODE_RESTART_S: Final = 10.0
 """A node that died is started again after this time: its tenants are served elsewhere before."""
 _RESTART_S: Final = 0.5
@@ -81,6 +83,8 @@ class Part:
     """When it is started again."""
     log_from: int = 0
     """Where in the file what its present process printed begins."""
+    is_over: bool = False
+    """It is not started again."""
 
     @property
     def pid(self) -> int:
@@ -138,6 +142,8 @@ class LocalFleet:
     parts: list[Part] = field(default_factory=list)
     locks: FolderLocks | None = None
     _variables: dict[str, str] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)
+    """Names of nodes that were decommissioned."""
 
     def __enter__(self) -> LocalFleet:
         try:
@@ -187,13 +193,29 @@ class LocalFleet:
         self._add("control", ("control", asked.storage), port=asked.port)
         nodes = [self._launch_node(f"node-{number}") for number in range(1, asked.node_count + 1)]
         for node in nodes:
-            self._await(node)
+            self._await_node(node)
 
     def add_node(self, name: str) -> Part:
         """Start one more node."""
         part = self._launch_node(name)
         self._await(part)
         return part
+
+    def _await_node(self, node: Part) -> None:
+        """Wait for a node, or for one of another name where the node was decommissioned."""
+        while True:
+            try:
+                return self._await(node)
+            except Conflict as problem:
+                if problem.facts.get("cause") != _DECOMMISSIONED:
+                    raise
+            _wait(node)
+            self._given_up.add(node.name)
+            self.parts.remove(node)
+            taken = {one.name for one in self.parts} | self._given_up
+            name = next(f"node-{number}" for number in count(1) if f"node-{number}" not in taken)
+            self.say(f"{node.name} was decommissioned: {name} is started in its place.")
+            node = self._launch_node(name)
 
     def _launch_node(self, name: str) -> Part:
         words = ("node", "--control", self.control_url, "--local", str(self.settings.folder / name), "--name", name)
@@ -256,21 +278,28 @@ class LocalFleet:
             output.seek(part.log_from)
             return output.read().decode(errors="replace")
 
+    def _lines(self, part: Part) -> list[str]:
+        return [line for line in self._printed(part).splitlines() if line.strip()]
+
+    def _problem_of(self, part: Part) -> _Problem | None:
+        """The error with which a part's process ended; None if it printed none."""
+        try:
+            return msgspec.json.decode("".join(self._lines(part)[-1:]), type=_Failure).error
+        except msgspec.DecodeError:
+            return None
+
     def _not_started(self, part: Part, what: str) -> LakebedError:
         """Why a part did not start: the error that it printed, or the end of what it printed."""
-        lines = [line for line in self._printed(part).splitlines() if line.strip()]
-        made: type[LakebedError] = Unavailable
-        code = None if part.process is None else part.process.poll()
-        try:
-            problem = msgspec.json.decode(lines[-1] if lines else "", type=_Failure).error
-        except msgspec.DecodeError:
-            printed = " ".join(lines[-_TAIL_LINES:]) or "nothing"
+        problem = self._problem_of(part)
+        if problem is None:
+            printed = " ".join(self._lines(part)[-_TAIL_LINES:]) or "nothing"
             return Unavailable(
                 f"Cannot start the fleet: {part.name} {what}. It printed: {printed} (all of it: {part.log_file})",
                 kind="fleet_not_started",
                 part=part.name,
             )
-        made = {2: InvalidRequest, 4: Conflict}.get(code or 0, Unavailable)
+        code = None if part.process is None else part.process.poll()
+        made: type[LakebedError] = {2: InvalidRequest, 4: Conflict}.get(code or 0, Unavailable)
         return made(
             f"Cannot start the fleet: {part.name} {what}. {problem.message} (All that it printed: {part.log_file})",
             kind="fleet_not_started",
@@ -282,10 +311,15 @@ class LocalFleet:
         """Restart what died; a sentence for each thing that happened. Call it now and then."""
         now_s = self.environment.clock.monotonic_s()
         for part in self.parts:
-            if part.process is None:
+            if part.process is None or part.is_over:
                 continue
             code = part.process.poll()
             if code is not None and part.due_s is None:
+                problem = self._problem_of(part)
+                if problem is not None and problem.kind == _DECOMMISSIONED:
+                    part.is_over = True
+                    yield f"{part.name} was decommissioned, and is not started again."
+                    continue
                 wait_s = min(part.restart_s * max(1, part.start_count), _RESTART_S_MAX)
                 part.due_s = now_s + wait_s
                 yield f"{part.name} (process {part.pid}) {_ended(code)}; it is started again in {wait_s:g} s."

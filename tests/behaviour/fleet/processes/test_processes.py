@@ -70,7 +70,10 @@ def wait_for_progress(storm: Storm) -> None:
 
 
 def test_every_process_ends_when_it_is_asked_to(tmp_path: Path) -> None:
-    """A clean end commits what was written, leaves no process, and the next start reads everything."""
+    """A clean end commits what was written, leaves no process, and the next start reads everything.
+
+    A node that was decommissioned is not started again: another one takes its place, also at each later start.
+    """
     settings = FleetSettings(str(tmp_path / "lake"), tmp_path / "local", node_count=2)
     lake = lakebed.open(str(tmp_path / "lake"))
     with LocalFleet(settings) as local:
@@ -78,14 +81,26 @@ def test_every_process_ends_when_it_is_asked_to(tmp_path: Path) -> None:
             tenant = fleet.create_tenant("orders")
             tenant.main.write([(b"%d" % number, b"v") for number in range(100)])
             tenant.main.get(b"1")
+            idle = next(one.node for one in fleet.operator.nodes() if not one.tenant_count)
+            fleet.operator.decommission(idle)
+            killed = local.kill(idle)
+            told: list[str] = []
+            local.part(idle).restart_s = 0
+            wait_until(lambda: told.extend(local.watch_once()) or "was decommissioned" in "".join(told))
+            assert told[-1] == f"{idle} was decommissioned, and is not started again."
+            assert list(local.watch_once()) == []
+            assert local.part(idle).pid != killed
         pids = [part.pid for part in local.parts]
         codes = [part.process for part in local.parts]
-    assert [process.returncode for process in codes if process is not None] == [0, 0, 0, 0]
+    expected = {part.name: 4 if part.name == idle else 0 for part in local.parts}
+    assert [process.returncode for process in codes if process is not None] == list(expected.values())
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     (version,) = lake.history("orders")[-1:]
     assert version.facts["lsn"] == 100
-    with LocalFleet(settings), lake.fleet() as fleet:
+    with LocalFleet(settings, say=told.append) as local, lake.fleet() as fleet:
         assert len(list(fleet.tenant("orders").main.scan())) == 100
+        assert told[-1] == f"{idle} was decommissioned: node-3 is started in its place."
+        assert sorted(one.name for one in local.parts) == sorted({"log", "control", *expected, "node-3"} - {idle})
 
 
 @pytest.mark.long
