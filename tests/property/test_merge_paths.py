@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.data_file import ADD_KINDS
 from lakebed.table.model import DataFile, Split, Stats
 from lakebed.table.read import ReadPlan, merged_windows, read_split, read_split_table
+from lakebed.table.row_kinds import ADD_KINDS
 from lakebed.table.schema import new_schema
 from lakebed.table.splits import merge_rank, sorted_runs
 from worlds.binary_rows import encode_row

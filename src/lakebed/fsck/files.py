@@ -16,10 +16,11 @@ import lakebed.compute as pc
 from lakebed.fsck.model import Findings
 from lakebed.objects.open import place_of
 from lakebed.table.binary_row import decode_rows
-from lakebed.table.data_file import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, open_data_file
+from lakebed.table.data_file import open_data_file
 from lakebed.table.manifest import ENTRY_SCHEMA, files_of
 from lakebed.table.merge import encode_keys
 from lakebed.table.model import STATS_VERSION, DataField, DataFile, TableSchema
+from lakebed.table.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN
 from lakebed.table.table import Table
 
 

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.objects.port import ObjectStore
-from lakebed.table.data_file import KIND_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.merge import encode_keys
 from lakebed.table.model import DataFile, Split, TableSchema
 from lakebed.table.read import ONE_SHOT_BYTES_MAX, ReadPlan, merged_windows, read_split, sequences_of

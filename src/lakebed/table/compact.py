@@ -222,9 +222,12 @@ def _plan_keyed(
         while picked_count < len(runs) and runs[picked_count][0].level <= 1:
             picked_count += 1
         output_level = level_max if picked_count == len(runs) else runs[picked_count][0].level - 1
-    picked = [file for run in runs[:picked_count] for file in run]
-    older_levels = [run[0].level for run in runs[picked_count:]]
     engine = engine_of(schema)
+    picked = [file for run in runs[:picked_count] for file in run]
+    if picked_count < len(runs) and _needs_oldest(picked, engine):
+        picked_count, output_level = len(runs), level_max
+        picked = [file for run in runs for file in run]
+    older_levels = [run[0].level for run in runs[picked_count:]]
     rewritten, moved = _rewritten_and_moved(picked, schema=schema, output_level=output_level, engine=engine)
     if not rewritten and not moved:
         return None
@@ -235,6 +238,12 @@ def _plan_keyed(
         drop_deletes=not older_levels and engine.drops_deletes,
         moved=tuple(moved),
     )
+
+
+def _needs_oldest(newer: Sequence[DataFile], engine: MergeEngine) -> bool:
+    """Whether the newer files of a bucket may be merged only together with all older ones."""
+    with_deletes = not all(is_plain(file) for file in newer)
+    return engine.keeps_levels_apart or not engine.merges_apart(with_deletes=with_deletes)
 
 
 def _picked_count(runs: Sequence[Sequence[DataFile]], options: TableOptions) -> int:

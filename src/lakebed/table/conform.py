@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
+from lakebed.table.engines.registry import engine_of
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.schema import unknown_column
 from lakebed.table.sequence import sequence_order
@@ -23,15 +24,19 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     """Rows with the table's columns, order and types.
 
     A missing column is filled with nulls in an append table if it is nullable. In a primary-key table it is refused,
-    because an upsert would silently erase stored values.
+    because an upsert would silently erase stored values, unless the merge engine keeps these (`MergeEngine.optional`).
 
     Raises `InvalidRequest`: an unknown or missing column, an incompatible type, a value that the conversion would
     change, or a null that is not allowed.
     """
+
+    def optional() -> frozenset[str]:
+        return engine_of(schema).optional(frozenset(rows.column_names))
+
     columns = _columns(
         rows,
         schema,
-        needs=lambda field: bool(schema.primary_keys) or not field.nullable,
+        needs=lambda field: not field.nullable or (bool(schema.primary_keys) and field.name not in optional()),
         lacking=lambda field: f"The rows have no column {field.name!r} ({field.type}); they have",
     )
     _refuse_nulls(columns, schema.fields, schema)

@@ -37,6 +37,7 @@ from lakebed.table.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.external import Targets
 from lakebed.table.file_encoding import ParquetSink
 from lakebed.table.model import STATS_VERSION, DataField, DataFile, FileSource, Stats, TableSchema
+from lakebed.table.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats, stats_of_mode
 from lakebed.table.types import arrow_field, arrow_schema
 
@@ -44,14 +45,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 KEY_PREFIX = "_KEY_"
-SEQUENCE_COLUMN = "_SEQUENCE_NUMBER"
-KIND_COLUMN = "_VALUE_KIND"
-SYSTEM_COLUMNS = (SEQUENCE_COLUMN, KIND_COLUMN)
-
-INSERT_KIND, UPDATE_BEFORE_KIND, UPDATE_AFTER_KIND, DELETE_KIND = 0, 1, 2, 3
-"""Values of `KIND_COLUMN`. DO NOT CHANGE: on disk."""
-ADD_KINDS = (INSERT_KIND, UPDATE_AFTER_KIND)
-"""The kinds of rows that exist after a merge."""
 
 WHOLE_FILE_BYTES_MAX = 32 * 1024 * 1024
 """Files up to this size are read with one GET; larger ones in ranges."""

@@ -122,7 +122,7 @@ MERGE_ENGINE = _option(
     "merge-engine",
     "deduplicate",
     choice("deduplicate", "partial-update", "aggregation", "first-row"),
-    "How rows of equal primary key become one: deduplicate keeps the newest.",
+    "How rows of equal primary key become one: deduplicate keeps the newest, first-row the oldest.",
     immutable=True,
 )
 SEQUENCE_FIELD = _option(
@@ -140,6 +140,20 @@ SEQUENCE_SORT_ORDER = _option(
     immutable=True,
 )
 IGNORE_DELETE = _option("ignore-delete", False, parse_boolean, "Drop deletes instead of applying them.")
+PARTIAL_UPDATE_REMOVE_ON_DELETE = _option(
+    "partial-update.remove-record-on-delete",
+    False,
+    parse_boolean,
+    "With partial-update: a delete removes the whole row.",
+    immutable=True,
+)
+AGGREGATION_REMOVE_ON_DELETE = _option(
+    "aggregation.remove-record-on-delete",
+    False,
+    parse_boolean,
+    "With aggregation: a delete removes the whole row instead of taking its values back.",
+    immutable=True,
+)
 ROWKIND_FIELD = _option("rowkind.field", None, str, "Column that holds the row kind.", immutable=True)
 TYPE = _option("type", "table", choice("table"), "Kind of table; only plain tables are supported.", immutable=True)
 PARTITION_DEFAULT_NAME = _option(

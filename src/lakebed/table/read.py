@@ -24,15 +24,7 @@ import pyarrow as pa
 from lakebed.errors import Corruption, NotFound
 from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectStore
-from lakebed.table.data_file import (
-    ADD_KINDS,
-    KIND_COLUMN,
-    SEQUENCE_COLUMN,
-    SYSTEM_COLUMNS,
-    WHOLE_FILE_BYTES_MAX,
-    OpenDataFile,
-    open_data_file,
-)
+from lakebed.table.data_file import WHOLE_FILE_BYTES_MAX, OpenDataFile, open_data_file
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.merge import Codes, encode_keys, group_by_key, is_strictly_increasing
@@ -40,6 +32,7 @@ from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.predicate import is_small, mask_of, to_arrow
 from lakebed.table.predicate_tree import Predicate, columns_of
 from lakebed.table.roaring import Positions
+from lakebed.table.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.scan_pruning import only_on
 from lakebed.table.sequence import SequenceOrder, sequence_codes
 from lakebed.table.splits import sorted_runs
@@ -325,17 +318,17 @@ def _merge_at_once(
         tables.append(pa.concat_tables(parts))
     names = [key.name for key in plan.keys]
     codes = encode_keys([[table.column(name) for name in names] for table in tables])
-    for position, run_codes in enumerate(codes):
+    is_repeated = False
+    for run, run_codes in zip(runs, codes, strict=True):
         if is_strictly_increasing(run_codes):
             continue
-        _check_sorted(run_codes, path=data_path(split, runs[position][0]) if len(runs[position]) == 1 else split.folder)
+        _check_sorted(run_codes, path=data_path(split, run[0]) if len(run) == 1 else split.folder)
         if not with_sequences:
             # A key occurs twice in a file: sequence numbers are needed to order its rows.
             return _merge_at_once(store, split, plan, threads=threads, with_sequences=True)
-        grouped = group_by_key([run_codes], sequences=sequences_of([tables[position]], engine.order))
-        tables[position], codes[position] = engine.merge(tables[position], grouped), run_codes[grouped.last]
+        is_repeated = True
     sequences = sequences_of(tables, engine.order) if with_sequences else None
-    masks = engine.survivors(codes, sequences=sequences)
+    masks = None if is_repeated else engine.survivors(codes, sequences=sequences)
     if masks is None:
         grouped = group_by_key(codes, sequences=sequences)
         tables, masks = [engine.merge(pa.concat_tables(tables).combine_chunks(), grouped)], [None]

@@ -22,7 +22,8 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.table.engines.registry import accepted_options, check_defined, engine_of
+from lakebed.table.engines.field_options import check_fields, named_columns, with_renamed
+from lakebed.table.engines.registry import ENGINES, accepted_options, check_defined, engine_name, engine_of
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
@@ -187,8 +188,14 @@ def new_schema(
     bucket_keys(schema)
     bucket_function(schema)
     check_sequence(schema)
-    if schema.primary_keys:
+    return _with_engine(schema)
+
+
+def _with_engine(schema: TableSchema) -> TableSchema:
+    """The schema. Raises `InvalidRequest`: options of its merge engine contradict each other or its columns."""
+    if schema.primary_keys and engine_name(schema.options) in ENGINES:
         engine_of(schema)
+        check_fields(schema)
     return schema
 
 
@@ -395,6 +402,13 @@ def drop_column(schema: TableSchema, name: str) -> TableSchema:
     """
     require_column(schema, name)
     _refuse_key(schema, name, "dropped")
+    option = next((option for option, column in named_columns(schema.options) if column == name), None)
+    if option is not None:
+        raise InvalidRequest(
+            f"Column {name!r} cannot be dropped while option {option!r} names it: remove the option first.",
+            kind="invalid_schema_change",
+            column=name,
+        )
     if len(schema.fields) == 1:
         raise InvalidRequest(
             f"Column {name!r} is the only one and cannot be dropped: drop the table instead.",
@@ -404,7 +418,7 @@ def drop_column(schema: TableSchema, name: str) -> TableSchema:
 
 
 def rename_column(schema: TableSchema, old: str, new: str) -> TableSchema:
-    """Rename a column; it keeps its id and values.
+    """Rename a column; it keeps its id and values, and options of the column its name.
 
     Raises `InvalidRequest`: no such column, a name that is taken or reserved, or a column that files are laid out by.
     """
@@ -414,7 +428,9 @@ def rename_column(schema: TableSchema, old: str, new: str) -> TableSchema:
     if schema.field_by_name(new) is not None:
         raise InvalidRequest(f"Column {new!r} exists already.", kind="invalid_schema_change", column=new)
     return _changed(
-        schema, fields=tuple(replace(field, name=new) if field.name == old else field for field in schema.fields)
+        schema,
+        fields=tuple(replace(field, name=new) if field.name == old else field for field in schema.fields),
+        options=with_renamed(schema.options, old, new),
     )
 
 
@@ -434,9 +450,11 @@ def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
             kind="invalid_schema_change",
             column=name,
         )
-    return _changed(
-        schema,
-        fields=tuple(replace(column, type=new.text) if column.name == name else column for column in schema.fields),
+    return _with_engine(
+        _changed(
+            schema,
+            fields=tuple(replace(column, type=new.text) if column.name == name else column for column in schema.fields),
+        )
     )
 
 
@@ -463,7 +481,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     _refuse_end_of_vectors(schema, merged)
     check_options(options, primary_keys=schema.primary_keys, accepted=accepted_options(merged))
     ExternalPaths.of(merged)
-    return _changed(schema, options=merged)
+    return _with_engine(_changed(schema, options=merged))
 
 
 def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
@@ -475,7 +493,7 @@ def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
     _refuse_immutable(schema, [name for name in names if name in schema.options])
     kept = {name: value for name, value in schema.options.items() if name not in names}
     _refuse_end_of_vectors(schema, kept)
-    return _changed(schema, options=kept)
+    return _with_engine(_changed(schema, options=kept))
 
 
 def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:

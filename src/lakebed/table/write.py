@@ -31,9 +31,11 @@ from lakebed.runtime import Environment, mapped
 from lakebed.table.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.bucket import bucket_of, key_hashes
 from lakebed.table.conform import boolean_mask, conform, conform_keys
-from lakebed.table.data_file import DELETE_KIND, INSERT_KIND, KIND_COLUMN, SEQUENCE_COLUMN, RollingWriter
+from lakebed.table.data_file import RollingWriter
 from lakebed.table.discard import discard
 from lakebed.table.dynamic_bucket import BucketAssigner, DynamicBuckets, HashIndex
+from lakebed.table.engines.batch import merge_batch
+from lakebed.table.engines.engine import Deletes
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
@@ -42,6 +44,7 @@ from lakebed.table.layout import Layout
 from lakebed.table.merge import encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.model import BucketChange, DataFile, Rows, TableSchema
 from lakebed.table.placement import Placement, bucket_folders
+from lakebed.table.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN, SEQUENCE_COLUMN
 from lakebed.table.schema import require_column
 from lakebed.table.sequence import sequence_codes
 from lakebed.table.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
@@ -50,6 +53,12 @@ SHARE_BYTES_MIN = 12 * 1024 * 1024
 SHARES_MAX = 4
 """Rows of an append table for one bucket are encoded as up to `SHARES_MAX` files at once, each of at least
 `SHARE_BYTES_MIN` Arrow bytes: one core encodes one file, and most of the time is compression."""
+
+_NO_DELETES = {
+    Deletes.REFUSED: "which takes no deletes",
+    Deletes.IGNORE: "and ignores deletes (option ignore-delete)",
+    Deletes.RETRACT: "where a delete takes values back and leaves the row (write with deletes= does that)",
+}
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -168,7 +177,7 @@ class TableWriter:
         Raises `InvalidRequest`: no primary-key table, or the rows do not hold every key column.
         """
         with self._abandoned_on_error():
-            self._require_deletes("delete by key")
+            self._require_deletes("delete by key", removes=True)
             for part in _parts(keys):
                 rows = conform_keys(part, schema=self._schema)
                 self._add(rows, np.full(rows.num_rows, DELETE_KIND, np.int8))
@@ -213,8 +222,10 @@ class TableWriter:
         if deletes is None:
             rows = conform(part, schema=self._schema)
             return rows, np.full(rows.num_rows, INSERT_KIND, np.int8)
-        self._require_deletes(f"write with deletes={deletes!r}")
+        self._require_deletes(f"write with deletes={deletes!r}", removes=False)
         mask = boolean_mask(part, column=deletes)
+        if engine_of(self._schema).deletes is Deletes.IGNORE:
+            part, mask = part.filter(pc.invert(mask)), mask.filter(pc.invert(mask))
         if self._schema.field_by_name(deletes) is None:
             part = part.drop_columns([deletes])
         kinds = np.where(mask.to_numpy(), np.int8(DELETE_KIND), np.int8(INSERT_KIND))
@@ -288,14 +299,17 @@ class TableWriter:
         self, rows: pa.Table, group: _Group, writer: RollingWriter, *, first_sequence: int
     ) -> list[DataFile]:
         if self._schema.primary_keys:
-            writer.write(self._merged(rows, group))
-            return writer.close()
+            files: list[DataFile] = []
+            for merged in self._merged(rows, group):
+                writer.write(merged)
+                files = writer.close()
+            return files
         own = group.positions is None
         writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
         return writer.close(first_sequence=first_sequence)
 
-    def _merged(self, rows: pa.Table, group: _Group) -> pa.Table:
-        """The rows of a group in key order, those of one key merged."""
+    def _merged(self, rows: pa.Table, group: _Group) -> list[pa.Table]:
+        """The rows of a group in key order, those of one key merged; see `merge_batch`."""
         engine = engine_of(self._schema)
         keys, ordering = self._schema.trimmed_primary_keys, engine.order.columns if engine.order is not None else ()
         columns = rows.select(dict.fromkeys((*keys, *ordering)))
@@ -303,12 +317,12 @@ class TableWriter:
             columns = columns.take(pa.array(group.positions))
         codes = encode_keys([[columns.column(name) for name in keys]])
         if is_strictly_increasing(codes[0]):
-            return rows if group.positions is None else rows.take(pa.array(group.positions))
+            return [rows if group.positions is None else rows.take(pa.array(group.positions))]
         sequences = None
         if engine.order is not None:
             arrival = np.arange(group.row_count, dtype=np.int64)
             sequences = sequence_codes([([columns.column(name) for name in ordering], arrival)], order=engine.order)
-        return engine.merge(rows, group_by_key(codes, sequences=sequences).at(group.positions))
+        return merge_batch(rows, group_by_key(codes, sequences=sequences).at(group.positions), engine)
 
     def _reserve(self, group: _Group) -> int:
         """The first sequence number of a group's rows; later groups of the bucket continue after them."""
@@ -402,17 +416,20 @@ class TableWriter:
         key, folder = partition
         return _Group(key, bucket_folders((folder,), bucket)[0], bucket, positions, row_count)
 
-    def _require_deletes(self, verb: str) -> None:
+    def _require_deletes(self, verb: str, *, removes: bool) -> None:
+        """Refuse deletes that the merge engine does not take; with `removes` also those that leave the row."""
         if not self._schema.primary_keys:
             raise InvalidRequest(
                 f"Cannot {verb}: the table has no primary key; delete by a predicate instead.", kind="no_primary_key"
             )
-        if not engine_of(self._schema).takes_deletes:
-            raise InvalidRequest(
-                f"Cannot {verb}: the table merges rows by the engine {engine_name(self._schema.options)!r}, which "
-                "takes no deletes; overwrite the table or its partitions instead.",
-                kind="unsupported_delete",
-            )
+        does = engine_of(self._schema).deletes
+        if does is Deletes.REMOVE or (does is not Deletes.REFUSED and not removes):
+            return
+        raise InvalidRequest(
+            f"Cannot {verb}: the table merges rows by the engine {engine_name(self._schema.options)!r}, "
+            f"{_NO_DELETES[does]}; overwrite the table or its partitions instead.",
+            kind="unsupported_delete",
+        )
 
 
 def _with_system_columns(

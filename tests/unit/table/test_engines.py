@@ -1,113 +1,38 @@
-"""The seam of merge engines: another engine is one class and one entry in the registry."""
+"""Merge engines: what they give, which options and deletes they take. `tests/property` has random histories."""
 
 from __future__ import annotations
 
 import random
+import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.open import open_store
+from lakebed.table.engines.aggregation import Aggregation
 from lakebed.table.engines.deduplicate import Deduplicate
-from lakebed.table.engines.engine import Increments, MergeEngine
-from lakebed.table.engines.registry import ENGINES, check_mergeable
-from lakebed.table.merge import Codes, KeyGroups, Mask
-from lakebed.table.model import TableSchema
+from lakebed.table.engines.registry import check_mergeable
+from lakebed.table.merge import KeyGroups
 from lakebed.table.read import read_split, read_split_table
-from lakebed.table.sequence import SequenceOrder
+from lakebed.table.row_kinds import KIND_COLUMN
 from lakebed.table.table import Table
 from lakebed.table.write_settings import check_writable
 
-Numbers = npt.NDArray[np.int64]
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("w", pa.int64())])
 
 
-@dataclass(frozen=True, slots=True)
-class FirstRow(MergeEngine):
-    """Of the rows of one key the oldest survives, as it is."""
-
-    order: SequenceOrder | None = None
-    accepts: ClassVar = frozenset[str]()
-    takes_deletes: ClassVar = False
-    drops_deletes: ClassVar = False
-    ignores_repeats: ClassVar = True
-    increments: ClassVar = Increments.COMPARED
-
-    @classmethod
-    def of(cls, schema: TableSchema) -> FirstRow:
-        return cls()
-
-    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
-    def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
-        return rows.take(pa.array(groups.order[np.append(True, groups.is_last[:-1])]))
-
-    def survivors(
-        self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
-    ) -> list[Mask | None] | None:
-        turned = None if sequences is None else [-numbers for numbers in sequences[::-1]]
-        masks = Deduplicate().survivors(codes[::-1], sequences=turned)
-        return None if masks is None else masks[::-1]
-
-    def wins(self, theirs: Numbers, ours: Numbers) -> Mask:
-        return theirs < ours
-
-
-@dataclass(frozen=True, slots=True)
-class Sums(MergeEngine):
-    """The rows of one key become one: ``w`` is their sum, everything else is the newest row's."""
-
-    order: SequenceOrder | None = None
-    accepts: ClassVar = frozenset(("fields.",))
-    takes_deletes: ClassVar = False
-    drops_deletes: ClassVar = True
-    ignores_repeats: ClassVar = False
-    increments: ClassVar = Increments.UNKNOWN
-
-    @classmethod
-    def of(cls, schema: TableSchema) -> Sums:
-        if schema.options.get("fields.w.aggregate-function", "sum") != "sum":
-            raise InvalidRequest("Only sums are known.", option="fields.w.aggregate-function")
-        return cls()
-
-    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
-        return frozenset()
-
-    def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
-        newest = rows.take(pa.array(groups.last))
-        if "w" not in rows.column_names:
-            return newest
-        values = pc.fill_null(rows.column("w"), 0).to_numpy()[groups.order]
-        starts = np.flatnonzero(np.append(True, groups.is_last[:-1]))
-        return newest.set_column(newest.column_names.index("w"), rows.field("w"), [np.add.reduceat(values, starts)])
-
-    def survivors(
-        self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
-    ) -> list[Mask | None] | None:
-        return None
-
-    def wins(self, theirs: Numbers, ours: Numbers) -> Mask:
-        raise AssertionError("asked only where increments are compared")
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "first-row", FirstRow)
-    monkeypatch.setitem(ENGINES, "aggregation", Sums)
+SUMS = {"fields.v.aggregate-function": "last_value", "fields.w.aggregate-function": "sum"}
 
 
 def make(engine: str, **options: str) -> Table:
     store = open_store(f"memory://engines-{uuid.uuid4()}")
-    settings = {"bucket": "2", "merge-engine": engine} | options
+    settings = {"bucket": "2", "merge-engine": engine} | (SUMS if engine == "aggregation" else {}) | options
     return Table.create(store, name="t", schema=SCHEMA, primary_keys=["id"], options=settings)
 
 
@@ -179,7 +104,7 @@ def test_changes_of_first_rows() -> None:
 
 def test_changes_that_written_rows_do_not_tell() -> None:
     """An engine whose rows depend on earlier ones has a diff of two versions, and no changes."""
-    table = make("aggregation", **{"fields.w.aggregate-function": "sum"})
+    table = make("aggregation")
     table.upsert(rows_of([(1, 1, 5)]))
     table.upsert(rows_of([(1, 2, 7)]))
     with pytest.raises(InvalidRequest, match=r"'aggregation'.*compare the two versions with diff"):
@@ -202,29 +127,201 @@ def test_deletes_of_an_engine_that_takes_none() -> None:
     assert state(table) == {1: (1, 0)}
 
 
-def test_options_of_engines() -> None:
-    """An engine takes the options that it names; other engines' options, and what it refuses itself, are refused."""
-    with pytest.raises(InvalidRequest, match="Only sums"):
-        make("aggregation", **{"fields.w.aggregate-function": "max"})
-    with pytest.raises(InvalidRequest, match=r"fields\.w\.aggregate-function"):
-        make("first-row", **{"fields.w.aggregate-function": "sum"})
-    ordered = make("first-row", **{"sequence.field": "v"})
-    with pytest.raises(InvalidRequest, match=r"'sequence\.field' = 'v' .* not supported"):
-        ordered.upsert(rows_of([(1, 1, 1)]))
-    with pytest.raises(UnsupportedFormat, match=r"sequence\.field = v"):
-        ordered.read()
+@pytest.mark.parametrize(
+    ("engine", "deletes"),
+    [
+        ("aggregation", "where a delete takes values back and leaves the row"),
+        ("partial-update", "which takes no deletes"),
+    ],
+)
+def test_deletes_by_key_of_engines_that_remove_no_row(engine: str, deletes: str) -> None:
+    """A delete by key or predicate removes the row, or is refused."""
+    table = make(engine)
+    table.upsert(rows_of([(1, 1, 1)]))
+    for delete in (lambda: table.delete("id = 1"), lambda: table.delete(keys=pa.table({"id": [1]}))):
+        with pytest.raises(InvalidRequest, match=re.escape(deletes)):
+            delete()
+    assert state(table) == {1: (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"),
+    [
+        ("aggregation", {"aggregation.remove-record-on-delete": "true"}),
+        ("partial-update", {"partial-update.remove-record-on-delete": "true"}),
+    ],
+)
+def test_deletes_that_remove_rows(engine: str, options: dict[str, str]) -> None:
+    """By key and by predicate; a later row begins anew; a full compaction forgets the deletes."""
+    table = make(engine, **options)
+    table.upsert(rows_of([(1, 1, 1), (2, 2, 2), (3, 3, 3)]))
+    table.delete("id = 1")
+    table.delete(keys=pa.table({"id": [2]}))
+    table.upsert(pa.table({"id": [2], "v": pa.nulls(1, pa.int64()), "w": [5]}))
+    assert state(table) == {2: (None, 5), 3: (3, 3)}
+    table.compact(full=True)
+    assert state(table) == {2: (None, 5), 3: (3, 3)}
+    assert sum(table.system("files")["record_count"].to_pylist()) == 2
+
+
+def test_a_delete_in_a_partial_compaction_meets_all_older_rows() -> None:
+    """What a delete removed does not return when only the newer levels are compacted."""
+    options = {"num-sorted-run.compaction-trigger": "2", "compaction.max-size-amplification-percent": "100000"}
+    table = make("partial-update", **options, **{"partial-update.remove-record-on-delete": "true", "bucket": "1"})
+    table.upsert(rows_of([(key, 1, 1) for key in range(200)]))
+    table.compact(full=True)
+    table.delete(keys=pa.table({"id": [7]}))
+    table.upsert(pa.table({"id": [7], "w": [5]}))
+    assert table.compact().tasks
+    assert state(table)[7] == (None, 5)
+
+
+def test_rows_of_a_partial_update_may_lack_columns() -> None:
+    """A missing column keeps its values; one of a sequence group only when the whole group is missing."""
+    table = make("partial-update", **{"fields.v.sequence-group": "w"})
+    table.upsert(rows_of([(1, 5, 1)]))
+    table.upsert(pa.table({"id": [1, 2]}))
+    assert table.read().sort_by("id").to_pylist() == [{"id": 1, "v": 5, "w": 1}, {"id": 2, "v": None, "w": None}]
+    with pytest.raises(InvalidRequest, match="The rows have no column 'w'"):
+        table.upsert(pa.table({"id": [1], "v": [6]}))
+
+
+def test_a_sum_that_is_too_large() -> None:
+    """It is an error, also in the middle of a batch where later rows would bring it back; the wider column has it."""
+    table = make("aggregation")
+    table.upsert(rows_of([(1, 0, 2**63 - 1)]))
+    table.upsert(rows_of([(1, 0, 5), (1, 0, -5)]))
+    assert state(table) == {1: (0, 2**63 - 1)}
+    table.upsert(rows_of([(1, 0, 1)]))
+    with pytest.raises(InvalidRequest, match="A sum of rows of one key does not fit in its column, which is int64"):
+        table.read()
+    small = Table.create(
+        open_store(f"memory://engines-{uuid.uuid4()}"),
+        name="t",
+        schema=pa.schema([("id", pa.int64()), ("w", pa.int8()), ("d", pa.decimal128(4, 2))]),
+        primary_keys=["id"],
+        options={
+            "bucket": "1",
+            "merge-engine": "aggregation",
+            "fields.default-aggregate-function": "sum",
+        },
+    )
+    rows = pa.table({"id": [1], "w": pa.array([100], pa.int8()), "d": pa.array(["50.25"]).cast(pa.decimal128(4, 2))})
+    small.upsert(rows)
+    small.upsert(rows)
+    for name, kind in (("w", "SMALLINT"), ("d", "DECIMAL(10, 2)")):
+        with pytest.raises(InvalidRequest, match="widen the column's type"):
+            small.read(columns=[name])
+        small.widen_column(name, kind)
+    assert small.read().to_pylist() == [{"id": 1, "w": 200, "d": Decimal("100.50")}]
+
+
+def test_products_of_decimals_are_rounded_one_by_one() -> None:
+    """As other clients do it, half up and away from zero; compactions change nothing."""
+    table = Table.create(
+        open_store(f"memory://engines-{uuid.uuid4()}"),
+        name="t",
+        schema=pa.schema([("id", pa.int64()), ("d", pa.decimal128(6, 2))]),
+        primary_keys=["id"],
+        options={
+            "bucket": "1",
+            "merge-engine": "aggregation",
+            "fields.d.aggregate-function": "product",
+            "num-sorted-run.compaction-trigger": "2",
+            "compaction.max-size-amplification-percent": "100000",
+        },
+    )
+    for factor in ("-0.15", "0.50", "0.50", "3.00"):
+        table.upsert(pa.table({"id": [1], "d": pa.array([factor]).cast(pa.decimal128(6, 2))}))
+        table.compact()
+    # -0.075 is -0.08, and -0.04 is exact.
+    assert table.read()["d"].to_pylist() == [Decimal("-0.12")]
+
+
+def test_a_retract_that_a_function_cannot_undo() -> None:
+    """Writers refuse it where the table shows it, and merges where another client wrote it."""
+    gone = pa.table({"id": [1], "v": [1], "w": [0], "gone": [True]})
+    table = make("aggregation", **{"fields.w.aggregate-function": "max"})
+    with pytest.raises(InvalidRequest, match="which takes no deletes"):
+        table.write(gone, deletes="gone")
+    ignoring = make("aggregation", **{"fields.w.aggregate-function": "max", "fields.w.ignore-retract": "true"})
+    ignoring.upsert(rows_of([(1, 5, 9)]))
+    ignoring.write(gone, deletes="gone")
+    assert state(ignoring) == {1: (None, 9)}
+    rows = pa.table({"w": [1, 2], KIND_COLUMN: pa.array([0, 3], pa.int8())})
+    groups = KeyGroups(np.arange(2), np.array([False, True]))
+    with pytest.raises(InvalidRequest, match=r"'fields\.w\.ignore-retract' = 'true'"):
+        Aggregation.of(table.schema).merge(rows, groups)
+
+
+REFUSED = [
+    ("aggregation", {"fields.w.aggregate-function": "median"}, "'median', which this version of lakebed does not have"),
+    ("aggregation", {"fields.w.aggregate-function": "count"}, "there are sum, product, max"),
+    ("aggregation", {"fields.w.aggregate-function": "count"}, "sum a column of ones"),
+    ("aggregation", {"fields.w.aggregate-function": "bool_or"}, "by bool_or, which does not take BIGINT"),
+    ("aggregation", {"fields.w.agregate-function": "sum"}, "of columns there are aggregate-function, ignore-retract"),
+    ("aggregation", {"fields.x.aggregate-function": "sum"}, "names 'x', which is not a column"),
+    ("aggregation", {"fields.w.sequence-group": "v"}, "needs option 'merge-engine' = 'partial-update'"),
+    ("aggregation", {"fields.w.ignore-retract": "yes"}, "neither 'true' nor 'false'"),
+    ("aggregation", {"aggregation.remove-record-on-delete": "true", "fields.w.ignore-retract": "true"}, "exclude each"),
+    ("partial-update", {"fields.w.aggregate-function": "sum"}, "so the column must be in a sequence group"),
+    ("partial-update", {"fields.default-aggregate-function": "max"}, "'fields.default-aggregate-function'"),
+    ("partial-update", {"fields.w.sequence-group": "id"}, "names 'id', which is part of the primary key"),
+    ("partial-update", {"fields.w.sequence-group": "x"}, "names 'x', which is not a column"),
+    ("partial-update", {"fields.w.sequence-group": "v", "fields.v.sequence-group": "w"}, "both name the column"),
+    ("partial-update", {"partial-update.remove-record-on-delete": "true", "ignore-delete": "true"}, "exclude each"),
+    ("partial-update", {"partial-update.remove-record-on-delete": "true", "fields.w.sequence-group": "v"}, "exclude"),
+    ("first-row", {"sequence.field": "v"}, "'sequence.field' has no meaning with first-row"),
+    ("first-row", {"fields.w.aggregate-function": "sum"}, "not supported by this version of lakebed: columns have no"),
+]
+
+
+@pytest.mark.parametrize(("engine", "options", "sentence"), REFUSED)
+def test_options_of_engines(engine: str, options: dict[str, str], sentence: str) -> None:
+    """Options that an engine does not have, or that contradict each other, are refused when a table is made."""
+    with pytest.raises(InvalidRequest, match=re.escape(sentence)):
+        make(engine, **options)
+
+
+def test_options_are_checked_when_they_are_set() -> None:
+    """A function that does not fit is refused then, and nothing changes; one that fits holds from then on."""
+    table = make("aggregation")
+    with pytest.raises(InvalidRequest, match="does not take BIGINT"):
+        table.set_options({"fields.w.aggregate-function": "listagg"})
+    with pytest.raises(InvalidRequest, match=r"option 'fields\.w\.aggregate-function' names it"):
+        table.drop_column("w")
+    table.upsert(rows_of([(1, 1, 5)]))
+    table.rename_column("w", "x")
+    table.upsert(pa.table({"id": [1], "v": [1], "x": [4]}))
+    assert table.read().to_pylist() == [{"id": 1, "v": 1, "x": 9}]
+    table.rename_column("x", "w")
+    assert dict(table.schema.options)["fields.w.aggregate-function"] == "sum"
+    table.set_options({"fields.w.aggregate-function": "max"})
+    table.upsert(rows_of([(1, 1, 3)]))
+    assert state(table) == {1: (1, 5)}
+    groups = {"fields.v.sequence-group": "w"}
+    renamed = make("partial-update", **groups)
+    renamed.rename_column("w", "x")
+    renamed.rename_column("v", "y")
+    assert dict(renamed.schema.options)["fields.y.sequence-group"] == "x"
+
+
+def test_options_of_other_engines() -> None:
+    """Of another client's table the options are refused that would change rows and that the engine does not read."""
+    foreign = replace(make("deduplicate").schema, options={"partial-update.ignore-delete": "true"})
+    with pytest.raises(UnsupportedFormat, match=r"partial-update\.ignore-delete = true"):
+        check_mergeable(foreign)
+    options = {"merge-engine": "partial-update", "partial-update.remove-record-on-sequence-group": "v"}
+    with pytest.raises(UnsupportedFormat, match="remove-record-on-sequence-group"):
+        check_mergeable(replace(foreign, options=options))
 
 
 def test_an_engine_that_is_not_there() -> None:
-    """A table of another engine can be neither made nor written nor read; the sentence names the engines there are."""
-    sentence = "Option 'merge-engine' = 'partial-update' is not supported"
-    with pytest.raises(InvalidRequest, match=sentence) as refused:
-        make("partial-update")
-    assert refused.value.facts["option"] == "merge-engine"
-    foreign = replace(make("deduplicate").schema, options={"merge-engine": "partial-update"})
-    with pytest.raises(InvalidRequest, match=sentence):
+    """A table of another engine can be neither written nor read; the sentence names the engines there are."""
+    foreign = replace(make("deduplicate").schema, options={"merge-engine": "newest"})
+    with pytest.raises(InvalidRequest, match="Option 'merge-engine' = 'newest' is not supported"):
         check_writable(foreign)
-    with pytest.raises(UnsupportedFormat, match="engine 'partial-update'; this version reads deduplicate, first-row"):
+    with pytest.raises(UnsupportedFormat, match="engine 'newest'; this version reads deduplicate, partial-update"):
         check_mergeable(foreign)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.table.engines.engine import Increments, MergeEngine
+from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.merge import Codes, KeyGroups, Mask
 from lakebed.table.model import TableSchema
 from lakebed.table.options import SEQUENCE_FIELD
@@ -33,11 +33,15 @@ class Deduplicate(MergeEngine):
     order: SequenceOrder | None = None
 
     accepts: ClassVar = frozenset((SEQUENCE_FIELD.name,))
-    takes_deletes: ClassVar = True
+    deletes: ClassVar = Deletes.REMOVE
+    keeps_levels_apart: ClassVar = False
 
     @classmethod
     def of(cls, schema: TableSchema) -> Deduplicate:
         return cls(sequence_order(schema))
+
+    def merges_apart(self, *, with_deletes: bool) -> bool:
+        return True
 
     @property
     def drops_deletes(self) -> bool:
@@ -50,6 +54,9 @@ class Deduplicate(MergeEngine):
     @property
     def increments(self) -> Increments:
         return Increments.CURRENT if self.order is None else Increments.COMPARED
+
+    def optional(self, given: frozenset[str]) -> frozenset[str]:
+        return frozenset()
 
     def columns(self, wanted: frozenset[str]) -> frozenset[str]:
         return frozenset()

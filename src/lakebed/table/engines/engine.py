@@ -1,7 +1,7 @@
 """What a merge engine decides: which rows of one key survive, and with which values.
 
-Owns: the protocol `MergeEngine` and the enumeration `Increments`. Reading, writing, compaction and `changes` know
-engines by this protocol alone. The engines themselves are the other files of this folder; `registry.ENGINES` names them
+Owns: the protocol `MergeEngine` with the enumerations `Increments` and `Deletes`. Reading, writing, compaction and
+`changes` know engines by this protocol alone. Each engine is another file of this folder; `registry.ENGINES` names them
 by the value of the option ``merge-engine``.
 """
 
@@ -31,6 +31,19 @@ class Increments(enum.Enum):
     """Nothing: a row of the table also depends on rows written earlier. `changes` refuses such a table."""
 
 
+class Deletes(enum.Enum):
+    """What a delete of a key does, when its rows are merged."""
+
+    REMOVE = "remove"
+    """The row is gone."""
+    RETRACT = "retract"
+    """Its values are taken back, column by column; the row stays. So there are no deletes by key or predicate."""
+    IGNORE = "ignore"
+    """Nothing: writers leave deletes out."""
+    REFUSED = "refused"
+    """Writers refuse deletes."""
+
+
 class MergeEngine(Protocol):
     """How the rows of one key become one row. An instance belongs to one schema of a primary-key table.
 
@@ -41,24 +54,39 @@ class MergeEngine(Protocol):
 
     - The merge of a single row is that row. So a file that holds no deletes, and whose keys no other file of its bucket
       holds, is read by plain Parquet readers and moved to another level as it is.
-    - Merging is associative: rows that a batch, a partial compaction or a window merged may be merged again with older
-      and with newer rows. A merged row takes the sequence number and the columns of `order` of one of its rows, so
-      that it keeps its place among the others.
+    - Merging is associative where `merges_apart` says so: rows that a batch or a partial compaction merged may be
+      merged again with older and with newer rows. Elsewhere rows are merged together with all older rows of their
+      keys. A merged row takes the sequence number and the columns of `order` of one of its rows, so that it keeps its
+      place among the others.
     """
 
     accepts: ClassVar[frozenset[str]]
     """Options of its own that it implements: those of `registry.MERGE_OPTIONS`, and beginnings of names such as
     ``fields.``. A table that sets another one is refused."""
-    takes_deletes: ClassVar[bool]
-    """Whether rows may be deleted by key. False: a writer refuses deletes."""
+    keeps_levels_apart: ClassVar[bool]
+    """Whether a key may be in one of the levels above 0 only: other clients read these without a merge."""
 
     @classmethod
     def of(cls, schema: TableSchema) -> MergeEngine:
         """The engine of a table. Raises `InvalidRequest`: options that contradict each other or the schema."""
 
+    def optional(self, given: frozenset[str]) -> frozenset[str]:
+        """Columns that rows with the columns `given` may lack: nulls there change no value."""
+
     @property
     def order(self) -> SequenceOrder | None:
         """Columns that order the rows of a key; None: the order of arrival alone."""
+
+    @property
+    def deletes(self) -> Deletes:
+        """What deletes do."""
+
+    def merges_apart(self, *, with_deletes: bool) -> bool:
+        """Whether newer rows of a key may be merged before its older ones are merged with them.
+
+        Args:
+            with_deletes: there are deletes among the newer rows.
+        """
 
     @property
     def drops_deletes(self) -> bool:
@@ -79,11 +107,12 @@ class MergeEngine(Protocol):
         """One row a key, in key order.
 
         Args:
-            rows: any columns of the table, and of `data_file.SEQUENCE_COLUMN` and `data_file.KIND_COLUMN` those that
-                the caller needs. The result has the same columns.
+            rows: any columns of the table, `data_file.KIND_COLUMN`, and `data_file.SEQUENCE_COLUMN` if the caller
+                needs it. The result has the same columns.
             groups: which rows are of one key, oldest first.
 
-        Cost: a few passes over whole columns; never a loop over rows.
+        Raises `InvalidRequest`: values that cannot be merged, such as a sum that is too large for its column. Cost: a
+        few passes over whole columns; never a loop over rows.
         """
 
     def survivors(

@@ -6,14 +6,35 @@ from collections.abc import Mapping
 from typing import Final
 
 from lakebed.errors import UnsupportedFormat
+from lakebed.table.engines.aggregation import Aggregation
 from lakebed.table.engines.deduplicate import Deduplicate
 from lakebed.table.engines.engine import MergeEngine
+from lakebed.table.engines.field_options import IGNORE_DELETE_NAMES
+from lakebed.table.engines.first_row import FirstRow
+from lakebed.table.engines.partial_update import PartialUpdate
 from lakebed.table.model import TableSchema
-from lakebed.table.options import MERGE_ENGINE, SEQUENCE_FIELD, unsupported_option
+from lakebed.table.options import (
+    AGGREGATION_REMOVE_ON_DELETE,
+    MERGE_ENGINE,
+    PARTIAL_UPDATE_REMOVE_ON_DELETE,
+    SEQUENCE_FIELD,
+    unsupported_option,
+)
 
-ENGINES: Final[dict[str, type[MergeEngine]]] = {"deduplicate": Deduplicate}
+ENGINES: Final[dict[str, type[MergeEngine]]] = {
+    "deduplicate": Deduplicate,
+    "partial-update": PartialUpdate,
+    "aggregation": Aggregation,
+    "first-row": FirstRow,
+}
 
-MERGE_OPTIONS: Final = (SEQUENCE_FIELD.name, "ignore-delete", "deduplicate.ignore-delete")
+MERGE_OPTIONS: Final = (
+    SEQUENCE_FIELD.name,
+    *IGNORE_DELETE_NAMES,
+    PARTIAL_UPDATE_REMOVE_ON_DELETE.name,
+    "partial-update.remove-record-on-sequence-group",
+    AGGREGATION_REMOVE_ON_DELETE.name,
+)
 """Options that change which rows of a key survive. An engine lists in `accepts` those that it implements."""
 
 

@@ -1,0 +1,115 @@
+"""The merge engine ``aggregation``: each column of the rows of one key is aggregated by a function of its own.
+
+Owns: `Aggregation`. The functions are in `functions`; without one a column keeps its newest value that is not null.
+
+Invariants:
+- A delete takes the values of its row back, function by function. A key of which only one delete is there has no row,
+  and compactions keep that delete: a row written later is merged with it.
+- With ``aggregation.remove-record-on-delete`` a delete removes the row; later rows begin anew.
+- The columns of ``sequence.field`` are those of the newest row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
+from lakebed.table.engines.field_options import (
+    IGNORE_RETRACT,
+    PREFIX,
+    ColumnFunction,
+    function_of,
+    is_true,
+    refused,
+)
+from lakebed.table.engines.key_rows import MergedKeys, before_deletes, merged, several
+from lakebed.table.merge import Codes, KeyGroups, Mask
+from lakebed.table.model import TableSchema
+from lakebed.table.options import AGGREGATION_REMOVE_ON_DELETE, SEQUENCE_FIELD
+from lakebed.table.sequence import SequenceOrder, sequence_order
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation(MergeEngine):
+    """Each column of the rows of one key is aggregated."""
+
+    functions: Mapping[str, ColumnFunction] = field(default_factory=dict)
+    removes: bool = False
+    order: SequenceOrder | None = None
+
+    accepts: ClassVar = frozenset((SEQUENCE_FIELD.name, AGGREGATION_REMOVE_ON_DELETE.name, PREFIX))
+    keeps_levels_apart: ClassVar = False
+    ignores_repeats: ClassVar = False
+    increments: ClassVar = Increments.UNKNOWN
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Aggregation:
+        order = sequence_order(schema)
+        given = {*schema.primary_keys, *(order.columns if order is not None else ())}
+        functions = {}
+        for column in schema.fields:
+            if column.name in given:
+                continue
+            found = function_of(schema, column, default="last_non_null_value")
+            assert found is not None
+            functions[column.name] = found
+        removes = is_true(schema.options, AGGREGATION_REMOVE_ON_DELETE.name)
+        for name, function in functions.items():
+            if removes and function.ignores_retracts:
+                option = f"{PREFIX}{name}.{IGNORE_RETRACT}"
+                sentence = f"Options {AGGREGATION_REMOVE_ON_DELETE.name!r} and {option!r} exclude each other."
+                raise refused(sentence, option)
+        return cls(functions, removes, order)
+
+    @property
+    def deletes(self) -> Deletes:
+        if self.removes:
+            return Deletes.REMOVE
+        return Deletes.RETRACT if all(one.takes_retracts for one in self.functions.values()) else Deletes.REFUSED
+
+    def merges_apart(self, *, with_deletes: bool) -> bool:
+        functions = self.functions.values()
+        if any(one.rounds for one in functions) or (with_deletes and self.removes):
+            return False
+        if self.order is not None and not all(one.function.any_order or one.name == "last_value" for one in functions):
+            return False
+        return not with_deletes or all(one.retracts_apart for one in functions)
+
+    @property
+    def drops_deletes(self) -> bool:
+        return self.removes and self.order is None
+
+    def optional(self, given: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
+    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
+    def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
+        is_several, every = several(rows, groups)
+        if self.removes:
+            found, keys = every.without(before_deletes(rows, every))
+        else:
+            found, keys = every, MergedKeys(every.ends - 1, np.ones(every.key_count, np.bool_))
+
+        def value_of(name: str) -> pa.Array | None:
+            function = self.functions.get(name)
+            return None if function is None else function.values(rows.column(name), found)
+
+        return merged(rows, groups, is_several, every, keys, value_of)
+
+    def survivors(
+        self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
+    ) -> list[Mask | None] | None:
+        return None
+
+    def wins(self, theirs: Numbers, ours: Numbers) -> Mask:
+        raise AssertionError("asked only where increments are compared")

@@ -1,0 +1,91 @@
+"""The merge engine ``first-row``: of the rows of one key the oldest survives, as it is.
+
+Invariants:
+- A merged row keeps its own sequence number, which is the least of its key.
+- A compaction takes all runs of a bucket. Other clients read the levels above 0 without a merge (and level 0 not at
+  all), so a later row of a key must never be in a level beside that of the first.
+- There are no deletes. With ``ignore-delete`` those of other clients' files have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.engines.deduplicate import Deduplicate
+from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
+from lakebed.table.engines.field_options import IGNORE_DELETE_NAMES, ignores_deletes, refused
+from lakebed.table.engines.key_rows import MergedKeys, merged, several
+from lakebed.table.merge import Codes, KeyGroups, Mask
+from lakebed.table.model import TableSchema
+from lakebed.table.options import SEQUENCE_FIELD
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRow(MergeEngine):
+    """Of the rows of one key the oldest survives, as it is."""
+
+    ignores: bool = False
+
+    order: ClassVar = None
+    accepts: ClassVar = frozenset(IGNORE_DELETE_NAMES)
+    keeps_levels_apart: ClassVar = True
+    drops_deletes: ClassVar = True
+    ignores_repeats: ClassVar = True
+    increments: ClassVar = Increments.COMPARED
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> FirstRow:
+        if schema.options.get(SEQUENCE_FIELD.name):
+            raise refused(
+                "Option 'sequence.field' has no meaning with first-row, which keeps the row that came first.",
+                SEQUENCE_FIELD.name,
+            )
+        return cls(ignores_deletes(schema.options))
+
+    @property
+    def deletes(self) -> Deletes:
+        return Deletes.IGNORE if self.ignores else Deletes.REFUSED
+
+    def merges_apart(self, *, with_deletes: bool) -> bool:
+        return True
+
+    def optional(self, given: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
+    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
+        return frozenset()
+
+    def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
+        is_several, found = several(rows, groups)
+        if found.retracts.any() and not self.ignores:
+            raise InvalidRequest(
+                "The table keeps the first row of each key (merge-engine first-row), and its files hold deletes of "
+                "another writer; set its option 'ignore-delete' = 'true' to leave them out.",
+                kind="unsupported_delete",
+            )
+        oldest = found.first(~found.retracts)
+        kept = np.where(oldest >= 0, oldest, found.starts)
+        keys = MergedKeys(kept, np.zeros(found.key_count, np.bool_))
+        return merged(rows, groups, is_several, found, keys, lambda _: None)
+
+    def survivors(
+        self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
+    ) -> list[Mask | None] | None:
+        """As of deduplicate, backwards in time. Deletes that are ignored must be told from rows, which codes do not."""
+        if self.ignores:
+            return None
+        turned = None if sequences is None else [-numbers for numbers in sequences[::-1]]
+        masks = Deduplicate().survivors(codes[::-1], sequences=turned)
+        return None if masks is None else masks[::-1]
+
+    def wins(self, theirs: Numbers, ours: Numbers) -> Mask:
+        return theirs < ours

@@ -1,0 +1,171 @@
+"""Aggregate functions of the format by name, over whole columns. Pure.
+
+Owns: `FUNCTIONS`, and what each does with rows that are taken back. Names and results are Paimon's.
+
+Invariants:
+- A function sees the rows of a key oldest first and gives one value a key; null: no row gave one.
+- Rows that `KeyRows.counts` leaves out do not exist for it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lakebed.table.engines.arithmetic import PRODUCT_DIGITS_MAX, product, sum_of
+from lakebed.table.engines.key_rows import NONE, KeyRows
+from lakebed.table.engines.lists import collect, listagg, merge_map
+from lakebed.table.merge import Mask, Positions, encode_keys
+from lakebed.table.ragged import valid_mask
+from lakebed.table.types import Type
+
+
+class Retracts(enum.Enum):
+    """What a function does with a row that takes an earlier one back."""
+
+    EXACT = "exact"
+    """It undoes it, also before the row that it takes back is merged with it."""
+    LATER = "later"
+    """It undoes it where it is merged with all older rows of its key."""
+    NO = "no"
+    """It refuses it, unless the column ignores such rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Options of one column."""
+
+    delimiter: str = ","
+    distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One aggregate function."""
+
+    values: Callable[[pa.Array, KeyRows, Settings], pa.Array]
+    """The values of all keys from the values of their rows."""
+    takes: Callable[[Type], bool]
+    """Whether it takes a column of a type."""
+    retracts: Retracts
+    any_order: bool
+    """Whether the order of rows does not matter."""
+
+
+def _picked(pick: Callable[[pa.Array, KeyRows], Positions]) -> Callable[[pa.Array, KeyRows, Settings], pa.Array]:
+    """A function that gives the value of one row of each key: the one that `pick` names, or null for `NONE`."""
+
+    def values(column: pa.Array, rows: KeyRows, _: Settings) -> pa.Array:
+        at = pick(column, rows)
+        return column.take(pa.array(at, mask=at == NONE))
+
+    return values
+
+
+def _unless_retracted(at: Positions, rows: KeyRows) -> Positions:
+    """Rows that are taken back give no value."""
+    return np.where((at != NONE) & rows.retracts[at], NONE, at)
+
+
+def _last(_: pa.Array, rows: KeyRows) -> Positions:
+    return _unless_retracted(rows.last(rows.counts), rows)
+
+
+def _last_non_null(column: pa.Array, rows: KeyRows) -> Positions:
+    return _unless_retracted(rows.last(rows.counts & valid_mask(column)), rows)
+
+
+def _first(_: pa.Array, rows: KeyRows) -> Positions:
+    return rows.first(rows.counts)
+
+
+def _first_non_null(column: pa.Array, rows: KeyRows) -> Positions:
+    return rows.first(rows.counts & valid_mask(column))
+
+
+def _greatest(column: pa.Array, rows: KeyRows, *, least: bool = False) -> Positions:
+    """By the order of keys: NaN is the greatest, -0.0 is below 0.0. Of equal values the newest."""
+    usable = rows.counts & valid_mask(column)
+    codes = encode_keys([[column]], descending=(least,))[0]
+    best = np.maximum.reduceat(np.where(usable, codes, np.iinfo(np.int64).min), rows.starts)
+    return rows.last(usable & (codes == best[rows.key_of]))
+
+
+def _least(column: pa.Array, rows: KeyRows) -> Positions:
+    return _greatest(column, rows, least=True)
+
+
+def _all_true(column: pa.Array, rows: KeyRows) -> Positions:
+    """The oldest row that is false, else one that is true."""
+    return _decided(column, rows, by=False)
+
+
+def _one_true(column: pa.Array, rows: KeyRows) -> Positions:
+    return _decided(column, rows, by=True)
+
+
+def _decided(column: pa.Array, rows: KeyRows, *, by: bool) -> Positions:
+    usable = rows.counts & valid_mask(column)
+    deciding: Mask = column.fill_null(False).to_numpy(zero_copy_only=False) == by
+    found = rows.first(usable & deciding)
+    return np.where(found == NONE, rows.first(usable), found)
+
+
+_NUMBERS: Final = frozenset(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL"))
+
+
+def _numbers(kind: Type) -> bool:
+    return kind.root in _NUMBERS
+
+
+def _factors(kind: Type) -> bool:
+    return kind.root in _NUMBERS and (kind.root != "DECIMAL" or (kind.precision or 0) <= PRODUCT_DIGITS_MAX)
+
+
+def _texts(kind: Type) -> bool:
+    return kind.root in ("VARCHAR", "STRING", "CHAR")
+
+
+def _booleans(kind: Type) -> bool:
+    return kind.root == "BOOLEAN"
+
+
+def _with_order(kind: Type) -> bool:
+    return not kind.is_nested and kind.root not in ("VARIANT", "BLOB")
+
+
+def _any(_: Type) -> bool:
+    return True
+
+
+def _arrays(kind: Type) -> bool:
+    return kind.root == "ARRAY" and _with_order(kind.children[0])
+
+
+def _maps(kind: Type) -> bool:
+    return kind.root == "MAP" and _with_order(kind.children[0])
+
+
+FUNCTIONS: Final[Mapping[str, Function]] = {
+    "sum": Function(lambda c, r, _: sum_of(c, r), _numbers, Retracts.EXACT, True),
+    "product": Function(lambda c, r, _: product(c, r), _factors, Retracts.LATER, True),
+    "max": Function(_picked(_greatest), _with_order, Retracts.NO, True),
+    "min": Function(_picked(_least), _with_order, Retracts.NO, True),
+    "last_value": Function(_picked(_last), _any, Retracts.EXACT, False),
+    "last_non_null_value": Function(_picked(_last_non_null), _any, Retracts.LATER, False),
+    "first_value": Function(_picked(_first), _any, Retracts.NO, False),
+    "first_non_null_value": Function(_picked(_first_non_null), _any, Retracts.NO, False),
+    "listagg": Function(
+        lambda c, r, s: listagg(c, r, delimiter=s.delimiter, distinct=s.distinct), _texts, Retracts.NO, False
+    ),
+    "bool_and": Function(_picked(_all_true), _booleans, Retracts.NO, True),
+    "bool_or": Function(_picked(_one_true), _booleans, Retracts.NO, True),
+    "collect": Function(lambda c, r, s: collect(c, r, distinct=s.distinct), _arrays, Retracts.LATER, False),
+    "merge_map": Function(lambda c, r, _: merge_map(c, r), _maps, Retracts.LATER, False),
+}
+"""Every function by its name in the option ``fields.<column>.aggregate-function``."""

@@ -1,0 +1,178 @@
+"""The rows of keys that have several, as arrays that aggregate functions work on. Pure numpy.
+
+Owns: `KeyRows` with its searches in every key at once, and `merged`, which puts one row for each of these keys between
+the rows of all other keys. Knows no aggregate function and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.table.merge import KeyGroups, Mask, Positions
+from lakebed.table.ragged import one_array
+from lakebed.table.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN
+
+NONE = -1
+"""In place of a position: there is no such row."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRows:
+    """Rows of some keys, by key, those of one key oldest first. Every key has at least one."""
+
+    positions: Positions
+    """Of the rows, in the table that is merged."""
+    starts: Positions
+    """Index in `positions` of the first row of each key, ascending; the first is 0."""
+    retracts: Mask
+    """For each row whether it takes an earlier row back (-U, -D)."""
+    counts: Mask
+    """For each row whether a function looks at it."""
+
+    @property
+    def key_count(self) -> int:
+        """Number of keys."""
+        return len(self.starts)
+
+    @property
+    def ends(self) -> Positions:
+        """Index after the last row of each key."""
+        return np.append(self.starts[1:], len(self.positions))[: len(self.starts)]
+
+    @property
+    def key_of(self) -> Positions:
+        """The number of the key of each row."""
+        return np.repeat(np.arange(self.key_count), self.ends - self.starts)
+
+    def of(self, column: pa.ChunkedArray | pa.Array) -> pa.Array:
+        """The values of a column of the table, row by row."""
+        return one_array(column).take(pa.array(self.positions))
+
+    def only(self, mask: Mask) -> KeyRows:
+        """The same rows, of which functions look only at those that `mask` has too."""
+        return replace(self, counts=self.counts & mask)
+
+    def ordered(self, order: Positions) -> KeyRows:
+        """The rows in another order within each key, given as indices into the present one."""
+        return replace(
+            self, positions=self.positions[order], retracts=self.retracts[order], counts=self.counts[order]
+        )
+
+    def without(self, out: Mask) -> tuple[KeyRows, MergedKeys]:
+        """Leave rows out: the rows of the keys that still have several, and what becomes of the others.
+
+        Of a key that has one row left that one survives; of a key that has none left its last row, as it is.
+        """
+        left = np.add.reduceat((~out).astype(np.int64), self.starts) if len(out) else self.starts
+        is_made = left > 1
+        kept = np.where(left > 0, self.last(~out), self.ends - 1)
+        stays = ~out & is_made[self.key_of]
+        lengths = left[is_made]
+        rest = KeyRows(
+            self.positions[stays], np.cumsum(lengths) - lengths, self.retracts[stays], self.counts[stays]
+        )
+        return rest, MergedKeys(kept, is_made)
+
+    def last(self, mask: Mask) -> Positions:
+        """The index of the last row of each key for which `mask` is true, or `NONE`."""
+        found: Positions = np.maximum.reduceat(np.where(mask, np.arange(len(mask)), NONE), self.starts)
+        return found
+
+    def first(self, mask: Mask) -> Positions:
+        """The index of the first row of each key for which `mask` is true, or `NONE`."""
+        found = np.minimum.reduceat(np.where(mask, np.arange(len(mask)), len(mask)), self.starts)
+        return np.where(found == len(mask), NONE, found)
+
+    def any(self, mask: Mask) -> Mask:
+        """For each key whether `mask` is true for one of its rows."""
+        found: Mask = np.logical_or.reduceat(mask, self.starts)
+        return found
+
+
+def kinds_of(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """The row kinds of a table."""
+    kinds: npt.NDArray[np.int64] = rows.column(KIND_COLUMN).to_numpy()
+    return kinds
+
+
+def is_retract(kinds: npt.NDArray[np.int64]) -> Mask:
+    """For each row kind whether it takes a row back: -U and -D have odd numbers."""
+    return (kinds & 1).astype(np.bool_)
+
+
+def several(rows: pa.Table, groups: KeyGroups) -> tuple[Mask, KeyRows]:
+    """For each key whether it has several rows, and the rows of those keys."""
+    ends = np.flatnonzero(groups.is_last) + 1
+    starts = np.append(0, ends[:-1])[: len(ends)]
+    is_several = ends - starts > 1
+    lengths = (ends - starts)[is_several]
+    positions = groups.order[np.repeat(is_several, ends - starts)]
+    return is_several, KeyRows(
+        positions=positions,
+        starts=np.cumsum(lengths) - lengths,
+        retracts=is_retract(kinds_of(rows)[positions]),
+        counts=np.ones(len(positions), np.bool_),
+    )
+
+
+def before_deletes(rows: pa.Table, found: KeyRows) -> Mask:
+    """Which rows are deletes of their key (-D) or older than its newest delete."""
+    deleted = found.last(kinds_of(rows)[found.positions] == DELETE_KIND)
+    older: Mask = np.arange(len(found.positions)) <= deleted[found.key_of]
+    return older
+
+
+@dataclass(frozen=True, slots=True)
+class MergedKeys:
+    """What becomes of the keys that have several rows."""
+
+    kept: Positions
+    """For each key a row, as index into its `KeyRows`, that gives the columns which no function gives."""
+    is_made: Mask
+    """For each key whether functions give its values. False: the row of `kept` survives as it is."""
+    is_deleted: Mask | None = None
+    """For each key that is made whether the result is a delete; None: none is."""
+
+
+def merged(
+    rows: pa.Table,
+    groups: KeyGroups,
+    is_several: Mask,
+    several_rows: KeyRows,
+    keys: MergedKeys,
+    value_of: Callable[[str], pa.Array | None],
+) -> pa.Table:
+    """One row a key, in key order: single rows as they are, the others made of columns.
+
+    Args:
+        rows, groups: as `MergeEngine.merge`.
+        is_several, several_rows: of `several`.
+        value_of: the values of a column for the keys that are made; None: those of the rows of `MergedKeys.kept`.
+    """
+    chosen = groups.last.copy()
+    chosen[is_several] = several_rows.positions[keys.kept]
+    found = rows.take(pa.array(chosen))
+    made = np.flatnonzero(is_several)[keys.is_made]
+    if len(made) == 0:
+        return found
+    source = np.arange(len(chosen))
+    source[made] = np.arange(len(made)) + len(chosen)
+    places = pa.array(source)
+    columns = []
+    for name in found.column_names:
+        column = one_array(found.column(name))
+        values = _kinds(keys, len(made)) if name == KIND_COLUMN else value_of(name)
+        columns.append(column if values is None else pa.concat_arrays([column, values.cast(column.type)]).take(places))
+    return pa.table(columns, schema=found.schema)
+
+
+def _kinds(keys: MergedKeys, count: int) -> pa.Array:
+    kinds = np.full(count, INSERT_KIND, np.int8)
+    if keys.is_deleted is not None:
+        kinds[keys.is_deleted] = DELETE_KIND
+    return pa.array(kinds)

@@ -1,0 +1,121 @@
+"""Arrays, maps and texts of the rows of each key, gathered. Pure.
+
+Owns: `collect`, `merge_map` and `listagg`. Elements of a merged value are in the order of their rows; where one occurs
+once only, at its first place. (Other clients give the elements of sets and maps in any order.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import lakebed.compute as pc
+from lakebed.table.engines.key_rows import KeyRows
+from lakebed.table.merge import Codes, Mask, Positions, encode_keys
+from lakebed.table.ragged import valid_mask
+
+
+def collect(values: pa.Array, rows: KeyRows, *, distinct: bool) -> pa.Array:
+    """The elements of all arrays of a key; without those of the rows that are taken back, each as often as there.
+
+    Args:
+        distinct: each element once.
+    """
+    usable = rows.counts & valid_mask(values)
+    lists = values.filter(pa.array(usable))
+    elements = lists.flatten()
+    row = np.repeat(np.flatnonzero(usable), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
+    keys, retracts = rows.key_of[row], rows.retracts[row]
+    if not distinct and not retracts.any():
+        kept = np.arange(len(row))
+    else:
+        pairs = _pairs(keys, elements)
+        kept = _last_state(pairs, retracts) if distinct else _not_taken_back(pairs, retracts)
+    filled = rows.any(usable & ~rows.retracts)
+    offsets = _offsets(keys[kept], rows.key_count, filled)
+    return pa.ListArray.from_arrays(offsets, elements.take(pa.array(kept))).cast(values.type)
+
+
+def merge_map(values: pa.Array, rows: KeyRows) -> pa.Array:
+    """The entries of all maps of a key, of equal map keys the newest; without the keys of rows that are taken back."""
+    usable = rows.counts & valid_mask(values)
+    maps = values.filter(pa.array(usable))
+    ends = maps.offsets.to_numpy()
+    first, last = int(ends[0]), int(ends[-1])
+    names, items = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    row = np.repeat(np.flatnonzero(usable), np.diff(ends))
+    keys, retracts = rows.key_of[row], rows.retracts[row]
+    kept = _last_state(_pairs(keys, names), retracts, newest=True)
+    filled = rows.any(usable & ~rows.retracts)
+    offsets, places = _offsets(keys[kept], rows.key_count, filled), pa.array(kept)
+    return pa.MapArray.from_arrays(offsets, names.take(places), items.take(places)).cast(values.type)
+
+
+def listagg(values: pa.Array, rows: KeyRows, *, delimiter: str, distinct: bool) -> pa.Array:
+    """The texts of a key, joined; null and blank texts are left out.
+
+    Args:
+        distinct: of the parts that the delimiter separates, those that occurred before are left out.
+    """
+    is_text = pc.not_equal(pc.utf8_trim_whitespace(values), "")
+    usable = rows.counts & pc.fill_null(is_text, False).to_numpy(zero_copy_only=False)
+    texts = values.filter(pa.array(usable))
+    row = np.flatnonzero(usable)
+    if distinct:
+        is_oldest = np.zeros(len(usable), np.bool_)
+        oldest = rows.first(usable)
+        is_oldest[oldest[oldest >= 0]] = True
+        parts = pc.split_pattern(texts, delimiter)
+        texts, row = parts.flatten(), np.repeat(row, pc.list_value_length(parts).to_numpy(zero_copy_only=False))
+        blank = pc.equal(pc.utf8_trim_whitespace(texts), "").to_numpy(zero_copy_only=False)
+        is_new = np.zeros(len(row), np.bool_)
+        is_new[_first_of_each(_pairs(rows.key_of[row], texts))] = True
+        kept = np.flatnonzero(is_oldest[row] | (is_new & ~blank))
+        texts, row = texts.take(pa.array(kept)), row[kept]
+    offsets = _offsets(rows.key_of[row], rows.key_count, rows.any(usable))
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, texts), delimiter)
+
+
+def _pairs(keys: Positions, elements: pa.Array) -> Codes:
+    """Equal numbers for equal elements of one key."""
+    codes = encode_keys([[elements]])[0]
+    ranks = np.unique(codes, return_inverse=True)[1]
+    return keys * np.int64(len(codes) + 1) + ranks
+
+
+def _first_of_each(pairs: Codes) -> Positions:
+    return np.unique(pairs, return_index=True)[1]
+
+
+def _last_state(pairs: Codes, retracts: Mask, *, newest: bool = False) -> Positions:
+    """Of each pair whose last row is not taken back one position: the first, or the newest; ascending."""
+    order = np.argsort(pairs, kind="stable")
+    changes = pairs[order][1:] != pairs[order][:-1]
+    is_first, is_last = np.append(True, changes)[: len(order)], np.append(changes, True)[: len(order)]
+    first, last = order[is_first], order[is_last]
+    chosen = last if newest else np.where(retracts[first], last, first)
+    return np.sort(chosen[~retracts[last]])
+
+
+def _not_taken_back(pairs: Codes, retracts: Mask) -> Positions:
+    """The positions that are left when each row taken back removes the oldest one of its pair, if there is one."""
+    order = np.argsort(pairs, kind="stable")
+    ordered = pairs[order]
+    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(order)]
+    starts = np.flatnonzero(is_first)
+    run = np.cumsum(is_first) - 1
+    steps = np.where(retracts[order], -1, 1)
+    total = np.cumsum(steps)
+    balance = total - (total - steps)[starts][run]
+    ends = np.append(starts[1:], len(order)) - 1
+    left = balance[ends] - np.minimum(np.minimum.reduceat(balance, starts), 0) if len(starts) else starts
+    added = np.cumsum(~retracts[order])
+    newer = added[ends][run] - added
+    return np.sort(order[~retracts[order] & (newer < left[run])])
+
+
+def _offsets(keys: Positions, key_count: int, filled: npt.NDArray[np.bool_]) -> pa.Array:
+    """Offsets of lists by the ascending keys of their elements; keys that are not filled have a null."""
+    ends = np.searchsorted(keys, np.arange(key_count + 1)).astype(np.int32)
+    return pa.array(ends, mask=np.append(~filled, False))

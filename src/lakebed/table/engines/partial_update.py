@@ -1,0 +1,217 @@
+"""The merge engine ``partial-update``: each column of a key has its newest value that is not null.
+
+Owns: `PartialUpdate`. Columns of a sequence group are taken together from the row that is newest by the group's
+sequence columns, nulls included; those with an aggregate function are aggregated over all rows of the group.
+
+Invariants:
+- A row whose sequence columns of a group are all null does not belong to the group.
+- Of a group's rows in their order, a row that is at least as new as all before it comes last, an older one first; so
+  functions see them.
+- A delete is ignored (``ignore-delete``), removes the row (``partial-update.remove-record-on-delete``), or takes back
+  the values of the groups that it belongs to. Without either it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
+from lakebed.table.engines.field_options import (
+    DEFAULT_FUNCTION,
+    IGNORE_DELETE_NAMES,
+    PREFIX,
+    ColumnFunction,
+    SequenceGroup,
+    function_of,
+    ignores_deletes,
+    is_true,
+    refused,
+    sequence_groups,
+)
+from lakebed.table.engines.key_rows import NONE, KeyRows, MergedKeys, before_deletes, merged, several
+from lakebed.table.merge import Codes, KeyGroups, Mask, Positions, encode_keys
+from lakebed.table.model import TableSchema
+from lakebed.table.options import PARTIAL_UPDATE_REMOVE_ON_DELETE, SEQUENCE_FIELD
+from lakebed.table.ragged import valid_mask
+from lakebed.table.sequence import SequenceOrder, sequence_order
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PartialUpdate(MergeEngine):
+    """Each column of a key has its newest value that is not null."""
+
+    groups: tuple[SequenceGroup, ...] = ()
+    functions: Mapping[str, ColumnFunction] = field(default_factory=dict)
+    """Of columns of groups."""
+    free: frozenset[str] = frozenset()
+    """Value columns outside of groups."""
+    deletes: Deletes = Deletes.REFUSED
+    order: SequenceOrder | None = None
+
+    accepts: ClassVar = frozenset(
+        (SEQUENCE_FIELD.name, *IGNORE_DELETE_NAMES, PARTIAL_UPDATE_REMOVE_ON_DELETE.name, PREFIX)
+    )
+    keeps_levels_apart: ClassVar = False
+    increments: ClassVar = Increments.UNKNOWN
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> PartialUpdate:
+        order, groups = sequence_order(schema), sequence_groups(schema)
+        sequence = {name for group in groups for name in group.sequence}
+        grouped = {name for group in groups for name in group.columns}
+        given = {*schema.primary_keys, *(order.columns if order is not None else ()), *sequence}
+        functions = {}
+        for column in schema.fields:
+            if column.name in given:
+                continue
+            found = function_of(schema, column, default=None)
+            if column.name in grouped and found is not None:
+                functions[column.name] = found
+            elif found is not None and found.name != "last_non_null_value":
+                option = f"{PREFIX}{column.name}.aggregate-function"
+                option = option if option in schema.options else DEFAULT_FUNCTION
+                raise refused(
+                    f"Option {option!r} aggregates column {column.name!r} by {found.name}, so the column must be in a "
+                    f"sequence group: set '{PREFIX}<sequence column>.sequence-group' = '{column.name}'.",
+                    option,
+                )
+        free = frozenset(column.name for column in schema.fields) - given - grouped
+        return cls(groups, functions, free, _deletes(schema, groups), order)
+
+    def merges_apart(self, *, with_deletes: bool) -> bool:
+        if with_deletes and self.deletes is not Deletes.IGNORE:
+            return False
+        if self.order is not None and self.free:
+            return False
+        return not any(one.rounds or not _in_any_parts(one) for one in self.functions.values())
+
+    @property
+    def drops_deletes(self) -> bool:
+        return self.deletes is Deletes.IGNORE or (self.deletes is Deletes.REMOVE and self.order is None)
+
+    @property
+    def ignores_repeats(self) -> bool:
+        return not self.free and not self.functions
+
+    def optional(self, given: frozenset[str]) -> frozenset[str]:
+        absent = ((*group.sequence, *group.columns) for group in self.groups)
+        return self.free.union(*(names for names in absent if given.isdisjoint(names)))
+
+    def columns(self, wanted: frozenset[str]) -> frozenset[str]:
+        needed = (group.sequence for group in self.groups if not wanted.isdisjoint((*group.columns, *group.sequence)))
+        return frozenset(name for names in needed for name in names)
+
+    def merge(self, rows: pa.Table, groups: KeyGroups) -> pa.Table:
+        is_several, every = several(rows, groups)
+        found, keys = self._selected(rows, every)
+        inserted = found.only(~found.retracts)
+        ordered: dict[str, _GroupRows] = {}
+        for group in self.groups:
+            if not {*group.columns, *group.sequence}.isdisjoint(rows.column_names):
+                one = _GroupRows.of(rows, found, group)
+                ordered.update(dict.fromkeys((*group.columns, *group.sequence), one))
+
+        def value_of(name: str) -> pa.Array | None:
+            if name in ordered:
+                return ordered[name].values(name, rows, self.functions.get(name))
+            if name not in self.free:
+                return None
+            column = inserted.of(rows.column(name))
+            return _values_at(column, inserted.last(inserted.counts & valid_mask(column)))
+
+        return merged(rows, groups, is_several, every, keys, value_of)
+
+    def _selected(self, rows: pa.Table, every: KeyRows) -> tuple[KeyRows, MergedKeys]:
+        """The rows that functions see, and what becomes of the keys."""
+        if not every.retracts.any():
+            return every, MergedKeys(every.ends - 1, np.ones(every.key_count, np.bool_))
+        if self.deletes is Deletes.IGNORE:
+            return every.without(every.retracts)
+        if self.deletes is Deletes.REMOVE:
+            return every.without(before_deletes(rows, every) | every.retracts)
+        if self.deletes is Deletes.RETRACT:
+            is_deleted = ~every.any(~every.retracts)
+            return every, MergedKeys(every.ends - 1, np.ones(every.key_count, np.bool_), is_deleted)
+        raise InvalidRequest(
+            "The table updates columns (merge-engine partial-update), and its files hold deletes of another writer; "
+            "set its option 'ignore-delete' = 'true' to leave them out, or 'partial-update.remove-record-on-delete' = "
+            "'true' to apply them.",
+            kind="unsupported_delete",
+        )
+
+    def survivors(
+        self, codes: Sequence[Codes], *, sequences: Sequence[Numbers] | None = None
+    ) -> list[Mask | None] | None:
+        return None
+
+    def wins(self, theirs: Numbers, ours: Numbers) -> Mask:
+        raise AssertionError("asked only where increments are compared")
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupRows:
+    """The rows of the keys as one sequence group sees them."""
+
+    sequence: tuple[str, ...]
+    arrived: KeyRows
+    """In the order of arrival; those outside of the group do not count."""
+    ordered: KeyRows
+    """Late rows first."""
+    newest: Positions
+    """The index in `arrived` of the newest row of each key by the group's sequence, or `NONE`."""
+
+    @classmethod
+    def of(cls, rows: pa.Table, found: KeyRows, group: SequenceGroup) -> _GroupRows:
+        columns = [found.of(rows.column(name)) for name in group.sequence]
+        belongs = np.logical_or.reduce([valid_mask(column) for column in columns])
+        ranks = np.unique(encode_keys([columns])[0], return_inverse=True)[1] + 1
+        key_of = found.key_of
+        ages = key_of * np.int64(len(ranks) + 2) + np.where(belongs, ranks, 0)
+        is_newest = belongs & (ages == np.maximum.accumulate(ages)) if len(ages) else belongs
+        index = np.arange(len(ages))
+        is_late = belongs & ~is_newest & ~found.retracts
+        order = np.lexsort((np.where(is_late, -index - 1, index), key_of))
+        arrived = found.only(belongs)
+        return cls(group.sequence, arrived, arrived.ordered(order), arrived.last(is_newest))
+
+    def values(self, name: str, rows: pa.Table, function: ColumnFunction | None) -> pa.Array:
+        """The values of a column of the group."""
+        if function is not None:
+            seen = self.arrived if function.function.any_order or function.name == "collect" else self.ordered
+            return function.values(rows.column(name), seen)
+        at = self.newest
+        if name not in self.sequence:
+            at = np.where((at != NONE) & self.arrived.retracts[at], NONE, at)
+        return _values_at(self.arrived.of(rows.column(name)), at)
+
+
+def _values_at(column: pa.Array, at: Positions) -> pa.Array:
+    return column.take(pa.array(at, mask=at == NONE))
+
+
+def _in_any_parts(function: ColumnFunction) -> bool:
+    """Whether rows of a group may be merged in any parts: late rows then lose nothing."""
+    return function.function.any_order or function.name in ("last_value", "collect")
+
+
+def _deletes(schema: TableSchema, groups: Sequence[SequenceGroup]) -> Deletes:
+    removes = PARTIAL_UPDATE_REMOVE_ON_DELETE.name
+    if not is_true(schema.options, removes):
+        if ignores_deletes(schema.options):
+            return Deletes.IGNORE
+        return Deletes.RETRACT if groups else Deletes.REFUSED
+    if ignores_deletes(schema.options):
+        raise refused(f"Options 'ignore-delete' and {removes!r} exclude each other.", removes)
+    if groups:
+        sentence = f"Option {removes!r} and sequence groups exclude each other: a delete belongs to groups."
+        raise refused(sentence, removes)
+    return Deletes.REMOVE
