@@ -19,6 +19,7 @@ from lakebed.table.merge import encode_keys
 from lakebed.table.model import DataFile, Split, TableSchema
 from lakebed.table.read import ONE_SHOT_BYTES_MAX, ReadPlan, merged_windows, read_split, sequences_of
 from lakebed.table.row_diff import diff_splits
+from lakebed.table.row_kinds import KIND_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.splits import merge_rank
 from lakebed.table.types import arrow_schema
 

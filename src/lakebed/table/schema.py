@@ -22,8 +22,8 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.table.engines.field_options import check_fields, named_columns, with_renamed
-from lakebed.table.engines.registry import ENGINES, accepted_options, check_defined, engine_name, engine_of
+from lakebed.table.engines.field_options import refuse_named, with_renamed
+from lakebed.table.engines.registry import accepted_options, check_defined, with_checked_engine
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
@@ -188,15 +188,7 @@ def new_schema(
     bucket_keys(schema)
     bucket_function(schema)
     check_sequence(schema)
-    return _with_engine(schema)
-
-
-def _with_engine(schema: TableSchema) -> TableSchema:
-    """The schema. Raises `InvalidRequest`: options of its merge engine contradict each other or its columns."""
-    if schema.primary_keys and engine_name(schema.options) in ENGINES:
-        engine_of(schema)
-        check_fields(schema)
-    return schema
+    return with_checked_engine(schema)
 
 
 def _with_placement(
@@ -402,13 +394,7 @@ def drop_column(schema: TableSchema, name: str) -> TableSchema:
     """
     require_column(schema, name)
     _refuse_key(schema, name, "dropped")
-    option = next((option for option, column in named_columns(schema.options) if column == name), None)
-    if option is not None:
-        raise InvalidRequest(
-            f"Column {name!r} cannot be dropped while option {option!r} names it: remove the option first.",
-            kind="invalid_schema_change",
-            column=name,
-        )
+    refuse_named(schema.options, name)
     if len(schema.fields) == 1:
         raise InvalidRequest(
             f"Column {name!r} is the only one and cannot be dropped: drop the table instead.",
@@ -450,7 +436,7 @@ def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
             kind="invalid_schema_change",
             column=name,
         )
-    return _with_engine(
+    return with_checked_engine(
         _changed(
             schema,
             fields=tuple(replace(column, type=new.text) if column.name == name else column for column in schema.fields),
@@ -481,7 +467,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     _refuse_end_of_vectors(schema, merged)
     check_options(options, primary_keys=schema.primary_keys, accepted=accepted_options(merged))
     ExternalPaths.of(merged)
-    return _with_engine(_changed(schema, options=merged))
+    return with_checked_engine(_changed(schema, options=merged))
 
 
 def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
@@ -493,7 +479,7 @@ def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
     _refuse_immutable(schema, [name for name in names if name in schema.options])
     kept = {name: value for name, value in schema.options.items() if name not in names}
     _refuse_end_of_vectors(schema, kept)
-    return _with_engine(_changed(schema, options=kept))
+    return with_checked_engine(_changed(schema, options=kept))
 
 
 def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:

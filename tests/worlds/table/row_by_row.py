@@ -41,8 +41,10 @@ def step(name: str, state: Any, event: Event) -> Any:
         case "listagg" | "listagg_distinct" if blank(state) or blank(value):
             return (None if blank(value) else value) if blank(state) else state
         case _ if state is None or value is None:
-            return (dict.fromkeys(value) if name == "collect_distinct" else value) if state is None and value else (
-                value if state is None else state
+            return (
+                (dict.fromkeys(value) if name == "collect_distinct" else value)
+                if state is None and value
+                else (value if state is None else state)
             )
         case "sum":
             return state + value

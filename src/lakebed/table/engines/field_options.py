@@ -191,6 +191,17 @@ def named_columns(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from ((option, name) for name in parse_names(text))
 
 
+def refuse_named(options: Mapping[str, str], name: str) -> None:
+    """Raise `InvalidRequest` if an option names a column that is to be dropped."""
+    option = next((option for option, column in named_columns(options) if column == name), None)
+    if option is not None:
+        raise InvalidRequest(
+            f"Column {name!r} cannot be dropped while option {option!r} names it: remove the option first.",
+            kind="invalid_schema_change",
+            column=name,
+        )
+
+
 def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     """The options of a table after a column has got another name."""
 

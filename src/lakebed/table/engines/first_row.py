@@ -3,7 +3,7 @@
 Invariants:
 - A merged row keeps its own sequence number, which is the least of its key.
 - A compaction takes all runs of a bucket. Other clients read the levels above 0 without a merge (and level 0 not at
-  all), so a later row of a key must never be in a level beside that of the first.
+  all), so a later row of a key must never be in another level than the first.
 - There are no deletes. With ``ignore-delete`` those of other clients' files have no effect.
 """
 

@@ -59,9 +59,7 @@ class KeyRows:
 
     def ordered(self, order: Positions) -> KeyRows:
         """The rows in another order within each key, given as indices into the present one."""
-        return replace(
-            self, positions=self.positions[order], retracts=self.retracts[order], counts=self.counts[order]
-        )
+        return replace(self, positions=self.positions[order], retracts=self.retracts[order], counts=self.counts[order])
 
     def without(self, out: Mask) -> tuple[KeyRows, MergedKeys]:
         """Leave rows out: the rows of the keys that still have several, and what becomes of the others.
@@ -73,9 +71,7 @@ class KeyRows:
         kept = np.where(left > 0, self.last(~out), self.ends - 1)
         stays = ~out & is_made[self.key_of]
         lengths = left[is_made]
-        rest = KeyRows(
-            self.positions[stays], np.cumsum(lengths) - lengths, self.retracts[stays], self.counts[stays]
-        )
+        rest = KeyRows(self.positions[stays], np.cumsum(lengths) - lengths, self.retracts[stays], self.counts[stays])
         return rest, MergedKeys(kept, is_made)
 
     def last(self, mask: Mask) -> Positions:

@@ -9,7 +9,7 @@ from lakebed.errors import UnsupportedFormat
 from lakebed.table.engines.aggregation import Aggregation
 from lakebed.table.engines.deduplicate import Deduplicate
 from lakebed.table.engines.engine import MergeEngine
-from lakebed.table.engines.field_options import IGNORE_DELETE_NAMES
+from lakebed.table.engines.field_options import IGNORE_DELETE_NAMES, check_fields
 from lakebed.table.engines.first_row import FirstRow
 from lakebed.table.engines.partial_update import PartialUpdate
 from lakebed.table.model import TableSchema
@@ -78,6 +78,14 @@ def check_defined(options: Mapping[str, str]) -> None:
     text = options.get(MERGE_ENGINE.name)
     if text is not None and engine_name(options) not in ENGINES:
         raise unsupported_option(MERGE_ENGINE.name, text)
+
+
+def with_checked_engine(schema: TableSchema) -> TableSchema:
+    """The schema. Raises `InvalidRequest`: options of its merge engine contradict each other or its columns."""
+    if schema.primary_keys and engine_name(schema.options) in ENGINES:
+        engine_of(schema)
+        check_fields(schema)
+    return schema
 
 
 def accepted_options(options: Mapping[str, str]) -> tuple[str, ...]:
