@@ -31,7 +31,6 @@ PROOFS: dict[str, Proof] = {}
 
 UNSUPPORTED = {
     "bucket": "-2",
-    "merge-engine": "aggregation",
     "file.format": "orc",
     "changelog-producer": "input",
     "row-tracking.enabled": "true",
@@ -199,6 +198,23 @@ def _(name: str) -> None:
     table.upsert(pa.table({"k": [1], "s": ["b"]}))
     table.upsert(pa.table({"k": [1], "s": ["a"]}))
     assert table.read().column("s").to_pylist() == ["a" if order == "descending" else "b"]
+
+
+@proves("merge-engine", "partial-update.remove-record-on-delete", "aggregation.remove-record-on-delete")
+def _(name: str) -> None:
+    engine = "partial-update" if name == "merge-engine" else name.partition(".")[0]
+    table = make(
+        {"merge-engine": engine} if name == "merge-engine" else {"merge-engine": engine, name: "true"}, keyed=True
+    )
+    table.upsert(pa.table({"k": [1], "s": ["a"]}))
+    table.upsert(pa.table({"k": [1], "s": pa.nulls(1, pa.string())}))
+    assert table.read().to_pylist() == [{"k": 1, "s": "a"}]
+    if name == "merge-engine":
+        with pytest.raises(InvalidRequest, match="takes no deletes"):
+            table.delete("k = 1")
+    else:
+        table.delete("k = 1")
+        assert table.read().num_rows == 0
 
 
 @proves("ignore-delete", "rowkind.field")

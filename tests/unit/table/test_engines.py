@@ -176,6 +176,20 @@ def test_a_delete_in_a_partial_compaction_meets_all_older_rows() -> None:
     assert state(table)[7] == (None, 5)
 
 
+def test_a_key_of_a_first_row_table_is_in_one_level() -> None:
+    """Other clients read the levels above 0 without a merge: after every compaction these hold a key once."""
+    options = {"num-sorted-run.compaction-trigger": "2", "compaction.max-size-amplification-percent": "100000"}
+    table = make("first-row", **options, bucket="1")
+    table.upsert(rows_of([(key, 1, 1) for key in range(200)]))
+    table.compact(full=True)
+    for number in range(2, 5):
+        for _ in range(2):
+            table.upsert(rows_of([(key, number, number) for key in (7, 200 + number)]))
+        assert table.compact().tasks
+        files = [file for file in table.system("files").to_pylist() if file["level"] > 0]
+        assert sum(file["record_count"] for file in files) == len(state(table)) == 199 + number
+
+
 def test_rows_of_a_partial_update_may_lack_columns() -> None:
     """A missing column keeps its values; one of a sequence group only when the whole group is missing."""
     table = make("partial-update", **{"fields.v.sequence-group": "w"})

@@ -154,7 +154,7 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"merge-engine": "aggregation"}, "aggregation"),
+        ({"merge-engine": "newest"}, "newest"),
         ({"data-evolution.enabled": "true"}, "data-evolution"),
         ({"ignore-delete": "true"}, "ignore-delete"),
     ],
