@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakebed.objects import open_store
 from lakebed.spark.plan import FILES, UNITS, ReaderPlan, plan_readers
+from lakebed.table.imports import open_source, take_over
 from lakebed.table.predicate_tree import column
 from lakebed.table.table import Table
 
@@ -148,3 +150,17 @@ def test_planning_loads_no_pyspark() -> None:
     """A process that plans and reads starts without the second that PySpark costs."""
     program = "import sys, lakebed.spark.plan, lakebed.spark.carried; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_file_without_partition_columns_is_read_by_lakebed(tmp_path: Path) -> None:
+    """Spark's reader takes columns from the file alone; a file that only lacks a nullable column is its own."""
+    for part in (1, 2):
+        (tmp_path / "hive" / f"k={part}").mkdir(parents=True)
+    pq.write_table(rows(0).drop_columns(["k"]), tmp_path / "hive" / "k=1" / "x.parquet")
+    pq.write_table(rows(0).set_column(0, "k", [[2] * 10]).drop_columns(["at"]), tmp_path / "hive" / "k=2" / "x.parquet")
+    store = open_store(tmp_path / "t", durable=False)
+    table = Table.create(store, name="t", schema=ROWS, partition_keys=["k"])
+    take_over(table, open_source("parquet", str(tmp_path / "hive"), like=store))
+    plan = planned(table)
+    assert [scan.files["row_count"].to_pylist() for scan in plan.natives] == [[10]]
+    assert [split.partition_values for pack in plan.packs for split in pack.splits] == [{"k": 1}]
