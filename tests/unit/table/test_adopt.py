@@ -273,7 +273,10 @@ def test_a_partition_is_proven(tmp_path: Path) -> None:
             continue
         with pytest.raises(InvalidRequest, match="is in the partition p = "):
             described(footer, schema, partition=partition)
-    assert described(written(pa.table({"v": [1]}), tmp_path / "f"), schema, partition=here).row_count == 1
+    lacking = described(written(pa.table({"v": [1]}), tmp_path / "f"), schema, partition=here)
+    assert (lacking.row_count, lacking.write_cols, lacking.value_stats_cols) == (1, ("v",), ("v",))
+    whole = described(written(pa.table({"p": ["a"], "v": [1]}), tmp_path / "g"), schema, partition=here)
+    assert (whole.write_cols, whole.value_stats_cols) == (None, None)
 
 
 def test_tables_and_files_that_cannot(tmp_path: Path) -> None:
