@@ -118,10 +118,17 @@ def test_exact_columns_are_answered_and_others_are_not(lake: Lake, aggregated: C
 
 
 def test_what_manifests_cannot_know_is_not_answered(lake: Lake, aggregated: Callable[..., Any]) -> None:
-    """Rows that were replaced; entries without statistics; entries of other rules."""
+    """Rows that were replaced or marked as deleted; entries without statistics; entries of other rules."""
     keyed = lake.create_table("db.t", SCHEMA.append(pa.field("id", pa.int64())), primary_keys="id")
     for seed in range(2):
         keyed.upsert(rows(seed).append_column("id", pa.array(range(50))))
+    assert aggregated("i64", "max") is None
+    assert aggregated("", "count_star") is None
+    lake.drop_table("db.t")
+    marked = lake.create_table("db.t", SCHEMA, options={"deletion-vectors.enabled": "true"})
+    marked.append(rows(0))
+    assert aggregated("", "count_star") == [50]
+    marked.delete("p = 'p1'")
     assert aggregated("i64", "max") is None
     assert aggregated("", "count_star") is None
     lake.drop_table("db.t")

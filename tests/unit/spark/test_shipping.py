@@ -26,6 +26,8 @@ from lakebed.table import rows as rows_module
 from lakebed.table.commit import CommitRequest
 from lakebed.table.context import TableBranch
 from lakebed.table.model import Snapshot
+from lakebed.table.read import read_split_table
+from lakebed.table.table import Table
 from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 
 OPTIONS = RepositoryOptions(background=False)
@@ -58,6 +60,21 @@ def test_a_branch_is_shipped_as_its_bytes(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest) as refused:
             shipping.ship(repo.ref("main@").store("t"), writes=True)
         assert refused.value.kind == "read_only"
+
+
+def test_a_task_has_the_deletion_vectors_of_its_files(tmp_path: Path) -> None:
+    """A table in a branch: the files that a task may read include the index files of its splits."""
+    schema = pa.schema([("id", pa.int64())])
+    with lakebed.repo.open(tmp_path / "lake" / "analytics.repo", options=OPTIONS, durable=False) as repo:
+        options = {"deletion-vectors.enabled": "true"}
+        table = Table.create(repo.branch().store("t"), name="t", schema=schema, options=options)
+        table.append(pa.table({"id": range(10)}, schema))
+        table.delete("id < 4")
+        scan = table.scan()
+        (there,) = shipping.located(table.store, [scan.splits()], files=shipping.split_files)
+        opened = shipping.opened_in_task(shipping.ship(table.store), there)
+        (rows,) = (read_split_table(opened, split, plan=scan.plan) for split in scan.splits())
+        assert rows["id"].to_pylist() == [4, 5, 6, 7, 8, 9]
 
 
 def test_other_stores_are_shipped_as_they_are(tmp_path: Path) -> None:
