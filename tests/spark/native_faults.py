@@ -32,6 +32,8 @@ TASKS = 4
 HOSTS = ("127.0.0.2", "127.0.0.3")
 """Of the workers: Spark starts a second attempt of a slow task on another host only."""
 SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "1g",
     "spark.task.maxFailures": "4",
     "spark.speculation": "true",
@@ -98,7 +100,7 @@ def cluster() -> Iterator[str]:
 
     try:
         start("master.Master", "--host", "127.0.0.1", "--port", "0")
-        wait_until(url)
+        wait_until(url, timeout_s=300)
         for host in HOSTS:
             start("worker.Worker", "--host", host, "--cores", "1", "--memory", "1g", url())
         yield url()
@@ -119,6 +121,7 @@ def files_of(table: Table) -> list[str]:
 def main() -> None:
     """Run one job that ends well and one that does not."""
     os.mkfifo(FOLDER / "never")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     with cluster() as master:
         catalogs = {"lake": str(FOLDER / "lake")}
         spark = lakebed.spark.session("faults", catalogs=catalogs, settings=SETTINGS | {"spark.master": master})
@@ -149,7 +152,7 @@ def run(spark: SparkSession) -> dict[str, object]:
     failed = lake.table("db.failed")
     found["failed_snapshot"] = failed.latest() is not None
     # Tasks of other executors may still run, and delete their files when they notice.
-    wait_until(lambda: not files_of(failed))
+    wait_until(lambda: not files_of(failed), timeout_s=300)
     return found
 
 
