@@ -3,12 +3,14 @@
 Owns: when a tenant is sound. The manifest of the last committed transaction exists, and is the one that was committed;
 every layer that a timeline names exists, of the stated size; with ``deep`` each is read: checksums and counts. An
 object is an orphan if it is not in the manifest, not of a transaction that is open or rejected, and not named by a
-deadlist that waits for the collector. Invariants: reads only; needs no running fleet where the ledger is in the lake.
+deadlist that waits for the collector. The fleet commits and collects meanwhile: an object is missing only if the newest
+state names it, too. Invariants: reads only; needs no running fleet where the ledger is in the lake.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from lakebed.errors import NotFound
 from lakebed.fleet.layout import layer_path, tenant_folder, txn_folder
@@ -20,13 +22,20 @@ from lakebed.lake.stores import Stores
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.file_reader import FileReader
 from lakebed.lsm.model import FileMeta
+from lakebed.objects.port import ObjectMeta
+
+if TYPE_CHECKING:
+    from lakebed.lake.tenants import Records
 
 _CACHE_BYTES: Final = 8 << 20
 """Blocks are read once, so only tails are worth keeping."""
 
 
 def check_tenant(lake: Stores, name: str, findings: Findings) -> None:
-    """Check a tenant and report into `findings`. Cost: 1 LIST a thousand objects; deep: every layer once."""
+    """Check a tenant and report into `findings`.
+
+    Cost: 1 LIST a thousand objects; deep: every layer once. 1 HEAD and the state once more for what looks missing.
+    """
     with lake.reading_tenants() as records:
         listed = {meta.path: meta for meta in lake.store.list(tenant_folder(name))}
         try:
@@ -36,35 +45,96 @@ def check_tenant(lake: Stores, name: str, findings: Findings) -> None:
                 raise
             findings.missing(str(problem.facts.get("path", "manifest")), "the newest committed transaction")
             return
+        check = _Check(lake, records, state, listed, findings)
         findings.report.version_count += max(1, len(state.versions()))
-        needed = set[str]()
         if state.record.manifest is not None:
-            path = state.record.manifest.path
-            needed.add(path)
-            findings.check_object(
-                path, listed.get(path), size_bytes=state.record.manifest.size_bytes, needed_by="the ledger"
-            )
-        if state.record.deadlist is not None:
-            needed.add(state.record.deadlist)
+            path, size_bytes = state.record.manifest.path, state.record.manifest.size_bytes
+            check.is_intact(path, size_bytes=size_bytes, needed_by="the ledger")
+        checked = set[str]()
         for timeline in state.manifest.timelines:
             for file in timeline.files.files():
                 path = _path(name, timeline, file)
-                if path in needed:
-                    continue
-                needed.add(path)
-                findings.report.file_count += 1
-                findings.report.size_bytes += file.size_bytes
-                there = listed.get(path)
-                called = f"the timeline {timeline.name}"
-                intact = findings.check_object(path, there, size_bytes=file.size_bytes, needed_by=called)
-                if intact and findings.report.deep:
-                    with findings.reading(path, needed_by=called):
-                        _read_whole(lake, path, file, findings)
-                findings.step(len(needed))
-        dead = {one.path for one in module_of("tenant").plan_of(lake.root, state).doomed}
-        for path, meta in listed.items():
-            if path not in needed and path not in dead and not _is_spoken_for(state, path):
-                findings.orphan(meta, "is referred to by nothing: lakebed fleet scrub deletes it.")
+                if path not in checked:
+                    checked.add(path)
+                    check.layer(path, file, needed_by=f"the timeline {timeline.name}")
+                    findings.step(len(checked))
+        check.orphans()
+
+
+class _Check:
+    """What is there of a tenant against what one state of it names, while the fleet commits and collects.
+
+    Args:
+        listed: its objects, listed before the state was read.
+    """
+
+    def __init__(
+        self,
+        lake: Stores,
+        records: Records,
+        state: TenantState,
+        listed: Mapping[str, ObjectMeta],
+        findings: Findings,
+    ) -> None:
+        self._lake = lake
+        self._records = records
+        self._state = state
+        self._listed = listed
+        self._findings = findings
+
+    def layer(self, path: str, file: FileMeta, *, needed_by: str) -> None:
+        """Check a layer, and read it if that was asked for."""
+        report = self._findings.report
+        report.file_count += 1
+        report.size_bytes += file.size_bytes
+        if not self.is_intact(path, size_bytes=file.size_bytes, needed_by=needed_by) or not report.deep:
+            return
+        with self._findings.reading(path, needed_by=needed_by):
+            try:
+                _read_whole(self._lake, path, file, self._findings)
+            except NotFound:
+                if self._is_named_still(path):
+                    raise
+
+    def is_intact(self, path: str, *, size_bytes: int, needed_by: str) -> bool:
+        """Whether an object is there with its size. What is not there and not needed any more is no finding."""
+        there = self._listed.get(path) or self._head(path)
+        if there is None and not self._is_named_still(path):
+            return False
+        return self._findings.check_object(path, there, size_bytes=size_bytes, needed_by=needed_by)
+
+    def orphans(self) -> None:
+        """Report the objects that nothing refers to, and that were not collected since they were listed."""
+        state = self._state
+        spoken_for = _named(state) | {one.path for one in module_of("tenant").plan_of(self._lake.root, state).doomed}
+        for path, meta in self._listed.items():
+            if path not in spoken_for and not _is_spoken_for(state, path) and self._head(path) is not None:
+                self._findings.orphan(meta, "is referred to by nothing: lakebed fleet scrub deletes it.")
+
+    def _is_named_still(self, path: str) -> bool:
+        """Whether the newest state, read after an object was not there, names it too: then it is lost."""
+        try:
+            return path in _named(self._records.state(self._state.name))
+        except NotFound as problem:
+            return problem.kind != "tenant_not_found"
+
+    def _head(self, path: str) -> ObjectMeta | None:
+        try:
+            return self._lake.store.head(path)
+        except NotFound:
+            return None
+
+
+def _named(state: TenantState) -> set[str]:
+    """Every path that a state consists of."""
+    named = {
+        _path(state.name, timeline, file) for timeline in state.manifest.timelines for file in timeline.files.files()
+    }
+    if state.record.manifest is not None:
+        named.add(state.record.manifest.path)
+    if state.record.deadlist is not None:
+        named.add(state.record.deadlist)
+    return named
 
 
 def _path(tenant: str, timeline: TimelineIndex, file: FileMeta) -> str:

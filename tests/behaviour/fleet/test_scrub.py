@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +14,12 @@ import pytest
 from lakebed.errors import Unavailable
 from lakebed.fleet.layout import LEDGER_FOLDER, LOG_FOLDER, layer_path, tenant_folder, txn_folder
 from lakebed.fleet.manifest import decode_referenced
-from lakebed.fleet.model import Policy
+from lakebed.fleet.model import Manifest, Policy
 from lakebed.fleet.scrub import NEEDLESS, Reason, Scrubber, ScrubReport
+from lakebed.fsck.model import CheckReport, Findings
+from lakebed.fsck.tenant import check_tenant
+from lakebed.lake.on_demand import LakeRoot
+from lakebed.lake.tenants import Records
 from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import RESERVE_PATH
 from worlds.fleet.monitor import layers
@@ -360,6 +366,72 @@ def test_a_tenant_that_commits_between_all_reads_is_told(fleet: FleetInProcess) 
     assert dict(fleet.tenant(ORDERS).main.scan())
     fleet.wait(5.0)
     assert scrub(fleet).is_clean
+
+
+def committed_manifest(fleet: FleetInProcess) -> Manifest:
+    """The newest one."""
+    record = fleet.ledger.tenant(ORDERS, fresh=True)
+    assert record.manifest is not None
+    return decode_referenced(fleet.storage.get(record.manifest.path), record.manifest)
+
+
+class OneLake:
+    """What `lakebed fsck` needs of a lake, over the storage of a fleet in this process."""
+
+    def __init__(self, fleet: FleetInProcess, interrupted: Interrupted) -> None:
+        self.environment = fleet.environment
+        self.store = interrupted.around(fleet.storage)
+        self.root = LakeRoot(self.store, fleet.environment, storage_options=None, is_probed=True)
+        self._records = Records(self.store, interrupted.around(fleet.ledger), None)
+
+    @contextmanager
+    def reading_tenants(self) -> Iterator[Records]:
+        """The records."""
+        yield self._records
+
+
+def faults(fleet: FleetInProcess, interrupted: Interrupted) -> list[str]:
+    """What `lakebed fsck --deep` finds."""
+    report = CheckReport("memory://", deep=True)
+    findings = Findings(report, store=ORDERS)
+    check_tenant(OneLake(fleet, interrupted), ORDERS, findings)  # type: ignore[arg-type]
+    assert report.version_count
+    return [f"{one.kind} {one.path}" for one in report.findings]
+
+
+@pytest.mark.parametrize("act", [commits, one_commit, one_row])
+def test_fsck_finds_no_fault_in_a_fleet_that_commits_meanwhile(act: Callable[[FleetInProcess], None]) -> None:
+    """Before each call in turn; and an object that is lost is found all the same."""
+    for at in range(1, 60):
+        fleet = FleetInProcess(nodes=1)
+        fleet.tenant(ORDERS).create(policy=Policy(retain_rows=100))
+        one_row(fleet)
+        one_row(fleet)
+        interrupted = Interrupted(lambda fleet=fleet: act(fleet), at)  # type: ignore[misc]
+        assert faults(fleet, interrupted) == [], at
+        if interrupted.left > 0:
+            break
+    assert 8 < at < 59
+    fleet.wait(5.0)
+    layer = sorted(layers(ORDERS, committed_manifest(fleet)))[0]
+    fleet.storage.delete([layer])
+    assert faults(fleet, Interrupted(lambda: None, 0)) == [f"missing {layer}"]
+
+
+def test_fsck_finds_no_fault_where_what_is_new_is_collected_at_once() -> None:
+    """A layer is committed after the objects were listed, and is gone before it is looked for."""
+    for at, gap in itertools.product(range(2, 4), range(1, 7)):
+        fleet = FleetInProcess(nodes=1)
+        fleet.tenant(ORDERS).create(policy=Policy(retain_rows=100))
+        one_row(fleet)
+        calls = itertools.count(1)
+        acts = {at: one_row, at + gap: commits}
+
+        def step(fleet: FleetInProcess = fleet, calls: Iterator[int] = calls, acts: dict[int, Any] = acts) -> None:
+            acts.get(next(calls), lambda _: None)(fleet)
+
+        assert faults(fleet, Interrupted(step, 1, again=True)) == [], (at, gap)
+        assert next(calls) > at + gap
 
 
 @pytest.mark.parametrize("count", [20_000, pytest.param(1_000_000, marks=pytest.mark.long)])
