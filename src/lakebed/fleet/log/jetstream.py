@@ -20,7 +20,7 @@ import msgspec
 
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.event_loop import EventLoopThread
-from lakebed.fleet.log.jetstream_publish import Publisher, Sending
+from lakebed.fleet.log.jetstream_publish import NotSent, Publisher, Sending
 
 VERSION_MIN: Final = (2, 12)
 REPLICAS_DEFAULT: Final = 3
@@ -96,11 +96,14 @@ class JetStream:
         self._loop = EventLoopThread(name="lakebed-nats")
         self.on_tail: Callable[[str, int, dict[str, str]], None] = _ignore_tail
         self.on_reconnect: Callable[[], None] = _nothing
+        self._lose: Callable[[], None] = _nothing
+        """Called in the event loop when the connection is lost."""
         self._is_closed = False
         try:
             self._client: Any = self._loop.run(self._connected())
             self._context: Any = self._client.jetstream(timeout=REQUEST_S)
             self._publisher = Publisher(self._client, self._loop)
+            self._lose = self._publisher.lose
         except BaseException:
             self._loop.close()
             raise
@@ -153,7 +156,7 @@ class JetStream:
         return settings
 
     async def _disconnected(self) -> None:
-        self._publisher.lose()
+        self._lose()
 
     async def _reconnected(self) -> None:
         self.on_reconnect()
@@ -279,7 +282,8 @@ class JetStream:
 
         Raises:
             WrongSequence: the last message is another one.
-            Unavailable: ``not_published``: the stream has no leader now, or stores another message of the subject.
+            Unavailable: ``not_published``: there is no connection now, or the stream has no leader, or it stores
+                another message of the subject.
             OutcomeUnknown: there was no clear answer.
         """
         sent = {**headers, "Nats-Expected-Last-Subject-Sequence": str(expected)}
@@ -289,6 +293,8 @@ class JetStream:
         try:
             reply = self._publisher.publish(Sending(subject, body, sent), timeout_s=timeout_s)
             ack = None if reply.status else msgspec.json.decode(reply.body, type=_Ack)
+        except NotSent as error:
+            raise Unavailable(f"There is no connection to {self.shown} now.", kind="not_published") from error
         except Exception as error:
             raise self._unclear(error, changes=True) from error
         if ack is None:

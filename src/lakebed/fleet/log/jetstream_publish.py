@@ -3,7 +3,8 @@
 Owns: the messages that wait for their acknowledgement, and the subject of their replies. Messages that come while
 others are sent go out together, and each waits for its own acknowledgement only, so that a stream without a leader
 holds up no other. When the connection is lost, all messages under way end at once, without a clear answer: their
-replies went to the connection that is gone.
+replies went to the connection that is gone. Until there is another one, no message is sent, and none is kept to be
+sent later.
 
 Does not know: what a reply means; that a message may be published again.
 """
@@ -33,6 +34,10 @@ class Reply(NamedTuple):
     body: bytes
 
 
+class NotSent(Exception):
+    """There is no connection now."""
+
+
 class ConnectionLost(Exception):
     """The connection was lost before the reply came."""
 
@@ -59,8 +64,9 @@ class Publisher:
 
         Raises:
             TimeoutError: there was none in time.
+            NotSent: there is no connection now.
             ConnectionLost: the connection was lost meanwhile.
-            Exception: of nats-py: the message could not be sent.
+            Exception: of nats-py: the message may have been sent.
         """
         return self._handover.ask(message, timeout_s=timeout_s)
 
@@ -82,6 +88,9 @@ class Publisher:
         if len(self._unanswered) > 2 * len(messages) + 1_000:
             self._unanswered = {number: one for number, one in self._unanswered.items() if not one.is_over}
         for one in messages:
+            if not self._client.is_connected:
+                one.fail(NotSent("the connection is lost, and is made again"))
+                continue
             number = str(next(self._numbers))
             self._unanswered[number] = one
             try:
