@@ -189,7 +189,7 @@ def check_columns(footer: pq.FileMetaData, schema: TableSchema, *, file_name: st
                 f"has {field.name!r} with field id {int(stated)}, where the table has {field.id}",
                 "it was written for another table or column: write its rows instead",
             )
-        if not field.nullable and _null_count(footer, field.name, found) != 0:
+        if not field.nullable and _null_count(footer, physical.get(field.name), found) != 0:
             raise _misfit(
                 file_name,
                 f"may hold nulls in {field.name!r}, which is NOT NULL",
@@ -259,11 +259,10 @@ def _leaves_by_name(footer: pq.FileMetaData) -> dict[str, int]:
     return {path: position for position, path in enumerate(paths) if path in names}
 
 
-def _null_count(footer: pq.FileMetaData, name: str, found: pa.Field) -> int | None:
-    """The number of nulls in a top-level column; None: not known."""
+def _null_count(footer: pq.FileMetaData, leaf: int | None, found: pa.Field) -> int | None:
+    """The number of nulls in a top-level column; None: not known. `leaf`: as `_leaves_by_name`."""
     if not found.nullable:
         return 0
-    leaf = _leaves_by_name(footer).get(name)
     if leaf is None:
         return None
     total = 0
@@ -295,8 +294,8 @@ def _columns_of(footer: pq.FileMetaData, fields: Sequence[DataField]) -> dict[st
         if field.name not in in_file:
             found[field.name] = _Known(None, None, footer.num_rows)
             continue
-        null_count = _null_count(footer, field.name, in_file[field.name])
         leaf = leaves.get(field.name)
+        null_count = _null_count(footer, leaf, in_file[field.name])
         low, high = (None, None) if leaf is None else _bounds(footer, leaf, field)
         found[field.name] = _Known(low, high, null_count)
     return found
