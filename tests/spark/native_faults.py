@@ -27,7 +27,7 @@ from lakebed.table.table import Table
 from worlds.waiting import wait_until
 
 FOLDER = Path(sys.argv[1])
-ROWS = 40_000
+ROWS = 400_000
 TASKS = 4
 HOSTS = ("127.0.0.2", "127.0.0.3")
 """Of the workers: Spark starts a second attempt of a slow task on another host only."""
