@@ -8,11 +8,14 @@ from lakebed.cli import arguments, output
 from lakebed.cli.arguments import Timestamp, Version
 from lakebed.cli.context import BranchTableCommand, LakeCommand
 from lakebed.cli.grammar import argument, option
+from lakebed.errors import NotFound
 from lakebed.lake.imports import import_table
+from lakebed.lake.lake import Lake
+from lakebed.objects.open import open_store
 from lakebed.table.exports.model import ExportOptions, ExportReport
 from lakebed.table.exports.run import export_table
 from lakebed.table.imports.model import ImportOptions, ImportReport
-from lakebed.table.imports.sources import SourceOptions
+from lakebed.table.imports.sources import SourceOptions, open_source
 
 Format = Literal["parquet", "delta", "iceberg"]
 Catalog = Annotated[str | None, option("--catalog", help="Iceberg: a catalog that pyiceberg is configured for.")]
@@ -40,7 +43,8 @@ class Import(LakeCommand, name="import"):
     dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done with how many files.")] = False
 
     def run(self) -> None:
-        lake = self.open_lake(create=True)
+        options = SourceOptions(self.version, self.catalog, self.storage_options)
+        lake = self._lake_for(options)
         with output.progress(f"importing {self.source}") as progress:
             report = import_table(
                 lake,
@@ -48,7 +52,7 @@ class Import(LakeCommand, name="import"):
                 self.source,
                 format=self.format,
                 options=ImportOptions(self.in_place, self.rewrite, self.append, self.dry_run),
-                source_options=SourceOptions(self.version, self.catalog, self.storage_options),
+                source_options=options,
                 progress=progress,
             )
         self.result(_facts_of_import(report), report.sentence)
@@ -57,6 +61,17 @@ class Import(LakeCommand, name="import"):
                 output.sentence(f"  {output.count(number, 'file')} rewritten: {why}.")
             for note in report.notes:
                 output.sentence(f"  {note}")
+
+    def _lake_for(self, options: SourceOptions) -> Lake:
+        """The lake; one that is not there is created once the source is known to be there."""
+        try:
+            return self.open_lake()
+        except NotFound:
+            if self.dry_run:
+                raise
+            store = open_store(self.lake, storage_options=self.storage_options)
+            open_source(self.format, self.source, like=store, options=options)
+            return self.open_lake(create=True)
 
 
 class Export(BranchTableCommand, name="export"):

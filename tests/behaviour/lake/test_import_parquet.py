@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from lakebed.fsck.check import check_lake
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
+from lakebed.table.exports import ExportOptions, export_table
 from lakebed.table.imports import ImportOptions, ImportReport
 from lakebed.table.imports.take_over import carry, copy_object
 from lakebed.table.model import BucketChange, DataFile
@@ -308,3 +310,31 @@ def test_texts_of_folders_keep_their_spelling(lake: Lake, tmp_path: Path, make_f
         table = lake.table(name)
         assert table.schema.partition_fields[0].type == kind
         assert value in table.read()["m"].to_pylist()
+
+
+def test_buckets(s3_server: Any) -> None:
+    """In a bucket files are copied by the vendor, an export appears with its marker last, and nothing else is left."""
+    url = s3_server.url()
+    bucket = open_store(url, storage_options=s3_server.options)
+    lake = lakebed.open(f"{url}/lake", storage_options=s3_server.options)
+    table = lake.create_table("t", pa.schema([("v", pa.binary()), ("p", pa.string())]), partition_keys=["p"])
+    table.append(pa.table({"v": [random.Random(1).randbytes(200_000), b""], "p": ["a", "b"]}))
+
+    def stop(progress: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export_table(table, f"{url}/out", format="parquet", progress=stop)
+    assert not list(bucket.list("out"))
+    for overwrite in (False, True):
+        export_table(table, f"{url}/out", format="parquet", options=ExportOptions(overwrite=overwrite))
+        names = sorted(meta.path.partition("/")[2] for meta in bucket.list("out"))
+        assert [name.partition("/")[0] for name in names] == ["_SUCCESS", "p=a", "p=b"]
+    with lake.store.count() as counts:
+        report = import_table(lake, "back", f"{url}/out", format="parquet")
+    assert (report.taken_count, sorted_rows(lake.table("back").read())) == (2, sorted_rows(table.read()))
+    assert counts.bytes_written < 100_000 < report.size_bytes
+    import_table(lake, "stays", f"{url}/out", format="parquet", options=IN_PLACE)
+    lake.drop_table("back")
+    lake.drop_table("stays")
+    assert sorted(meta.path.partition("/")[2] for meta in bucket.list("out")) == names
