@@ -72,12 +72,18 @@ def reopened(table: Table) -> Table:
 
 
 def many_files(bench: Maker, file_count: int, *, keyed: bool) -> Table:
-    """A table of so many files in 10 partitions, 1,000 files a commit, each described like a file that was written."""
+    """A table of so many files in 10 partitions; see `describe_files`."""
     shape: dict[str, object] = {"partition_keys": ("p",)}
     if keyed:
         shape |= {"primary_keys": ("p", "id"), "options": {"bucket": "10"}}
     table = new_table(bench, **shape)
-    (table.upsert if keyed else table.append)(some_rows(10))
+    describe_files(table, file_count)
+    return table
+
+
+def describe_files(table: Table, file_count: int) -> None:
+    """Commit so many files to an empty table, 1,000 files a commit, each described like a file that was written."""
+    (table.upsert if table.schema.primary_keys else table.append)(some_rows(10))
     newest = table.latest()
     assert newest is not None
     entries = table.context.manifests.live_entries(newest)
@@ -91,7 +97,6 @@ def many_files(bench: Maker, file_count: int, *, keyed: bool) -> Table:
             file = replace(files[which], file_name=name, commit_snapshot=None)
             changes.setdefault(places[which], []).append(file)
         table.commit([BucketChange(*place, added=tuple(found)) for place, found in changes.items()])
-    return table
 
 
 def cold_and_warm(bench: Maker, name: str, table: Table, *, targets: tuple[str, str], unit: str) -> list[Result]:

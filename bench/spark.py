@@ -4,6 +4,11 @@ Workloads, at scale 1, on 4 M rows (BIGINT, INT, DOUBLE, STRING): scan (an aggre
 write_partitioned (16 partitions) and write_buckets (8 buckets of a key, after a shuffle by it). The peer is Spark's own
 Parquet, with zstd as lakebed's. Lakebed's side is SQL through the catalog and includes the analysis, the statistics of
 files, the sync of files and folders, and the commit; Spark's own syncs nothing.
+
+Without rows of their own: bridge_start (the first statement of a new bridge, in seconds), analysis (a statement on a
+tag, in milliseconds, and one on a temporary view), plan_100k_cold, _warm and _selective (from SQL text
+to the tasks of a scan of 100,000 files in 10 partitions, in seconds; cold: a bridge that has read nothing of the table;
+selective: one partition).
 """
 
 from __future__ import annotations
@@ -25,7 +30,9 @@ import harness
 import lakebed.spark
 from harness import Result, alternate
 from inputs import SCHEMA, rows_of
-from planning import timed
+from lakebed.lake.lake import open_lake
+from lakebed.spark.jar import JARS, catalog_settings
+from planning import FILES_PER_COMMIT, describe_files, timed
 
 CATALOG = "lake"
 FILE_COUNT = 4
@@ -39,7 +46,7 @@ class Bench:
     """Both sides of every workload, in one session."""
 
     def __init__(self, folder: Path, spark: SparkSession, *, scale: float, sample_count: int) -> None:
-        self.folder, self.spark, self.sample_count = folder, spark, sample_count
+        self.folder, self.spark, self.scale, self.sample_count = folder, spark, scale, sample_count
         self.rows = max(1000, int(1_000_000 * scale)) * FILE_COUNT
         self.made = 0
         source = folder / "source"
@@ -126,8 +133,111 @@ class Bench:
             lambda: timed(lambda: self.spark.read.parquet(*paths).selectExpr(*columns).collect()),
         )
 
+    # ---- statements and plans
 
-WORKLOADS = ("scan", "write", "write_partitioned", "write_buckets")
+    def new_catalog(self) -> str:
+        """The name of a catalog of the same lake, with a bridge of its own: there is one for each interpreter."""
+        name = f"lake{self.new_name()}"
+        python = self.folder / f"python-{name}"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o700)
+        for key, value in catalog_settings({name: str(self.folder / "lake")}, python=str(python)).items():
+            if key != JARS:
+                self.spark.conf.set(key, value)
+        return name
+
+    def bridge_start(self) -> Result:
+        """From a statement to its answer, in a JVM that has no bridge for the interpreter."""
+
+        def started() -> float:
+            name = self.new_catalog()
+            return timed(lambda: self.spark.sql(f"SHOW NAMESPACES IN {name}").collect())
+
+        return alternate("bridge_start", {"lakebed": started}, sample_count=self.sample_count, target="<= 1 s")
+
+    def analysis(self) -> Result:
+        """The mean of twenty statements, each analysed and not run."""
+        table = self.new_table()
+        self.spark.sql(f"INSERT INTO {table} VALUES (1, 1, 1.0, 'x')")
+        self.spark.sql(f"CALL {CATALOG}.sys.create_tag('{table.partition('.')[2]}', 'x')")
+        self.spark.table(table).limit(0).toDF(*SCHEMA.names).createOrReplaceTempView("plain")
+
+        def analysed(statement: str) -> float:
+            return timed(lambda: [self.spark.sql(statement).schema for _ in range(20)]) / 20 * 1000
+
+        return alternate(
+            "analysis",
+            {
+                "lakebed": lambda: analysed(f"SELECT * FROM {table} VERSION AS OF 'x'"),
+                "view": lambda: analysed("SELECT * FROM plain"),
+            },
+            unit="ms",
+            sample_count=self.sample_count,
+            target="<= 15 ms more than a view",
+        )
+
+    def plan_100k(self) -> list[Result]:
+        """Plans of a scan; no data file is opened."""
+        file_count = max(FILES_PER_COMMIT, int(100_000 * self.scale))
+        lake = open_lake(str(self.folder / "lake"))
+        name = f"bench.{self.new_name()}"
+        schema = SCHEMA.append(pa.field("p", pa.int32(), nullable=False))
+        describe_files(lake.create_table(name, schema, partition_keys="p"), file_count)
+
+        def planned(catalog: str, where: str = "") -> float:
+            def plan() -> None:
+                frame = self.spark.sql(f"SELECT id FROM {catalog}.{name} {where}")
+                assert frame._jdf.queryExecution().toRdd().getNumPartitions() > 0
+
+            return timed(plan)
+
+        def cold() -> float:
+            catalog = self.new_catalog()
+            self.spark.sql(f"SHOW NAMESPACES IN {catalog}").collect()
+            return planned(catalog)
+
+        results = []
+        for kind, measure, target in (
+            ("cold", cold, "<= 4 s"),
+            ("warm", lambda: planned(CATALOG), "<= 0.2 s"),
+            ("selective", lambda: planned(CATALOG, "WHERE p = 3"), "<= 0.1 s"),
+        ):
+            sides, count = {"lakebed": measure}, self.sample_count
+            one = alternate(f"plan_100k_{kind}", sides, sample_count=count, rows=file_count, target=target)
+            one.bytes = {"bridge_peak": self.bridge_peak_bytes(), "driver_heap": self.heap_bytes()}
+            results.append(one)
+        return results
+
+    def bridge_peak_bytes(self) -> int:
+        """The greatest peak of resident memory of the bridges so far."""
+        jvm = self.spark._jvm
+        assert jvm is not None
+        peaks = [0]
+        for child in jvm.java.lang.ProcessHandle.current().children().toArray():
+            process = Path(f"/proc/{child.pid()}")
+            if b"lakebed.spark.bridge" in (process / "cmdline").read_bytes():
+                peak = next(line for line in (process / "status").read_text().splitlines() if line.startswith("VmHWM:"))
+                peaks.append(int(peak.split()[1]) << 10)
+        return max(peaks)
+
+    def heap_bytes(self) -> int:
+        """What the driver's heap holds after a collection."""
+        jvm = self.spark._jvm
+        assert jvm is not None
+        jvm.java.lang.System.gc()
+        runtime = jvm.java.lang.Runtime.getRuntime()
+        return int(runtime.totalMemory() - runtime.freeMemory())
+
+
+WORKLOADS = (
+    "scan",
+    "write",
+    "write_partitioned",
+    "write_buckets",
+    "bridge_start",
+    "analysis",
+    "plan_100k",
+)
 
 
 def main() -> None:
@@ -146,7 +256,8 @@ def main() -> None:
     results: list[Result] = []
     try:
         for name in chosen.only.split(","):
-            results.append(getattr(bench, name)())
+            made = getattr(bench, name)()
+            results += made if isinstance(made, list) else [made]
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,14 +1,21 @@
-"""The statements of the guide give the results that it shows."""
+"""The statements of the guide give the results that it shows, in every kind of session."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+
+from lakebed.spark.jar import catalog_settings
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "spark-sql.md"
 
@@ -30,12 +37,95 @@ def test_every_statement_gives_its_result(sql: Callable[[str], list[tuple[Any, .
     found = list(statements(GUIDE.read_text()))
     assert len(found) > 50
     for statement, expected in found:
-        if expected and expected[0].startswith("error: "):
+        sentence = sentence_of(expected)
+        if sentence is not None:
             with pytest.raises(PySparkException) as raised:
                 sql(statement)
             assert type(raised.value).__name__ in ("AnalysisException", "SparkRuntimeException"), statement
-            assert expected[0].removeprefix("error: ") in str(raised.value), statement
+            assert sentence in str(raised.value), statement
             continue
         rows = [" | ".join(map(text, row)) for row in sql(statement)]
         if expected:
             assert rows == expected, statement
+
+
+def sentence_of(results: list[str]) -> str | None:
+    """The beginning of the error that a statement is shown with; None: it returns rows."""
+    return results[0].removeprefix("error: ") if results and results[0].startswith("error: ") else None
+
+
+def settings(folder: Path) -> dict[str, str]:
+    """Of a session with a lake in a folder; it needs no network and little memory."""
+    own = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.driver.host": "localhost",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    return own | catalog_settings({"lake": str(folder / "lake")})
+
+
+@pytest.mark.long
+def test_the_statements_run_in_spark_sql(tmp_path: Path) -> None:
+    """The command of Spark, without Python in the driver: rows by tabs, and errors on standard error."""
+    found = list(statements(GUIDE.read_text()))
+    script = "".join(f"SELECT '## {position}';\n{statement};\n" for position, (statement, _) in enumerate(found))
+    (tmp_path / "guide.sql").write_text(script)
+    options = [part for name, value in settings(tmp_path).items() for part in ("--conf", f"{name}={value}")]
+    ignore = ["--hiveconf", "hive.cli.errors.ignore=true"]
+    command = [str(Path(sys.executable).with_name("spark-sql")), *options, *ignore, "-f", str(tmp_path / "guide.sql")]
+    run = subprocess.run(command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False)
+    answers: dict[int, list[str]] = {}
+    for line in run.stdout.splitlines():
+        if line.startswith("## "):
+            answers[int(line[3:])] = []
+        elif answers:
+            answers[max(answers)].append(" | ".join(line.split("\t")))
+    assert len(answers) == len(found), run.stderr[-5000:]
+    for position, (statement, expected) in enumerate(found):
+        sentence = sentence_of(expected)
+        if sentence is not None:
+            assert sentence in run.stderr, statement
+        elif expected and not statement.startswith("SHOW"):  # whose columns the command chooses itself
+            assert answers[position] == expected, statement
+
+
+_CONNECT = """
+import json, sys
+from pyspark.sql import SparkSession
+settings, statements = json.load(sys.stdin)
+builder = SparkSession.builder.remote("local")
+for name, value in settings.items():
+    if name != "spark.master":
+        builder = builder.config(name, value)
+session = builder.getOrCreate()
+for statement in statements:
+    try:
+        answer = [[None if value is None else str(value) for value in row] for row in session.sql(statement).collect()]
+    except Exception as error:
+        answer = type(error).__name__ + ": " + str(error)
+    print("## " + json.dumps(answer), flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="pyspark[connect] is not installed")
+def test_the_statements_run_in_spark_connect(tmp_path: Path) -> None:
+    """A server that PySpark starts, and a client that knows of the catalog only what the server answers."""
+    found = list(statements(GUIDE.read_text()))
+    given = json.dumps([settings(tmp_path), [statement for statement, _ in found]])
+    run = subprocess.run(
+        [sys.executable, "-c", _CONNECT], input=given, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    answers = [json.loads(line[3:]) for line in run.stdout.splitlines() if line.startswith("## ")]
+    assert len(answers) == len(found), run.stderr[-5000:]
+    for (statement, expected), answer in zip(found, answers, strict=True):
+        sentence = sentence_of(expected)
+        if sentence is not None:
+            assert sentence in answer, statement
+            continue
+        assert isinstance(answer, list), (statement, answer)
+        if expected:
+            assert [" | ".join(map(text, row)) for row in answer] == expected, statement

@@ -92,6 +92,24 @@ def test_a_bridge_that_does_not_answer_is_ended(session: SparkSession, sql: Run,
     assert sql("SELECT count(*) FROM lake.db.k") == [(2,)]
 
 
+def test_a_stopped_bridge_is_ended_and_replaced(
+    spark: SparkSession, session: SparkSession, keyed: Lake, tmp_path: Path
+) -> None:
+    """It is alive and does not answer; the next statement has a new one."""
+    python = script(tmp_path / "python", f'exec {sys.executable} "$@"')
+    catalog(session, "calm", keyed, **{".python": python})
+    catalog(session, "hasty", keyed, **{".python": python, ".timeout": "2"})
+    before = set(processes(spark, BRIDGE))
+    assert session.sql("SHOW TABLES IN calm.db").count() == 1
+    (bridge,) = set(processes(spark, BRIDGE)) - before
+    os.kill(bridge, signal.SIGSTOP)
+    with pytest.raises(PySparkException, match="did not answer load within 2 s"):
+        session.sql("SELECT * FROM hasty.db.k")
+    assert session.sql("SHOW TABLES IN calm.db").count() == 1
+    (replaced,) = set(processes(spark, BRIDGE)) - before
+    assert replaced != bridge
+
+
 def test_another_lakebed_is_refused(session: SparkSession, keyed: Lake, tmp_path: Path) -> None:
     """The jar and the Python package are of one version."""
     python = script(tmp_path / "other", """echo '{"lakebed": "0.0.1"}'\nexec sleep 600""")
