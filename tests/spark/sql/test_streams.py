@@ -19,7 +19,7 @@ from lakebed.lake.lake import Lake
 from lakebed.table.table import Table
 
 Run = Callable[[str], list[tuple[Any, ...]]]
-SECONDS_MAX = 120
+SECONDS_MAX = 300
 
 
 def finish(writer: DataStreamWriter, checkpoint: Path, to: str | None = None, **options: str) -> None:
