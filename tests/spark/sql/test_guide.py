@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 
@@ -75,8 +76,10 @@ def test_the_statements_run_in_spark_sql(tmp_path: Path) -> None:
     (tmp_path / "guide.sql").write_text(script)
     options = [part for name, value in settings(tmp_path).items() for part in ("--conf", f"{name}={value}")]
     ignore = ["--hiveconf", "hive.cli.errors.ignore=true"]
-    command = [str(Path(sys.executable).with_name("spark-sql")), *options, *ignore, "-f", str(tmp_path / "guide.sql")]
-    run = subprocess.run(command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False)
+    home = Path(pyspark.__file__).parent
+    command = [str(home / "bin" / "spark-sql"), *options, *ignore, "-f", str(tmp_path / "guide.sql")]
+    environment = os.environ | {"SPARK_HOME": str(home)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     answers: dict[int, list[str]] = {}
     for line in run.stdout.splitlines():
         if line.startswith("## "):
