@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from lakebed.fleet.node.node import Node
 from lakebed.fleet.ports import CommitReply, Location
 from lakebed.objects.port import ObjectStore
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
-from worlds.fleet_node import TENANT, Fleet
+from worlds.fleet_node import SMALL, TENANT, Fleet
 
 KINDS = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.CRASH_LATE)
 
@@ -286,7 +287,7 @@ class FullDisk:
 def test_a_full_disk_of_the_local_state() -> None:
     """At each write: the step fails without an effect, reads go on, and when there is space again all goes on."""
     for at in range(0, 26, 2):
-        fleet = Fleet(seed=at)
+        fleet = Fleet(seed=at, options=replace(SMALL, change_wait_ms=200))
         node = fleet.node("a")
         local = fleet.locals["a"]
         disk = FullDisk(local._files, at)
