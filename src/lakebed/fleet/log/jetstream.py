@@ -35,6 +35,8 @@ _SUBJECT_IS_BUSY: Final = 10_164
 """Another message of the subject is on its way into the stream; this one is not."""
 _NO_REPLICAS: Final = {10_005, 10_074}
 """Not enough peers for the replicas; no cluster."""
+_OFFLINE: Final = "offline"
+"""In the description where there are enough peers, and some are away, as in a cluster that starts."""
 _NAME_IN_USE: Final = 10_058
 _COUNT_KEY: Final = "lakebed_streams"
 
@@ -168,6 +170,7 @@ class JetStream:
 
         Raises:
             InvalidRequest: ``stream_count``, ``too_few_replicas``, ``jetstream_settings``.
+            Unavailable: servers are away.
         """
         first = self._run(self._stream(0))
         if first is not None:
@@ -210,6 +213,11 @@ class JetStream:
         try:
             return await self._context.add_stream(config)
         except self._errors.APIError as error:
+            if error.err_code in _NO_REPLICAS and _OFFLINE in (error.description or ""):
+                raise Unavailable(
+                    f"JetStream at {self.shown} cannot make a stream of {replicas} replicas now: {error.description}.",
+                    kind="log_unavailable",
+                ) from error
             if error.err_code in _NO_REPLICAS:
                 raise InvalidRequest(
                     f"JetStream at {self.shown} cannot keep {replicas} replicas: {error.description}. Run at least "

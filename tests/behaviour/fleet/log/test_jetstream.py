@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.js.errors import APIError
 
 from lakebed.clock import SystemClock
 from lakebed.errors import Conflict, Corruption, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.layout import log_key
+from lakebed.fleet.log.jetstream import JetStream, parse_nats_url
 from lakebed.fleet.log.jetstream_log import JetStreamLog
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import LogBounds, rows_of
@@ -387,6 +389,24 @@ def test_too_few_servers_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest) as error:
             open_log(f"{cluster.url}/three")
         assert error.value.kind == "too_few_replicas"
+
+
+def test_servers_that_are_away_while_a_log_is_made(nats_cluster: NatsCluster) -> None:
+    """A cluster that has just started knows servers that are not there yet: that is no lack of replicas."""
+    parts = parse_nats_url(own(nats_cluster))
+    jetstream = JetStream(parts.servers, name=parts.name)
+    add_stream, asked = jetstream._context.add_stream, []
+
+    async def starting(config: object) -> object:
+        asked.append(config)
+        if len(asked) == 1:
+            raise APIError(err_code=10_005, description="no suitable peers for placement, peer offline")
+        return await add_stream(config)
+
+    jetstream._context.add_stream = starting
+    with closing(JetStreamLog(jetstream, environment=Environment(), streams=1)) as log:
+        log.create(TIMELINE)
+    assert len(asked) == 2
 
 
 def test_another_log_than_was_made_is_refused(nats_cluster: NatsCluster) -> None:
