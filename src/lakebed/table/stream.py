@@ -140,19 +140,12 @@ class TableStream:
         self._settings = settings
         self._schema = schema
         self._fitting = {schema.id}
-        if schema.primary_keys:
-            check_increments(schema)
-            if has_option(schema):
-                raise UnsupportedFormat(
-                    f"The table {branch.name} has a primary key and deletion vectors, so what a snapshot wrote is not "
-                    "what became visible with it: compare versions with diff.",
-                    kind="unsupported_changes",
-                )
 
     # ---- offsets
 
     def first(self) -> StreamOffset:
         """Where a new stream begins. Raises `InvalidRequest`, `NotFound`: as the settings' version or time."""
+        self._check_engine()
         settings, created = self._settings, self._table
         newest = self._branch.snapshots.latest()
         if settings.start == "from-snapshot":
@@ -231,6 +224,7 @@ class TableStream:
 
         Raises as `advance`. Cost: the manifests of the snapshots in between.
         """
+        self._check_engine()
         self._check_table(start, self._branch.snapshots.latest())
         deltas: list[pa.Table] = []
         last: Snapshot | None = None
@@ -380,6 +374,18 @@ class TableStream:
             raise deletion_found(self._branch.name)
 
     # ---- checks
+
+    def _check_engine(self) -> None:
+        """Refuse a primary-key table whose rows cannot be told from what a snapshot wrote; `commits` can."""
+        if not self._schema.primary_keys:
+            return
+        check_increments(self._schema)
+        if has_option(self._schema):
+            raise UnsupportedFormat(
+                f"The table {self._branch.name} has a primary key and deletion vectors, so what a snapshot wrote is "
+                "not what became visible with it: compare versions with diff.",
+                kind="unsupported_changes",
+            )
 
     @cached_property
     def _table(self) -> int:

@@ -315,3 +315,16 @@ def test_what_each_snapshot_changed() -> None:
     refused("snapshot_not_found", NotFound, lambda: following.span(Bound("9"), None))
     table.expire(retain_max=1, retain_min=1)
     refused("snapshot_expired", NotFound, lambda: list(following.commits(1, 5)))
+
+
+def test_rows_that_depend_on_older_ones_are_followed_as_exact_changes() -> None:
+    """What is written to a table that sums is not its rows; the difference of versions is."""
+    table = make(
+        "sums", keyed=True, bucket="1", **{"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"}
+    )
+    table.upsert(rows([1], 1))
+    table.upsert(rows([1], 2))
+    refused("unsupported_changes", InvalidRequest, stream(table).first)
+    following = stream(table, changes=True)
+    found = [read(table, batch) for _, batch in following.commits(*following.span(Bound("2"), None))]
+    assert [[(row["v"], row["_row_kind"]) for row in batch] for batch in found] == [[(1, "-U"), (3, "+U")]]
