@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -27,7 +27,7 @@ from lakebed.table.table import Table
 from worlds.waiting import wait_until
 
 FOLDER = Path(sys.argv[1])
-ROWS = 400_000
+ROWS = 200_000
 TASKS = 4
 HOSTS = ("127.0.0.2", "127.0.0.3")
 """Of the workers: Spark starts a second attempt of a slow task on another host only."""
@@ -41,8 +41,8 @@ SETTINGS = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.1",
     "spark.speculation.minTaskRuntime": "100ms",
-    # The rows of the first batch are in a file when a later one makes trouble.
-    "spark.sql.execution.python.udf.maxRecordsPerBatch": "100",
+    # The rows of the first batches are in a file when a later one makes trouble.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
 }
 
 
@@ -64,6 +64,15 @@ def executor() -> int:
             return process
 
 
+def has_open_file(process: int) -> bool:
+    """Whether a process writes a data file."""
+    for descriptor in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            if os.readlink(descriptor).endswith(".parquet"):
+                return True
+    return False
+
+
 def troubled(number: int) -> int:
     """Fail, kill the executor, or wait, in the first attempt at the end of the first three tasks."""
     at = number % (ROWS // TASKS)
@@ -76,7 +85,10 @@ def troubled(number: int) -> int:
         if task == 0 and is_first("raised"):
             raise ValueError("the first attempt fails")
         if task == 1 and is_first("killed"):
-            os.kill(executor(), signal.SIGKILL)
+            process = executor()
+            while not has_open_file(process):
+                continue  # rows are on their way to it
+            os.kill(process, signal.SIGKILL)
         if task == 2 and is_first("slow"):
             (FOLDER / "never").open().close()  # a pipe that nobody writes to
     return number

@@ -41,7 +41,7 @@ def test_killed_failed_and_slow_tasks_leave_no_double_row(tmp_path: Path) -> Non
     table.remove_orphan_files(older_than_ms=2**60)
     root = Path(table.url.removeprefix("file://"))
     assert sorted(str(path.relative_to(root)) for path in root.rglob("bucket-*/*.parquet")) == found["live"]
-    assert table.read().num_rows == 400_000
+    assert table.read().num_rows == 200_000
 
 
 class Tracer:
