@@ -168,7 +168,8 @@ def test_a_delete_in_a_partial_compaction_meets_all_older_rows() -> None:
     """What a delete removed does not return when only the newer levels are compacted."""
     options = {"num-sorted-run.compaction-trigger": "2", "compaction.max-size-amplification-percent": "100000"}
     table = make("partial-update", **options, **{"partial-update.remove-record-on-delete": "true", "bucket": "1"})
-    table.upsert(rows_of([(key, 1, 1) for key in range(200)]))
+    noise = random.Random(1)
+    table.upsert(rows_of([(key, noise.getrandbits(60), 1) for key in range(5000)]))
     table.compact(full=True)
     table.delete(keys=pa.table({"id": [7]}))
     table.upsert(pa.table({"id": [7], "w": [5]}))
@@ -245,11 +246,16 @@ def test_products_of_decimals_are_rounded_one_by_one() -> None:
             "compaction.max-size-amplification-percent": "100000",
         },
     )
-    for factor in ("-0.15", "0.50", "0.50", "3.00"):
-        table.upsert(pa.table({"id": [1], "d": pa.array([factor]).cast(pa.decimal128(6, 2))}))
-        table.compact()
+    noise = random.Random(1)
+    ids = [1, *(noise.getrandbits(60) for _ in range(5000))]
+    factors, rewrites = ["-0.15"] * len(ids), list[int]()
+    for factor in ("0.50", "0.50", "3.00", None):
+        table.upsert(pa.table({"id": ids, "d": pa.array(factors).cast(pa.decimal128(6, 2))}))
+        rewrites.append(len(table.compact(full=len(ids) > 1).tasks))
+        ids, factors = [1], [factor]
+    assert sum(rewrites) > 1
     # -0.075 is -0.08, and -0.04 is exact.
-    assert table.read()["d"].to_pylist() == [Decimal("-0.12")]
+    assert table.read(where="id = 1")["d"].to_pylist() == [Decimal("-0.12")]
 
 
 def test_a_retract_that_a_function_cannot_undo() -> None:

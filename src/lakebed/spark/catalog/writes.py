@@ -27,6 +27,7 @@ from lakebed.spark.types import arrow_schema_of, spark_schema
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.commit import Basis
 from lakebed.table.discard import discard, discard_changes
+from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.model import BucketChange, CommitKind
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.scan import scan_snapshot
@@ -103,6 +104,13 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
+        if self.changes and table.primary_keys and not engine_of(table.schema).replaces_rows:
+            raise InvalidRequest(
+                f"Rows of {table.name} cannot be updated: the table merges rows by the engine "
+                f"{engine_name(table.schema.options)!r}, which does not replace a row by the next one of its key; "
+                "INSERT rows, which it merges, or DELETE by a condition on columns.",
+                kind="unsupported_update",
+            )
         starts_anew = self.replaced is not None and self.replaced.starts_anew
         partition = self.replaced.partition if self.replaced is not None else {}
         if self.replaced is not None:

@@ -46,6 +46,7 @@ class Aggregation(MergeEngine):
     order: SequenceOrder | None = None
 
     accepts: ClassVar = frozenset((SEQUENCE_FIELD.name, AGGREGATION_REMOVE_ON_DELETE.name, PREFIX))
+    replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = False
     ignores_repeats: ClassVar = False
     increments: ClassVar = Increments.UNKNOWN

@@ -34,6 +34,7 @@ class Deduplicate(MergeEngine):
 
     accepts: ClassVar = frozenset((SEQUENCE_FIELD.name,))
     deletes: ClassVar = Deletes.REMOVE
+    replaces_rows: ClassVar = True
     keeps_levels_apart: ClassVar = False
 
     @classmethod

@@ -37,6 +37,7 @@ class FirstRow(MergeEngine):
 
     order: ClassVar = None
     accepts: ClassVar = frozenset(IGNORE_DELETE_NAMES)
+    replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = True
     drops_deletes: ClassVar = True
     ignores_repeats: ClassVar = True

@@ -60,6 +60,7 @@ class PartialUpdate(MergeEngine):
     accepts: ClassVar = frozenset(
         (SEQUENCE_FIELD.name, *IGNORE_DELETE_NAMES, PARTIAL_UPDATE_REMOVE_ON_DELETE.name, PREFIX)
     )
+    replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = False
     increments: ClassVar = Increments.UNKNOWN
 
