@@ -120,6 +120,25 @@ def test_a_merge_that_lost_a_race_changes_nothing(sql: Run, session: SparkSessio
     assert sql("SELECT n FROM lake.db.k") == [(100,)]
 
 
+def test_rows_of_an_aggregation(sql: Run, lake: Lake) -> None:
+    """INSERT merges, in a read too; UPDATE and MERGE would add instead of replace, and are refused."""
+    sql(
+        "CREATE TABLE lake.db.t (id BIGINT, n BIGINT) TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1', "
+        "'merge-engine' = 'aggregation', 'fields.n.aggregate-function' = 'sum')"
+    )
+    for _ in range(2):
+        sql("INSERT INTO lake.db.t VALUES (1, 4), (2, 1)")
+    before = lake.table("db.t").latest().id
+    for statement in (
+        "UPDATE lake.db.t SET n = 7 WHERE id = 1",
+        "MERGE INTO lake.db.t t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET n = 7",
+    ):
+        with pytest.raises(PySparkException, match="by the engine 'aggregation', which does not replace a row"):
+            sql(statement)
+    assert sorted(sql("SELECT * FROM lake.db.t")) == [(1, 8), (2, 2)]
+    assert lake.table("db.t").latest().id == before
+
+
 def test_plans_and_settings_hold_no_pickle(sql: Run, session: SparkSession, lake: Lake) -> None:
     """What goes to tasks, and may hold credentials, is in no plan."""
     table = lake.create_table("db.k", pa.schema([("id", pa.int64())]), primary_keys="id")

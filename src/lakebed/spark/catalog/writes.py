@@ -104,7 +104,7 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        if self.changes and table.primary_keys and not engine_of(table.schema).replaces_rows:
+        if self.changes and table.schema.primary_keys and not engine_of(table.schema).replaces_rows:
             raise InvalidRequest(
                 f"Rows of {table.name} cannot be updated: the table merges rows by the engine "
                 f"{engine_name(table.schema.options)!r}, which does not replace a row by the next one of its key; "
