@@ -208,7 +208,10 @@ class System(BranchTableCommand, name="system"):
 
     name: Annotated[
         str,
-        argument("NAME", help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers."),
+        argument(
+            "NAME",
+            help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers, statistics.",
+        ),
     ]
 
     def run(self) -> None:

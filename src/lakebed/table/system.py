@@ -1,6 +1,7 @@
 """System tables: the metadata of a table as Arrow tables, with Paimon's names and types.
 
-Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers``. Invariants: each shows
+Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers
+$statistics``. Invariants: each shows
 the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version asked); an empty
 table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags proposal's name of
 ``snapshot_id`` in ``$tags``, may be requested as a column. ``$files`` has one column more than Paimon:
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.duration import format_iso_duration
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.branches import list_branches
 from lakebed.table.consumers import load_consumers
@@ -29,6 +30,7 @@ from lakebed.table.context import TableBranch
 from lakebed.table.layout import Layout
 from lakebed.table.model import DataField, Snapshot, TableSchema
 from lakebed.table.schema import encode_schema
+from lakebed.table.snapshot_json import json_object
 from lakebed.table.splits import bucket_groups
 from lakebed.table.types import arrow_type
 from lakebed.texts import names_of
@@ -81,6 +83,10 @@ _PARTITIONS = _columns(
 )
 _BRANCHES = _columns("branch_name STRING NOT NULL, create_time TIMESTAMP(3) NOT NULL")
 _CONSUMERS = _columns("consumer_id STRING NOT NULL, next_snapshot_id BIGINT NOT NULL")
+_STATISTICS = _columns(
+    "snapshot_id BIGINT NOT NULL, schema_id BIGINT NOT NULL, mergedRecordCount BIGINT, mergedRecordSize BIGINT, "
+    "colstat STRING"
+)
 
 _ALIASES = {"tags": {"tagged_snapshot_id": "snapshot_id"}}
 
@@ -192,6 +198,26 @@ def _consumers_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
         for one in load_consumers(branch.store, branch.layout)
     )
     return _table(rows, _CONSUMERS)
+
+
+def _statistics_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
+    """The statistics that another client's ANALYZE left, and every later snapshot names: at most one row."""
+    head = snapshot or branch.snapshots.latest()
+    if head is None or head.statistics is None:
+        return _STATISTICS.empty_table()
+    path = branch.layout.statistics(head.statistics)
+    found = json_object(branch.store.get(path), path)
+    row = {
+        "snapshot_id": found.get("snapshotId"),
+        "schema_id": found.get("schemaId"),
+        "mergedRecordCount": found.get("mergedRecordCount"),
+        "mergedRecordSize": found.get("mergedRecordSize"),
+        "colstat": _json(found.get("colStats") or {}),
+    }
+    for name in ("snapshot_id", "schema_id", "mergedRecordCount", "mergedRecordSize"):
+        if not isinstance(row[name], int) and (row[name] is not None or name in ("snapshot_id", "schema_id")):
+            raise Corruption(f"{path} is not a file of statistics: its {name} is {row[name]!r}.", path=path)
+    return _table([row], _STATISTICS)
 
 
 def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
@@ -320,6 +346,7 @@ SYSTEM_TABLES: dict[str, Callable[[TableBranch, Snapshot | None], pa.Table]] = {
     "partitions": _partitions_table,
     "branches": _branches_table,
     "consumers": _consumers_table,
+    "statistics": _statistics_table,
 }
 """Every system table by name."""
 

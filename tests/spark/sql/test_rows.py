@@ -137,6 +137,7 @@ def test_rows_of_an_aggregation(sql: Run, lake: Lake) -> None:
             sql(statement)
     assert sorted(sql("SELECT * FROM lake.db.t")) == [(1, 8), (2, 2)]
     assert lake.table("db.t").latest().id == before
+    assert sql("SELECT count(*) FROM lake.db.t.statistics") == [(0,)]
 
 
 def test_plans_and_settings_hold_no_pickle(sql: Run, session: SparkSession, lake: Lake) -> None:

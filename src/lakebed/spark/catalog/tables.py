@@ -36,6 +36,7 @@ from lakebed.table.write_settings import WriteSettings
 
 SYSTEM_TABLES: Final = (
     "tags", "snapshots", "schemas", "files", "manifests", "options", "partitions", "branches", "consumers",
+    "statistics",
 )  # fmt: skip
 PRIMARY_KEY: Final = "primary-key"
 """The table property that names the columns of the primary key, separated by commas; as Paimon's."""

@@ -48,7 +48,17 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
   private static final String BRANCH_OPTION = "branch";
   private static final String BRANCH_PREFIX = "branch_";
   private static final Set<String> SYSTEM_TABLES =
-      Set.of("tags", "snapshots", "schemas", "files", "manifests", "options", "partitions", "branches", "consumers");
+      Set.of(
+          "tags",
+          "snapshots",
+          "schemas",
+          "files",
+          "manifests",
+          "options",
+          "partitions",
+          "branches",
+          "consumers",
+          "statistics");
 
   private String name;
   private Lake lake;
