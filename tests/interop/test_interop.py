@@ -486,3 +486,27 @@ def test_deletion_vectors_are_read_alike(lake: Lake, peers: Peers) -> None:
     peers.write("db.marked", rows_of(7, 3), overwrite={})
     check()
     assert table.scan().count() == 3
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "first"),
+    [
+        ("partial-update", {}, {"id": 1, "a": 5, "b": "x"}),
+        ("aggregation", {"fields.a.aggregate-function": "sum"}, {"id": 1, "a": 6, "b": "x"}),
+        ("first-row", {}, {"id": 1, "a": 1, "b": "x"}),
+    ],
+)
+def test_merge_engines_are_read_alike(
+    lake: Lake, peers: Peers, engine: str, options: dict[str, str], first: dict[str, object]
+) -> None:
+    """Pypaimon merges the rows of lakebed's tables as lakebed does; those of first-row once they are compacted."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int64()), ("b", pa.string())])
+    settings = {"bucket": "1", "merge-engine": engine, **options}
+    table = lake.create_table("engine", schema, primary_keys=["id"], options=settings)
+    table.upsert(pa.table({"id": [1, 2], "a": [1, 2], "b": ["x", None]}, schema=schema))
+    table.upsert(pa.table({"id": [1], "a": [5], "b": [None]}, schema=schema))
+    if engine == "first-row":
+        table.compact(full=True)
+    expected = [first, {"id": 2, "a": 2, "b": None}]
+    assert table.read().sort_by("id").to_pylist() == expected
+    assert peers.read("default.engine", client="pypaimon").sort_by("id").to_pylist() == expected
