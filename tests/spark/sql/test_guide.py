@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -114,7 +113,6 @@ for statement in statements:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="pyspark[connect] is not installed")
 def test_the_statements_run_in_spark_connect(tmp_path: Path) -> None:
     """A server that PySpark starts, and a client that knows of the catalog only what the server answers."""
     found = list(statements(GUIDE.read_text()))
