@@ -176,7 +176,9 @@ def test_the_control_plane_is_away(fleet: FleetInProcess, orders: Tenant) -> Non
     fleet.reachable.is_down = True
     assert client.main.put(b"k", b"2") == 2
     fleet.wait(3)
+    asked_s = fleet.clock.monotonic_s()
     assert client.main.get(b"k") == b"2"
+    assert fleet.clock.monotonic_s() == asked_s, "the last route was not used at once"
     with pytest.raises(Unavailable) as given_up:
         client.pin("p")
     assert given_up.value.kind == "tenant_unavailable"
