@@ -339,7 +339,7 @@ def test_options_of_other_engines() -> None:
 
 
 def test_a_read_refuses_contradictory_options() -> None:
-    """A table of another client with options that no engine can follow is not read, though no rows have to be merged."""
+    """A table of another client with options that no engine can follow is not read, also where no rows are merged."""
     table = make("aggregation")
     table.upsert(rows_of([(1, 1, 1)]))
     wrong = replace(table.schema, id=1, options=table.schema.options | {"fields.v.aggregate-function": "median"})
