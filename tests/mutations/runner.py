@@ -16,6 +16,7 @@ import sys
 import traceback
 
 SECONDS_MAX = 240
+HANG_S = 8  # `worlds.waiting.HANG_S` of a test that is to fail
 UNCHANGING = (
     "pytest",
     "hypothesis.strategies",
@@ -58,6 +59,7 @@ def _become(request: dict[str, object]) -> None:
         for target, source in ((0, null), (1, output), (2, output)):
             os.dup2(source, target)
         os.environ["PYTHONPATH"] = str(request["package"])
+        os.environ["LAKEBED_TESTS_HANG_S"] = str(HANG_S)
         sys.path.insert(0, str(request["package"]))
         code = int(
             pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *request["tests"]])

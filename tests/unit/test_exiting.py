@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import Final
 
+from worlds.waiting import HANG_S
+
 PROGRAM: Final = """
 import atexit, sys, threading, time
 ended_s = []
@@ -30,7 +32,7 @@ del one
 def seconds_of_exit(held_s: float) -> float:
     """How long a process waits at its end for a daemon thread that holds an object for some seconds."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(held_s)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", PROGRAM, str(held_s)], capture_output=True, text=True, check=False, timeout=HANG_S
     )
     assert done.returncode == 0, done.stderr
     return float(done.stdout)
@@ -43,7 +45,7 @@ def test_the_end_waits_until_an_object_is_freed() -> None:
 
 def test_the_end_waits_no_longer_than_its_limit() -> None:
     """A thread that never releases does not keep the process from ending."""
-    assert 0.5 <= seconds_of_exit(30) < 20
+    assert 0.5 <= seconds_of_exit(HANG_S / 2) < HANG_S / 3
 
 
 STOPS: Final = """
@@ -71,7 +73,7 @@ def fail():
 
 def hold():
     lock.acquire()
-    time.sleep(60)
+    time.sleep(float(sys.argv[3]))
 
 if sys.argv[1] == "held":
     threading.Thread(target=hold, daemon=True).start()
@@ -95,7 +97,11 @@ start_s = time.monotonic()
 def end_of(how: str, *, wait_max_s: float) -> tuple[str, str]:
     """What a process with threads to stop prints at its end, and what it complains of."""
     done = subprocess.run(
-        [sys.executable, "-c", STOPS, how, str(wait_max_s)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", STOPS, how, str(wait_max_s), str(HANG_S / 2)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
@@ -104,20 +110,20 @@ def end_of(how: str, *, wait_max_s: float) -> tuple[str, str]:
 def test_a_lock_that_is_never_released_does_not_keep_the_process_from_ending() -> None:
     """A stop that waits for it is abandoned after the limit."""
     seconds, ended = end_of("held", wait_max_s=0.5)[0].split(maxsplit=1)
-    assert 0.5 <= float(seconds) < 20
+    assert 0.5 <= float(seconds) < HANG_S / 3
     assert ended.strip() == "[]"
 
 
 def test_a_stop_that_fails_does_not_keep_others_from_being_called() -> None:
     """The error is shown, and the other threads end."""
-    told, problem = end_of("fails", wait_max_s=30)
+    told, problem = end_of("fails", wait_max_s=HANG_S / 2)
     assert "second" in told
     assert "this stop fails" in problem
 
 
 def test_a_forked_child_waits_for_no_thread() -> None:
     """It has none of its parent's threads; the parent stops and joins its own."""
-    child, code, parent = end_of("fork", wait_max_s=30)[0].splitlines()
-    assert float(child.split()[0]) < 20
+    child, code, parent = end_of("fork", wait_max_s=HANG_S / 2)[0].splitlines()
+    assert float(child.split()[0]) < HANG_S / 3
     assert code == "7"
     assert "second" in parent

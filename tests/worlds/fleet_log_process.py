@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import urllib3
@@ -74,7 +75,12 @@ class CheckedAppends:
     """
 
     def __init__(self, open_it: Callable[[], Log], *, count: int, now_s: Callable[[], float]) -> None:
-        self._logs = [open_it() for _ in range(count)]
+        self._logs: list[Log] = []
+        with ExitStack() as opened:  # closed if one cannot be opened
+            for _ in range(count):
+                self._logs.append(log := open_it())
+                opened.callback(log.close)
+            opened.pop_all()
         self._now_s = now_s
         self._is_over = threading.Event()
         self.acknowledged: dict[str, dict[int, bytes]] = {}

@@ -15,7 +15,11 @@ def opened(url: str, *, streams: int = 2, replicas: int = 3, **settings: Any) ->
     """The log that a URL names, with few streams."""
     parts = parse_nats_url(url)
     jetstream = JetStream(parts.servers, name=parts.name)
-    return JetStreamLog(jetstream, environment=Environment(), streams=streams, replicas=replicas, **settings)
+    try:
+        return JetStreamLog(jetstream, environment=Environment(), streams=streams, replicas=replicas, **settings)
+    except BaseException:
+        jetstream.close()
+        raise
 
 
 def own(cluster: NatsCluster) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from lakebed import kv
+from worlds.waiting import HANG_S
 
 DATABASE: Final = """
 import sys
@@ -50,7 +51,7 @@ def test_a_write_after_the_threads_have_ended_still_works(tmp_path: Path) -> Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=HANG_S,
     )
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     with kv.open(tmp_path / "d.kv", durable=False) as database:

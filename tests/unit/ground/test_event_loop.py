@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from lakebed.event_loop import EventLoopThread, Handed, Handover
+from worlds.waiting import HANG_S
 
 CALLERS = 4
 
@@ -36,7 +37,7 @@ def test_no_caller_waits_for_a_loop_that_was_closed() -> None:
         loop.close()
         loop.close()
         for caller in callers:
-            caller.join(10)
+            caller.join(HANG_S)
         assert not any(caller.is_alive() for caller in callers)
 
 
@@ -64,7 +65,7 @@ def test_each_thread_gets_its_own_result(loop: EventLoopThread) -> None:
 
     def ask(number: int) -> int:
         try:
-            return handover.ask(number, timeout_s=30)
+            return handover.ask(number, timeout_s=HANG_S / 2)
         except ValueError as error:
             return int(str(error))
 
@@ -88,10 +89,10 @@ def test_an_item_without_a_result(loop: EventLoopThread) -> None:
         handover.ask("late", timeout_s=0.01)
     taken[0].answer(None)
     with pytest.raises(ZeroDivisionError):
-        handover.ask("defect", timeout_s=30)
+        handover.ask("defect", timeout_s=HANG_S / 2)
     handover.close()
     with pytest.raises(RuntimeError):
-        handover.ask("closed", timeout_s=30)
+        handover.ask("closed", timeout_s=HANG_S / 2)
 
 
 def test_a_handover_that_is_closed_keeps_no_thread() -> None:
@@ -109,7 +110,7 @@ def test_a_handover_that_is_closed_keeps_no_thread() -> None:
         def ask(handover: Handover[int, int] = handover) -> None:
             with suppress(RuntimeError):
                 while True:
-                    handover.ask(1, timeout_s=300)
+                    handover.ask(1, timeout_s=3 * HANG_S)
 
         callers = [threading.Thread(target=ask, daemon=True) for _ in range(CALLERS)]
         for caller in callers:
@@ -117,5 +118,5 @@ def test_a_handover_that_is_closed_keeps_no_thread() -> None:
         handover.close()
         loop.close()
         for caller in callers:
-            caller.join(30)
+            caller.join(HANG_S)
         assert not any(caller.is_alive() for caller in callers)

@@ -33,10 +33,9 @@ REQUEST_S: Final = 2.0
 _WRONG_SEQUENCE: Final = 10_071
 _SUBJECT_IS_BUSY: Final = 10_164
 """Another message of the subject is on its way into the stream; this one is not."""
-_NO_REPLICAS: Final = {10_005, 10_074}
-"""Not enough peers for the replicas; no cluster."""
-_OFFLINE: Final = "offline"
-"""In the description where there are enough peers, and some are away, as in a cluster that starts."""
+_NO_PEERS: Final = 10_005
+"""Not enough peers for the replicas: also while a cluster starts, of which not every server knows every other."""
+_NO_CLUSTER: Final = 10_074
 _NAME_IN_USE: Final = 10_058
 _COUNT_KEY: Final = "lakebed_streams"
 
@@ -170,7 +169,7 @@ class JetStream:
 
         Raises:
             InvalidRequest: ``stream_count``, ``too_few_replicas``, ``jetstream_settings``.
-            Unavailable: servers are away.
+            Unavailable: servers are away; ``too_few_replicas``: or have not found each other yet.
         """
         first = self._run(self._stream(0))
         if first is not None:
@@ -213,15 +212,16 @@ class JetStream:
         try:
             return await self._context.add_stream(config)
         except self._errors.APIError as error:
-            if error.err_code in _NO_REPLICAS and _OFFLINE in (error.description or ""):
-                raise Unavailable(
-                    f"JetStream at {self.shown} cannot make a stream of {replicas} replicas now: {error.description}.",
-                    kind="log_unavailable",
-                ) from error
-            if error.err_code in _NO_REPLICAS:
+            if error.err_code == _NO_CLUSTER:
                 raise InvalidRequest(
                     f"JetStream at {self.shown} cannot keep {replicas} replicas: {error.description}. Run at least "
                     f"{replicas} servers in one cluster.",
+                    kind="too_few_replicas",
+                ) from error
+            if error.err_code == _NO_PEERS:
+                raise Unavailable(
+                    f"JetStream at {self.shown} cannot keep {replicas} replicas now: {error.description}. Run at least "
+                    f"{replicas} servers in one cluster, with room for the log.",
                     kind="too_few_replicas",
                 ) from error
             if error.err_code == _NAME_IN_USE:

@@ -361,7 +361,7 @@ class JetStreamLog(Log):
         return (OutcomeUnknown if unclear else Unavailable)(
             f"JetStream at {self.jetstream.shown} did not answer within {self._patience_s:g} s: check its servers, "
             f"{what}. The last answer: {error.message}",
-            kind="log_unavailable",
+            kind=error.kind if error.kind == "too_few_replicas" else "log_unavailable",
         )
 
     def _check_open(self) -> None:
@@ -386,7 +386,8 @@ def open_jetstream(
     Raises:
         InvalidRequest: ``invalid_url``, ``missing_package``, ``jetstream_too_old``, ``too_few_replicas``,
             ``stream_count``, ``jetstream_settings``.
-        Unavailable: no server answers.
+        Unavailable: no server answers; ``too_few_replicas``: the cluster has no room for the replicas, and had none for
+            as long as a cluster takes to start.
     """
     parts = parse_nats_url(url)
     jetstream = JetStream(parts.servers, name=parts.name, credentials=parts.credentials)

@@ -23,7 +23,7 @@ from worlds.fleet_log import TIMELINE, all_values, append, values_of, write_id
 from worlds.fleet_log_process import CheckedAppends
 from worlds.key_value_wrapper import KeyValueCall, KeyValueWrapper
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
-from worlds.waiting import wait_until
+from worlds.waiting import HANG_S, wait_until
 
 R = TypeVar("R")
 
@@ -322,6 +322,6 @@ def test_a_caller_that_gives_up_delays_no_other() -> None:
     waiting.start()
     wait_until(lambda: log.waiting_count == 2)
     log.abandon(gone)
-    waiting.join(20)
+    waiting.join(HANG_S)
     assert found == [1]
     assert values_of(log) == [(1, b"a")]

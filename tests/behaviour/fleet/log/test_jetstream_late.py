@@ -19,7 +19,7 @@ from lakebed.fleet.log.port import rows_of
 from worlds.fleet_log import TIMELINE, all_values, append, write_id
 from worlds.jetstream import opened, own
 from worlds.nats_cluster import NatsCluster
-from worlds.waiting import wait_until
+from worlds.waiting import HANG_S, wait_until
 
 # nats-py drops the sockets of servers that are gone without closing them.
 pytestmark = [
@@ -134,9 +134,11 @@ def test_a_message_ends_with_its_connection(tmp_path: Path) -> None:
         jetstream, sent = log.jetstream, log.jetstream._client.stats
         before = sent["out_msgs"]
         cluster.stop(0)
-        waiting = pool.submit(jetstream.publish, "lost.log.0.x.y", b"", expected=0, id=None, headers={}, timeout_s=30)
+        waiting = pool.submit(
+            jetstream.publish, "lost.log.0.x.y", b"", expected=0, id=None, headers={}, timeout_s=HANG_S
+        )
         wait_until(lambda: sent["out_msgs"] > before)
         cluster.kill(0)
-        error = waiting.exception(timeout=60)
+        error = waiting.exception(timeout=2 * HANG_S)
         assert isinstance(error, OutcomeUnknown)
         assert isinstance(error.__cause__, ConnectionLost)

@@ -20,7 +20,7 @@ from lakebed.fleet.node.timeline import Timeline
 from lakebed.fleet.ports import CommitReply, Location, TimelineChange
 from lakebed.ids import new_uuid
 from worlds.fleet_node import SMALL, TENANT, Fleet
-from worlds.waiting import pause, wait_until
+from worlds.waiting import HANG_S, pause, wait_until
 
 OTHER = "other"
 
@@ -135,15 +135,15 @@ def test_a_defect_ends_no_thread(fleet: Fleet, threads: Threads) -> None:
     for name in calls:
         setattr(node, name, breaking(name))
     least = {"heartbeat_once": 1, "watch_once": 1, "work_once": 2 * fleet.options.worker_count}
-    wait_until(lambda: all(calls[name] > least[name] for name in calls), timeout_s=30)
+    wait_until(lambda: all(calls[name] > least[name] for name in calls))
     assert sorted(str(error) for error in threads.told) == sorted(f"a defect in {name}" for name in calls)
     for name in calls:
         delattr(node, name)
     last = append_to(fleet, OTHER)
-    wait_until(lambda: node.timelines(OTHER)[0].lsn == last, timeout_s=30)
+    wait_until(lambda: node.timelines(OTHER)[0].lsn == last)
     heard: list[str] = []
     fleet.control.before = heard.append
-    wait_until(lambda: "heartbeat" in heard, timeout_s=30)
+    wait_until(lambda: "heartbeat" in heard)
 
 
 def test_a_node_ends_while_its_control_plane_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_node_ends_while_its_control_plane_is_away(monkeypatch: pytest.MonkeyP
     fleet.control.before = away
     running = Threads(fleet)
     last = {TENANT: fleet.append(rows=10), **{name: append_to(fleet, name) for name in tenants[1:]}}
-    wait_until(lambda: all(node.timelines(name)[0].lsn == last[name] for name in tenants), timeout_s=30)
+    wait_until(lambda: all(node.timelines(name)[0].lsn == last[name] for name in tenants))
     asked.clear()
     running.threads.close()
     assert 0 < asked.count("commit") < len(tenants) / 2
@@ -245,9 +245,9 @@ def test_workers_do_not_wait_for_the_same_tenant() -> None:
         waiting = [threading.Thread(target=node.work_once, daemon=True) for _ in range(3)]
         for thread in waiting:
             thread.start()
-        wait_until(lambda: sum(thread.is_alive() for thread in waiting) <= 1, timeout_s=30)
+        wait_until(lambda: sum(thread.is_alive() for thread in waiting) <= 1)
     for thread in waiting:
-        thread.join(30)
+        thread.join(HANG_S)
         assert not thread.is_alive()
 
 

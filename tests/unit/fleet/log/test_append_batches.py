@@ -12,7 +12,7 @@ from lakebed.errors import Conflict, Unavailable
 from lakebed.fleet.log.append_batches import AppendBatches, Waiting
 from lakebed.fleet.log.bodies import AppendItem
 from lakebed.runtime import Environment
-from worlds.waiting import wait_until
+from worlds.waiting import HANG_S, wait_until
 
 
 def item(number: int, *, size: int = 1) -> AppendItem:
@@ -29,7 +29,7 @@ def test_appends_that_wait_travel_together() -> None:
     def send(waiting: Sequence[Waiting]) -> None:
         sent.append([one.item.expected or 0 for one in waiting])
         is_full.release()
-        may_go.wait(60)
+        may_go.wait(HANG_S)
         for one in waiting:
             if one.item.expected == 13:
                 one.error = Conflict("no")
@@ -49,9 +49,11 @@ def test_appends_that_wait_travel_together() -> None:
         for _ in first:
             is_full.acquire()
         rest = [pool.submit(append, number) for number in range(2, 32)]
-        wait_until(lambda: batches.waiting_count == 30)
-        may_go.set()
-        found = [one.result(60) for one in (*first, *rest)]
+        try:
+            wait_until(lambda: batches.waiting_count == 30)
+        finally:
+            may_go.set()
+        found = [one.result(HANG_S) for one in (*first, *rest)]
     assert found == [-1 if number == 13 else 100 + number for number in range(32)]
     assert [len(one) for one in sent] == [1, 1, 30]
 
