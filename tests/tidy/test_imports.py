@@ -37,6 +37,7 @@ ON_DEMAND = {
     "lakebed.lake.on_demand": "a lake's loader of databases and repositories",
     "lakebed.key_value.postgres_connections": "psycopg is optional",
     "lakebed.repo.repository": "fsspec is optional",
+    "lakebed.table.engines.registry": "a table is listed without merge engines, which take 10 ms to load",
 }
 """Modules that import by a name in a string, and why."""
 

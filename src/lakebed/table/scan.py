@@ -28,7 +28,7 @@ from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import mapped
 from lakebed.table.branches import open_branch
 from lakebed.table.context import TableBranch
-from lakebed.table.engines.registry import check_mergeable
+from lakebed.table.engines.registry import check_mergeable, engine_of
 from lakebed.table.file_stats import may_match
 from lakebed.table.frames import into_duckdb, into_pandas, into_polars
 from lakebed.table.manifest import ENTRY_SCHEMA
@@ -109,7 +109,12 @@ class Scan:
 
     @cached_property
     def plan(self) -> ReadPlan:
-        """The plan for `read.read_split`; picklable. Cost: 1 GET a schema not cached."""
+        """The plan for `read.read_split`; picklable. Cost: 1 GET a schema not cached.
+
+        Raises `InvalidRequest`: options of the table's merge engine contradict each other or its columns.
+        """
+        if self.table_schema.primary_keys:
+            engine_of(self.table_schema)  # refused at once, and not with the first split that needs a merge
         ids = {*self._entries.column("schema_id").unique().to_pylist(), self.table_schema.id}
         schemas = {schema_id: self._schema_of(schema_id) for schema_id in sorted(ids)}
         return ReadPlan(schema=self.table_schema, schemas=schemas, columns=self._columns, where=self._where)

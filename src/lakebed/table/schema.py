@@ -22,7 +22,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.table.engines.field_options import refuse_named, with_renamed
+from lakebed.table.engines.option_names import refuse_named, with_renamed
 from lakebed.table.engines.registry import accepted_options, check_defined, with_checked_engine
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_schema

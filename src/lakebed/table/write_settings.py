@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from lakebed.errors import InvalidRequest
 from lakebed.table.data_file import FileSettings
 from lakebed.table.dynamic_bucket import DynamicBuckets, is_dynamic
-from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, engine_of
+from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, engine_of, known_engine
 from lakebed.table.model import TableSchema
 from lakebed.table.options import (
     BUCKET,
@@ -102,7 +102,10 @@ def check_writable(schema: TableSchema) -> None:
         check_no_keyed_vectors(TableOptions(schema.options))
     check_defined(schema.options)
     check_placement(schema)
-    accepted = engine_of(schema).accepts if schema.primary_keys else frozenset()
+    accepted: frozenset[str] = frozenset()
+    if schema.primary_keys:
+        engine_of(schema)  # refuses options that contradict each other or the schema
+        accepted = known_engine(schema).accepts
     for name in ("rowkind.field", *MERGE_OPTIONS):
         value = schema.options.get(name, "")
         if schema.primary_keys and name not in accepted and value.lower() not in ("", "false"):

@@ -18,9 +18,11 @@ from lakebed.objects.open import open_store
 from lakebed.table.engines.aggregation import Aggregation
 from lakebed.table.engines.deduplicate import Deduplicate
 from lakebed.table.engines.registry import check_mergeable
+from lakebed.table.layout import Layout
 from lakebed.table.merge import KeyGroups
 from lakebed.table.read import read_split, read_split_table
 from lakebed.table.row_kinds import KIND_COLUMN
+from lakebed.table.schema import encode_schema
 from lakebed.table.table import Table
 from lakebed.table.write_settings import check_writable
 
@@ -334,6 +336,18 @@ def test_options_of_other_engines() -> None:
     options = {"merge-engine": "partial-update", "partial-update.remove-record-on-sequence-group": "v"}
     with pytest.raises(UnsupportedFormat, match="remove-record-on-sequence-group"):
         check_mergeable(replace(foreign, options=options))
+
+
+def test_a_read_refuses_contradictory_options() -> None:
+    """A table of another client with options that no engine can follow is not read, also where no rows are merged."""
+    table = make("aggregation")
+    table.upsert(rows_of([(1, 1, 1)]))
+    wrong = replace(table.schema, id=1, options=table.schema.options | {"fields.v.aggregate-function": "median"})
+    table.store.put(Layout().schema(1), encode_schema(wrong))
+    scan = Table.open(table.store, name="t").scan()
+    assert [split.needs_merge for split in scan.splits()] == [False]
+    with pytest.raises(InvalidRequest, match="median"):
+        scan.to_arrow()
 
 
 def test_an_engine_that_is_not_there() -> None:

@@ -20,18 +20,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
-from lakebed.table.engines.field_options import (
-    IGNORE_RETRACT,
-    PREFIX,
-    ColumnFunction,
-    function_of,
-    is_true,
-    refused,
-)
+from lakebed.table.engines.field_options import ColumnFunction, function_of, is_true
 from lakebed.table.engines.key_rows import MergedKeys, before_deletes, merged, several
+from lakebed.table.engines.option_names import IGNORE_RETRACT, PREFIX, refused
 from lakebed.table.merge import Codes, KeyGroups, Mask
 from lakebed.table.model import TableSchema
-from lakebed.table.options import AGGREGATION_REMOVE_ON_DELETE, SEQUENCE_FIELD
+from lakebed.table.options import AGGREGATION_REMOVE_ON_DELETE
 from lakebed.table.sequence import SequenceOrder, sequence_order
 
 Numbers = npt.NDArray[np.int64]
@@ -45,7 +39,6 @@ class Aggregation(MergeEngine):
     removes: bool = False
     order: SequenceOrder | None = None
 
-    accepts: ClassVar = frozenset((SEQUENCE_FIELD.name, AGGREGATION_REMOVE_ON_DELETE.name, PREFIX))
     replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = False
     ignores_repeats: ClassVar = False

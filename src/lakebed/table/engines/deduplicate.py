@@ -20,7 +20,6 @@ import pyarrow as pa
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.merge import Codes, KeyGroups, Mask
 from lakebed.table.model import TableSchema
-from lakebed.table.options import SEQUENCE_FIELD
 from lakebed.table.sequence import SequenceOrder, sequence_order
 
 Numbers = npt.NDArray[np.int64]
@@ -32,7 +31,6 @@ class Deduplicate(MergeEngine):
 
     order: SequenceOrder | None = None
 
-    accepts: ClassVar = frozenset((SEQUENCE_FIELD.name,))
     deletes: ClassVar = Deletes.REMOVE
     replaces_rows: ClassVar = True
     keeps_levels_apart: ClassVar = False

@@ -60,9 +60,6 @@ class MergeEngine(Protocol):
       place among the others.
     """
 
-    accepts: ClassVar[frozenset[str]]
-    """Options of its own that it implements: those of `registry.MERGE_OPTIONS`, and beginnings of names such as
-    ``fields.``. A table that sets another one is refused."""
     replaces_rows: ClassVar[bool]
     """Whether a row that is written replaces the row of its key, so that rows can be updated by writing them anew."""
     keeps_levels_apart: ClassVar[bool]

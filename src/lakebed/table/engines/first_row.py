@@ -20,8 +20,9 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.table.engines.deduplicate import Deduplicate
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
-from lakebed.table.engines.field_options import IGNORE_DELETE_NAMES, ignores_deletes, refused
+from lakebed.table.engines.field_options import ignores_deletes
 from lakebed.table.engines.key_rows import MergedKeys, merged, several
+from lakebed.table.engines.option_names import refused
 from lakebed.table.merge import Codes, KeyGroups, Mask
 from lakebed.table.model import TableSchema
 from lakebed.table.options import SEQUENCE_FIELD
@@ -36,7 +37,6 @@ class FirstRow(MergeEngine):
     ignores: bool = False
 
     order: ClassVar = None
-    accepts: ClassVar = frozenset(IGNORE_DELETE_NAMES)
     replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = True
     drops_deletes: ClassVar = True

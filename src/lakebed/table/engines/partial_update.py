@@ -24,21 +24,18 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import (
-    DEFAULT_FUNCTION,
-    IGNORE_DELETE_NAMES,
-    PREFIX,
     ColumnFunction,
     SequenceGroup,
     function_of,
     ignores_deletes,
     is_true,
-    refused,
     sequence_groups,
 )
 from lakebed.table.engines.key_rows import NONE, KeyRows, MergedKeys, before_deletes, merged, several
+from lakebed.table.engines.option_names import DEFAULT_FUNCTION, PREFIX, refused
 from lakebed.table.merge import Codes, KeyGroups, Mask, Positions, encode_keys
 from lakebed.table.model import TableSchema
-from lakebed.table.options import PARTIAL_UPDATE_REMOVE_ON_DELETE, SEQUENCE_FIELD
+from lakebed.table.options import PARTIAL_UPDATE_REMOVE_ON_DELETE
 from lakebed.table.ragged import valid_mask
 from lakebed.table.sequence import SequenceOrder, sequence_order
 
@@ -57,9 +54,6 @@ class PartialUpdate(MergeEngine):
     deletes: Deletes = Deletes.REFUSED
     order: SequenceOrder | None = None
 
-    accepts: ClassVar = frozenset(
-        (SEQUENCE_FIELD.name, *IGNORE_DELETE_NAMES, PARTIAL_UPDATE_REMOVE_ON_DELETE.name, PREFIX)
-    )
     replaces_rows: ClassVar = False
     keeps_levels_apart: ClassVar = False
     increments: ClassVar = Increments.UNKNOWN

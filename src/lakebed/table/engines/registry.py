@@ -1,17 +1,19 @@
-"""The merge engines of lakebed by the value of the option ``merge-engine``, and which tables they refuse."""
+"""The merge engines of lakebed by the value of the option ``merge-engine``, and which tables they refuse.
+
+An engine is loaded when rows are merged or a table is created or written: a table is listed without the engines, which
+take 10 ms to load.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, cast
 
 from lakebed.errors import UnsupportedFormat
-from lakebed.table.engines.aggregation import Aggregation
-from lakebed.table.engines.deduplicate import Deduplicate
 from lakebed.table.engines.engine import MergeEngine
-from lakebed.table.engines.field_options import IGNORE_DELETE_NAMES, check_fields
-from lakebed.table.engines.first_row import FirstRow
-from lakebed.table.engines.partial_update import PartialUpdate
+from lakebed.table.engines.option_names import IGNORE_DELETE_NAMES, PREFIX, check_fields
 from lakebed.table.model import TableSchema
 from lakebed.table.options import (
     AGGREGATION_REMOVE_ON_DELETE,
@@ -21,11 +23,35 @@ from lakebed.table.options import (
     unsupported_option,
 )
 
-ENGINES: Final[dict[str, type[MergeEngine]]] = {
-    "deduplicate": Deduplicate,
-    "partial-update": PartialUpdate,
-    "aggregation": Aggregation,
-    "first-row": FirstRow,
+
+@dataclass(frozen=True, slots=True)
+class KnownEngine:
+    """Where an engine is, and what is known of it without loading it."""
+
+    module: str
+    """Of this package."""
+    class_name: str
+    accepts: frozenset[str]
+    """Options of its own that it implements: those of `MERGE_OPTIONS`, and beginnings of names such as ``fields.``. A
+    table that sets another one is refused."""
+
+    def load(self) -> type[MergeEngine]:
+        """The engine. Cost: milliseconds, once a process."""
+        module = importlib.import_module(f"lakebed.table.engines.{self.module}")
+        return cast("type[MergeEngine]", getattr(module, self.class_name))
+
+
+ENGINES: Final[dict[str, KnownEngine]] = {
+    "deduplicate": KnownEngine("deduplicate", "Deduplicate", frozenset((SEQUENCE_FIELD.name,))),
+    "partial-update": KnownEngine(
+        "partial_update",
+        "PartialUpdate",
+        frozenset((SEQUENCE_FIELD.name, *IGNORE_DELETE_NAMES, PARTIAL_UPDATE_REMOVE_ON_DELETE.name, PREFIX)),
+    ),
+    "aggregation": KnownEngine(
+        "aggregation", "Aggregation", frozenset((SEQUENCE_FIELD.name, AGGREGATION_REMOVE_ON_DELETE.name, PREFIX))
+    ),
+    "first-row": KnownEngine("first_row", "FirstRow", frozenset(IGNORE_DELETE_NAMES)),
 }
 
 MERGE_OPTIONS: Final = (
@@ -35,7 +61,7 @@ MERGE_OPTIONS: Final = (
     "partial-update.remove-record-on-sequence-group",
     AGGREGATION_REMOVE_ON_DELETE.name,
 )
-"""Options that change which rows of a key survive. An engine lists in `accepts` those that it implements."""
+"""Options that change which rows of a key survive. `KnownEngine.accepts` has those that an engine implements."""
 
 
 def engine_name(options: Mapping[str, str]) -> str:
@@ -43,8 +69,8 @@ def engine_name(options: Mapping[str, str]) -> str:
     return str(options.get(MERGE_ENGINE.name, MERGE_ENGINE.default)).strip().lower()
 
 
-def engine_of(schema: TableSchema) -> MergeEngine:
-    """The engine of a primary-key table.
+def known_engine(schema: TableSchema) -> KnownEngine:
+    """The engine of a primary-key table, which need not be loaded.
 
     Raises `UnsupportedFormat`: an engine that this version of lakebed does not have.
     """
@@ -54,7 +80,17 @@ def engine_of(schema: TableSchema) -> MergeEngine:
             f"The table merges rows by the engine {name!r}; this version reads {', '.join(ENGINES)} only.",
             option=MERGE_ENGINE.name,
         )
-    return ENGINES[name].of(schema)
+    return ENGINES[name]
+
+
+def engine_of(schema: TableSchema) -> MergeEngine:
+    """The engine of a primary-key table, ready to merge its rows.
+
+    Raises:
+        UnsupportedFormat: an engine that this version of lakebed does not have.
+        InvalidRequest: options that contradict each other or the schema.
+    """
+    return known_engine(schema).load().of(schema)
 
 
 def check_mergeable(schema: TableSchema) -> None:
@@ -62,10 +98,10 @@ def check_mergeable(schema: TableSchema) -> None:
 
     Raises `UnsupportedFormat`: another engine, or an option of `MERGE_OPTIONS` that the engine does not implement.
     """
-    engine = engine_of(schema)
+    accepts = known_engine(schema).accepts
     for name in MERGE_OPTIONS:
         value = schema.options.get(name, "")
-        if name not in engine.accepts and value.lower() not in ("false", ""):
+        if name not in accepts and value.lower() not in ("false", ""):
             raise UnsupportedFormat(
                 f"By the table's option {name} = {value} other rows of a key count than the last one; this version "
                 "cannot read that.",

@@ -1,0 +1,90 @@
+"""Names of the options of merge engines, and the columns that they name. Pure.
+
+Owns: the names, and the check of a new table's. An option of a column that the table does not have, or of a kind that
+no engine here reads, is refused when a table is made and ignored in a table of another client.
+
+Knows no engine: a table is opened and listed without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.table.model import TableSchema
+from lakebed.table.option_values import parse_names
+
+PREFIX: Final = "fields."
+DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"
+FUNCTION: Final = "aggregate-function"
+IGNORE_RETRACT: Final = "ignore-retract"
+DISTINCT: Final = "distinct"
+DELIMITER: Final = "list-agg-delimiter"
+SEQUENCE_GROUP: Final = "sequence-group"
+
+IGNORE_DELETE_NAMES: Final = (
+    "ignore-delete",
+    "first-row.ignore-delete",
+    "deduplicate.ignore-delete",
+    "partial-update.ignore-delete",
+)
+"""The option and its older names, which have the same effect with every engine."""
+
+
+def named_columns(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """``(option, column)`` for every column that an option of columns names."""
+    for option, text in options.items():
+        if not option.startswith(PREFIX) or option == DEFAULT_FUNCTION:
+            continue
+        columns, _, what = option[len(PREFIX) :].rpartition(".")
+        yield from ((option, name) for name in parse_names(columns))
+        if what == SEQUENCE_GROUP:
+            yield from ((option, name) for name in parse_names(text))
+
+
+def refuse_named(options: Mapping[str, str], name: str) -> None:
+    """Raise `InvalidRequest` if an option names a column that is to be dropped."""
+    option = next((option for option, column in named_columns(options) if column == name), None)
+    if option is not None:
+        raise InvalidRequest(
+            f"Column {name!r} cannot be dropped while option {option!r} names it: remove the option first.",
+            kind="invalid_schema_change",
+            column=name,
+        )
+
+
+def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    """The options of a table after a column has got another name."""
+
+    def renamed(names: str) -> str:
+        return ",".join(new if name == old else name for name in parse_names(names))
+
+    changed = dict(options)
+    for option in dict.fromkeys(option for option, column in named_columns(options) if column == old):
+        text = changed.pop(option)
+        columns, _, what = option[len(PREFIX) :].rpartition(".")
+        changed[f"{PREFIX}{renamed(columns)}.{what}"] = renamed(text) if what == SEQUENCE_GROUP else text
+    return changed
+
+
+def check_fields(schema: TableSchema) -> None:
+    """Refuse options of columns that have no effect. Raises `InvalidRequest`."""
+    known = (FUNCTION, IGNORE_RETRACT, DISTINCT, DELIMITER, SEQUENCE_GROUP)
+    for option, name in named_columns(schema.options):
+        what = option.rpartition(".")[2]
+        if what not in known:
+            raise refused(
+                f"Option {option!r} is not supported by this version of lakebed; of columns there are "
+                f"{', '.join(known)}.",
+                option,
+            )
+        if schema.field_by_name(name) is None:
+            raise refused(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
+        if what == SEQUENCE_GROUP and schema.options.get("merge-engine") != "partial-update":
+            raise refused(f"Option {option!r} needs option 'merge-engine' = 'partial-update'.", option)
+
+
+def refused(sentence: str, option: str) -> InvalidRequest:
+    """The error for options that contradict each other or the schema."""
+    return InvalidRequest(sentence, kind="invalid_option", option=option)
