@@ -15,7 +15,7 @@ from lakebed.objects import create_once
 from lakebed.testing import seed_count
 from worlds.kv.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 900
+SEEDS_DEFAULT = 540
 CHUNK_COUNT = 6
 
 

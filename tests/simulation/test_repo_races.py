@@ -13,7 +13,7 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.repo.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 510
+SEEDS_DEFAULT = 300
 CHUNK_COUNT = 6
 
 MET = {
