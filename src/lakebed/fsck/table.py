@@ -267,15 +267,24 @@ class _BranchCheck:
                     self._use_list(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, called)
 
     def _check_changelog(self, snapshot: Snapshot, called: str) -> None:
-        if snapshot.changelog_manifest_list:
-            self._use_list(snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size, called)
+        """Note the changelog files of a version. Those of a snapshot exist; other clients expire those of a tag."""
+        if not snapshot.changelog_manifest_list:
+            return
+        entries = self._use_list(snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size, called)
+        if entries is None or not called.startswith("snapshot "):
+            return
+        for path, external in zip(self._paths(entries), entries["external_path"].to_pylist(), strict=True):
+            if external is None and path not in self._listed:
+                self._findings.missing(path, called)
 
-    def _use_list(self, name: str, size_bytes: int | None, called: str) -> None:
+    def _use_list(self, name: str, size_bytes: int | None, called: str) -> pa.Table | None:
+        """Note the files that a list names; return its entries, or None when they are unreadable."""
         metas = self._metas(name, size_bytes, called)
         entries = None if metas is None else self._entries(metas, called)
         if entries is not None and entries.num_rows:
             self._use_paths(entries)
             self._used.external.update(entries["external_path"].drop_null().to_pylist())
+        return entries
 
     def _use_paths(self, entries: pa.Table) -> None:
         """Note all paths of entries, including extra files next to external files."""

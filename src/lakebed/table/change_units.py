@@ -1,7 +1,7 @@
 """Units of reading changes: what one task reads of one bucket, as rows with their kinds.
 
-Owns: `Inserted`, `Written` and `Replaced`. Invariants: a unit is data, pickles, and names every file that it reads; the
-units of a range of snapshots can be read anywhere and in any order. A key is in one unit of a range.
+Owns: `Inserted`, `Written`, `Logged` and `Replaced`. Invariants: a unit is data, pickles, and names every file that it
+reads; the units of a range of snapshots can be read anywhere and in any order. A key is in one unit of a range.
 """
 
 from __future__ import annotations
@@ -9,17 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from lakebed.objects.port import ObjectStore
-from lakebed.table.merge import encode_keys
+from lakebed.table.merge import encode_keys, group_by_key
 from lakebed.table.model import DataFile, Split, TableSchema
-from lakebed.table.read import ONE_SHOT_BYTES_MAX, ReadPlan, merged_windows, read_split, sequences_of
+from lakebed.table.read import (
+    ONE_SHOT_BYTES_MAX,
+    ReadPlan,
+    merged_windows,
+    read_split,
+    sequences_of,
+    unmerged_rows,
+)
 from lakebed.table.row_diff import diff_splits
-from lakebed.table.row_kinds import KIND_COLUMN, SYSTEM_COLUMNS
+from lakebed.table.row_kinds import (
+    ADD_KINDS,
+    DELETE_KIND,
+    INSERT_KIND,
+    KIND_COLUMN,
+    SYSTEM_COLUMNS,
+    UPDATE_AFTER_KIND,
+    UPDATE_BEFORE_KIND,
+)
 from lakebed.table.splits import merge_rank
 from lakebed.table.types import arrow_schema
 
@@ -92,9 +107,7 @@ class Written:
         if self.at_end:
             windows = _without_outdated(store, windows, self.at_end, plan)
         for window in windows:
-            kinds = pa.array(ROW_KINDS).take(window.column(KIND_COLUMN).combine_chunks())
-            columns = window.drop_columns(list(SYSTEM_COLUMNS)).columns
-            yield pa.table([*columns, kinds], schema=schema)
+            yield _with_kinds(window, schema)
 
 
 def generations(split: Split, ages: Mapping[str, int]) -> tuple[Split, ...]:
@@ -127,6 +140,63 @@ def _newest_of(written: Sequence[Sequence[pa.Table]], plan: ReadPlan) -> Iterato
     (codes,) = encode_keys([[every.column(key.name) for key in plan.keys]])
     last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
     yield every.take(pa.array(last))
+
+
+Told = Literal["every", "net", "net-exact"]
+"""Which rows of changelog files are told: every one; or what the changes of each key come to, where a row that is
+deleted may have been there before; or, exactly, where the files tell every row since the table was empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Rows of the changelog files of one bucket."""
+
+    logs: tuple[Split, ...]
+    """One a snapshot, oldest first; their files in the order in which they are read."""
+    told: Told = "every"
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """See `ChangeUnit`."""
+        return self.logs
+
+    def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
+        """See `ChangeUnit`. Memory: a window; of net changes all rows."""
+        schema = kind_schema(plan.schema)
+        fields = plan.schema.fields
+        windows = (rows for split in self.logs for rows in unmerged_rows(store, split, plan=plan, fields=fields))
+        told = windows if self.told == "every" else _net(list(windows), plan, is_exact=self.told == "net-exact")
+        for window in told:
+            yield _with_kinds(window, schema)
+
+
+def _with_kinds(window: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with the names of their kinds in place of their system columns."""
+    kinds = pa.array(ROW_KINDS).take(window.column(KIND_COLUMN).combine_chunks())
+    return pa.table([*window.drop_columns(list(SYSTEM_COLUMNS)).columns, kinds], schema=schema)
+
+
+def _net(windows: Sequence[pa.Table], plan: ReadPlan, *, is_exact: bool) -> list[pa.Table]:
+    """What changes, in order, come to: of each key at most one row that it had, and one that it has, in key order."""
+    if not windows:
+        return []
+    rows = pa.concat_tables(windows).combine_chunks()
+    groups = group_by_key(encode_keys([[rows.column(key.name) for key in plan.keys]]))
+    kinds = rows.column(KIND_COLUMN).to_numpy()
+    last, first = groups.last, groups.order[np.concatenate([[True], groups.is_last[:-1]])]
+    was_there = ~np.isin(kinds[first], ADD_KINDS)
+    is_there = np.isin(kinds[last], ADD_KINDS)
+    is_gone = ~is_there & (was_there | (not is_exact))
+    before = np.where(was_there, first, last)
+    had = (was_there & is_there) | is_gone
+    had_kinds = np.where(is_gone, DELETE_KIND, UPDATE_BEFORE_KIND)
+    has_kinds = np.where(was_there, UPDATE_AFTER_KIND, np.where(is_exact, INSERT_KIND, kinds[first]))
+    taken = np.stack([before, last], axis=1).ravel()
+    told = np.stack([had, is_there], axis=1).ravel()
+    new_kinds = np.stack([had_kinds, has_kinds], axis=1).ravel().astype(np.int8)
+    found = rows.take(pa.array(taken[told]))
+    position = found.schema.get_field_index(KIND_COLUMN)
+    return [found.set_column(position, found.schema.field(position), pa.array(new_kinds[told]))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,21 +31,20 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
-from lakebed.table.binary_row import EMPTY_ROW, decode_rows
 from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
 from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard
 from lakebed.table.index_after import index_after
 from lakebed.table.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
-from lakebed.table.manifest import ADD, DELETE, encode_manifest, encode_manifest_list, entries_of_changes
+from lakebed.table.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.manifest_merge import MergePlan, fold_run, plan_merge
+from lakebed.table.manifest_meta import manifest_meta
 from lakebed.table.model import (
     BATCH_COMMIT_IDENTIFIER,
     BucketChange,
     CommitKind,
     ManifestMeta,
     Snapshot,
-    Stats,
     TableSchema,
 )
 from lakebed.table.options import (
@@ -59,7 +58,6 @@ from lakebed.table.options import (
     MANIFEST_TARGET_FILE_SIZE,
     TableOptions,
 )
-from lakebed.table.stats import compute_stats
 from lakebed.table.vector_update import check_live, check_vectors, has_deleted, read_files
 from lakebed.table.vectors import load_positions, vectors_of
 
@@ -216,6 +214,17 @@ def _newest_first(branch: TableBranch, head: Snapshot) -> Iterator[Snapshot]:
     yield from branch.snapshots.walk(reversed(older))
 
 
+@dataclass(frozen=True, slots=True)
+class _Changelog:
+    """What a snapshot states of its changelog: nothing by default."""
+
+    list_name: str | None = None
+    list_bytes: int | None = None
+    row_count: int | None = None
+    paths: frozenset[str] = frozenset()
+    """Of the list and its manifests."""
+
+
 @dataclass(slots=True)
 class _Commit:
     """One change on its way to be a snapshot, over all tries."""
@@ -252,6 +261,8 @@ class _Commit:
     """Manifest lists written so far, by name."""
     entries_of: dict[str, pa.Table] = field(default_factory=dict)
     """The entries of the manifests written so far, by name."""
+    changelog: _Changelog | None = None
+    """The changelog of the change, written once: no lost race changes it."""
 
     def run(self) -> Snapshot:
         while True:  # `_wait_or_give_up` ends the loop
@@ -318,6 +329,8 @@ class _Commit:
             for name in (base_list, delta_list, *(meta.file_name for meta in base), *(meta.file_name for meta in delta))
         )
         index_manifest = self._index_of(staged)
+        changelog = self.changelog = self.changelog or self._write_changelog()
+        self.used |= changelog.paths
         delta_rows = _row_count_delta(staged.entries)
         kept = staged.keeps or staged.base
         marks = (self.request.options.get("watermark"), head.watermark if head else None)
@@ -329,6 +342,9 @@ class _Commit:
             base_manifest_list_size=base_size,
             delta_manifest_list=delta_list,
             delta_manifest_list_size=delta_size,
+            changelog_manifest_list=changelog.list_name,
+            changelog_manifest_list_size=changelog.list_bytes,
+            changelog_record_count=changelog.row_count,
             commit_user=self.commit_user,
             commit_identifier=self.commit_identifier,
             commit_kind=self.request.kind,
@@ -489,6 +505,18 @@ class _Commit:
             metas.append(manifest_meta(part, file_name=name, file_size=len(body), schema=self.schema))
         return tuple(metas)
 
+    def _write_changelog(self) -> _Changelog:
+        """Write the list of the changelog files that the change brings, if any."""
+        logs = [replace(change, added=change.changelog, deleted=()) for change in self.request.changes]
+        entries = entries_of_changes(logs)
+        if entries.num_rows == 0:
+            return _Changelog()
+        metas = self._write_manifests(entries)
+        name, size_bytes = self._write_list(metas)
+        names = (name, *(meta.file_name for meta in metas))
+        row_count = pc.sum(entries["row_count"]).as_py()
+        return _Changelog(name, size_bytes, row_count, frozenset(map(self.branch.layout.manifest, names)))
+
     def _write_list(self, metas: Sequence[ManifestMeta]) -> tuple[str, int]:
         body = encode_manifest_list(metas)
         name = self._fresh_name("manifest-list")
@@ -550,27 +578,6 @@ class _Commit:
         """Delete what this change wrote and nothing references; best effort, what stays is an orphan."""
         unused = [path for path in self.written if path not in keep]
         discard(self.branch.store, unused, environment=self.branch.environment)
-
-
-def manifest_meta(entries: pa.Table, *, file_name: str, file_size: int, schema: TableSchema) -> ManifestMeta:
-    """How a manifest list describes a manifest that holds `entries`."""
-    deleted_count = pc.sum(pc.equal(entries["kind"], DELETE)).as_py() or 0
-    return ManifestMeta(
-        file_name=file_name,
-        file_size=file_size,
-        added_file_count=entries.num_rows - deleted_count,
-        deleted_file_count=deleted_count,
-        partition_stats=_partition_stats(entries, schema),
-        schema_id=schema.id,
-    )
-
-
-def _partition_stats(entries: pa.Table, schema: TableSchema) -> Stats:
-    fields = schema.partition_fields
-    if not fields:
-        return Stats(min_values=EMPTY_ROW, max_values=EMPTY_ROW, null_counts=())
-    columns = decode_rows(pc.unique(entries["partition"]), [field.type for field in fields])
-    return compute_stats(pa.table(columns, names=[field.name for field in fields]), fields)
 
 
 def _row_count_delta(entries: pa.Table) -> int:

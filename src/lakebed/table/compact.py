@@ -11,6 +11,8 @@ Invariants:
   are left out, and the vectors end with their files.
 - Deletes are dropped only in the highest level, below which nothing older can lie, and only where the table's merge
   engine allows it (`MergeEngine.drops_deletes`).
+- With the changelog producer ``full-compaction``, a compaction into the highest level also writes how the rows there
+  change (`changelog`); everything else changes rows only below that level.
 - A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
 - When another writer replaced a file meanwhile, the compaction is planned again from the newest snapshot. Appends never
   replace files.
@@ -30,6 +32,8 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.changelog import changelog_settings, log_rewrite
+from lakebed.table.changelog_options import Producer, level_count_of, producer_of
 from lakebed.table.commit import CommitRequest, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.data_file import RollingWriter
@@ -48,7 +52,6 @@ from lakebed.table.options import (
     COMPACTION_MIN_FILES,
     COMPACTION_SIZE_RATIO,
     COMPACTION_SORTED_RUN_TRIGGER,
-    LEVEL_COUNT,
     TableOptions,
 )
 from lakebed.table.read import ReadPlan, merged_windows, read_split
@@ -87,6 +90,8 @@ class CompactTask:
     drop_deletes: bool
     moved: tuple[DataFile, ...] = ()
     """Files that only change their level."""
+    logs_changes: bool = False
+    """Whether the changes of the rows of its level are written to changelog files."""
 
     @property
     def inputs(self) -> tuple[DataFile, ...]:
@@ -210,8 +215,7 @@ def _plan_keyed(
     total_buckets: int,
     full: bool,
 ) -> CompactTask | None:
-    level_count = options.get(LEVEL_COUNT) or options.get(COMPACTION_SORTED_RUN_TRIGGER) + 1
-    level_max = max(level_count - 1, max(file.level for file in files))
+    level_max = max(level_count_of(options) - 1, max(file.level for file in files))
     runs = sorted_runs(files, schema=schema)[::-1]
     picked_count = len(runs) if full else _picked_count(runs, options)
     if picked_count == 0:
@@ -237,6 +241,7 @@ def _plan_keyed(
         output_level=output_level,
         drop_deletes=not older_levels and engine.drops_deletes,
         moved=tuple(moved),
+        logs_changes=output_level == level_max and producer_of(schema) is Producer.FULL_COMPACTION,
     )
 
 
@@ -371,41 +376,50 @@ def run_task(
     Memory: about three times `window_bytes` plus twice one encoded file.
     """
     schema = plan.schema
+    plan = replace(plan, where=None, window_bytes=window_bytes)
     moved = tuple(replace(file, level=task.output_level) for file in task.moved)
     added: Sequence[DataFile] = ()
-    if task.split.files:
-        writer = RollingWriter(
-            store,
-            folder=task.split.folder,
-            schema=schema,
-            settings=file_settings(schema),
-            environment=environment,
-            level=task.output_level,
-            file_source=FileSource.COMPACT,
-            targets=targets_of(store, schema, rng=environment.rng),
-        )
-        try:
-            if schema.primary_keys:
-                _merge_into(writer, store, task, replace(plan, where=None, window_bytes=window_bytes))
-            else:
-                everything = replace(plan, columns=tuple(field.name for field in schema.fields), where=None)
-                for batch in read_split(store, task.split, plan=everything):
-                    writer.write(pa.Table.from_batches([batch]))
+    changelog: Sequence[DataFile] = ()
+    new_writer = partial(
+        RollingWriter,
+        store,
+        folder=task.split.folder,
+        schema=schema,
+        environment=environment,
+        level=task.output_level,
+        targets=targets_of(store, schema, rng=environment.rng),
+    )
+    settings = file_settings(schema)
+    writer = new_writer(settings=settings, file_source=FileSource.COMPACT)
+    logger = new_writer(settings=changelog_settings(settings, schema))
+    try:
+        if task.split.files:
+            _rewrite(writer, store, task, plan)
             added = writer.close(first_sequence=min(file.min_sequence_number for file in task.split.files))
-        except Exception:
-            discard(store, writer.paths, environment=environment)
-            raise
+        if task.logs_changes:
+            before = [file for file in task.split.files if file.level == task.output_level]
+            changelog = log_rewrite(logger, store, task.split, before=before, after=(*added, *moved), plan=plan)
+    except Exception:
+        discard(store, (*writer.paths, *logger.paths), environment=environment)
+        raise
     return BucketChange(
         partition=task.split.partition,
         bucket=task.split.bucket,
         total_buckets=task.total_buckets,
         added=(*added, *moved),
         deleted=task.inputs,
+        changelog=tuple(changelog),
         applied={file.file_name: task.split.vectors.get(file.file_name) for file in task.split.files},
     )
 
 
-def _merge_into(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> None:
+def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> None:
+    """Write the rows of a task's files."""
+    if not plan.schema.primary_keys:
+        everything = replace(plan, columns=tuple(field.name for field in plan.schema.fields))
+        for batch in read_split(store, task.split, plan=everything):
+            writer.write(pa.Table.from_batches([batch]))
+        return
     windows = merged_windows(
         store, task.split, plan=plan, fields=plan.schema.fields, keep_deletes=not task.drop_deletes
     )

@@ -40,6 +40,6 @@ def paths_written(changes: Sequence[BucketChange], *, schema: TableSchema) -> li
     for change in changes:
         folder = placement.folders(change.partition, change.bucket)[0]
         moved = {file.file_name for file in change.deleted}
-        added = (file for file in change.added if file.file_name not in moved)
+        added = (file for file in (*change.added, *change.changelog) if file.file_name not in moved)
         paths += [file.external_path or f"{folder}/{file.file_name}" for file in added]
     return paths

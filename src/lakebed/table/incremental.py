@@ -21,18 +21,19 @@ import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import HTML_ROWS_MAX
-from lakebed.table.change_units import Replaced, Written, generations, kind_schema
+from lakebed.table.change_units import Logged, Replaced, Told, Written, generations, kind_schema
+from lakebed.table.changelog_options import Producer, producer_of, told_level
 from lakebed.table.context import TableBranch
 from lakebed.table.engines.engine import Increments
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.layout import Layout
-from lakebed.table.manifest import ADD, ENTRY_SCHEMA
+from lakebed.table.manifest import ADD, ENTRY_SCHEMA, files_of
 from lakebed.table.model import Snapshot, Split, TableSchema
 from lakebed.table.read import ONE_SHOT_BYTES_MAX, ReadPlan, read_split_table
 from lakebed.table.row_diff import Parts, diff_splits, refuse_nested
 from lakebed.table.scan import Scan, scan_snapshot
 from lakebed.table.schema import require_column
-from lakebed.table.splits import plan_splits, touching
+from lakebed.table.splits import bucket_groups, plan_splits, touching
 from lakebed.table.travel import resolve
 from lakebed.table.types import arrow_schema
 from lakebed.table.vectors import with_vectors
@@ -97,13 +98,20 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
         Append tables: every row appended, with the table's columns. Primary-key tables: the rows written, merged to
         one a key, with `ROW_KIND_COLUMN` as last column: ``+I`` or ``+U`` for a row that is there, ``-D`` for a
         deletion. Where the merge engine asks for it (`Increments.COMPARED`), a row that lost to another row of the
-        table is left out.
+        table is left out. With a changelog producer: every row of the changelog files, in their order within each
+        bucket, and of the kind ``-U`` also what rows were before an update.
 
     Raises `InvalidRequest`: the merge engine cannot tell the table's rows from the rows written. Cost: the delta
     manifests and the delta files, whatever the size of the table; with `Increments.COMPARED` also the files of the last
     snapshot whose keys touch theirs.
     """
     schema, store = branch.schemas.load(end.schema_id), branch.store
+    producer = producer_of(schema)
+    if producer is not Producer.NONE:
+        logs = [logged_by(branch, snapshot, producer) for snapshot in snapshots]
+        parts = [plan_logged(branch, [log], schema=schema) for log in logs if log.num_rows]
+        tables = [rows for units, plan in parts for unit in units for rows in unit.rows(store, plan)]
+        return pa.concat_tables([kind_schema(schema).empty_table(), *tables])
     entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
     added = added_in(entries)
     if not schema.primary_keys:
@@ -115,6 +123,58 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
     return pa.concat_tables(
         [kind_schema(schema).empty_table(), *(rows for unit in units for rows in unit.rows(store, plan))]
     )
+
+
+def has_log(snapshot: Snapshot, producer: Producer) -> bool:
+    """Whether a snapshot has changelog files of a producer: input logs writes, all others compactions."""
+    is_compaction = snapshot.commit_kind == "COMPACT"
+    return snapshot.changelog_manifest_list is not None and is_compaction == (producer is not Producer.INPUT)
+
+
+def logged_by(branch: TableBranch, snapshot: Snapshot, producer: Producer) -> pa.Table:
+    """The entries of the files that tell what a snapshot changed, in the order in which they are read.
+
+    With the producer `Producer.INPUT`, a snapshot from before the option was set tells what it wrote.
+    """
+    if has_log(snapshot, producer):
+        return branch.manifests.changelog_entries(snapshot)
+    is_written = producer is Producer.INPUT and snapshot.commit_kind == "APPEND"
+    return added_in([branch.manifests.delta_entries(snapshot)] if is_written else [])
+
+
+def told_entries(entries: pa.Table, schema: TableSchema) -> pa.Table:
+    """The live files of a version whose rows the changelogs up to it have told: all, or those of the upper levels."""
+    level = told_level(schema)
+    return entries.filter(pc.greater_equal(entries["level"], level)) if level else entries
+
+
+def plan_logged(
+    branch: TableBranch, logs: Sequence[pa.Table], *, schema: TableSchema, told: Told = "every"
+) -> tuple[list[Logged], ReadPlan]:
+    """Plan to read changelog files: a unit for each bucket.
+
+    Args:
+        logs: entries of the files of each snapshot, oldest first, in the order in which they are read.
+        schema: whose columns are returned.
+    """
+    buckets: dict[tuple[bytes, int], list[Split]] = {}
+    for log in logs:
+        files = files_of(log)
+        for group in bucket_groups(log, schema=schema, layout=branch.layout):
+            members = tuple(files[place] for place in group.members)
+            split = Split(
+                partition=group.partition,
+                partition_values=group.partition_values,
+                bucket=group.bucket,
+                folder=group.folder,
+                files=members,
+                needs_merge=True,
+                schema_id=schema.id,
+                row_count=sum(file.row_count for file in members),
+                other_folders=group.other_folders,
+            )
+            buckets.setdefault((group.partition, group.bucket), []).append(split)
+    return [Logged(tuple(splits), told) for splits in buckets.values()], whole_rows(branch, schema, *logs)
 
 
 def added_in(deltas: Sequence[pa.Table]) -> pa.Table:
@@ -155,21 +215,25 @@ def check_increments(schema: TableSchema) -> None:
     if engine_of(schema).increments is Increments.UNKNOWN:
         raise InvalidRequest(
             f"The table merges rows by the engine {engine_name(schema.options)!r}, whose rows also "
-            "depend on rows written earlier, so written rows are not its changes; compare the two versions with diff.",
+            "depend on rows written earlier, so written rows are not its changes; compare the two versions with diff, "
+            "or let compactions log the changes (option changelog-producer = full-compaction).",
             kind="unsupported_changes",
         )
 
 
 def plan_replaced(
-    branch: TableBranch, before: Snapshot | None, after: Snapshot, *, schema_id: int
+    branch: TableBranch, before: Snapshot | None, after: Snapshot, *, schema_id: int, as_told: bool = False
 ) -> tuple[list[Replaced], ReadPlan]:
     """Plan to read how the rows of two snapshots differ: bucket by bucket, in append tables partition by partition.
+
+    Args:
+        as_told: compare the rows that changelogs have told (`told_entries`).
 
     Raises `InvalidRequest`: a column is nested.
     """
     start, end = (scan_snapshot(branch, snapshot, schema_id=schema_id) for snapshot in (before, after))
     refuse_nested(end.table_schema.fields)
-    old, new, plan = plan_scans_diff(start, end, layout=branch.layout)
+    old, new, plan = plan_scans_diff(start, end, layout=branch.layout, as_told=as_told)
     by_bucket = bool(end.table_schema.primary_keys)
     return [Replaced(tuple(was), tuple(now)) for was, now in grouped(old, new, by_bucket=by_bucket)], plan
 
@@ -265,14 +329,17 @@ def diff_scans(
     return TableDiff(keys=chosen, added=added, removed=removed, before=changed_from, after=changed_to)
 
 
-def plan_scans_diff(start: Scan, end: Scan, *, layout: Layout) -> tuple[list[Split], list[Split], ReadPlan]:
+def plan_scans_diff(
+    start: Scan, end: Scan, *, layout: Layout, as_told: bool = False
+) -> tuple[list[Split], list[Split], ReadPlan]:
     """The smallest units of reading that only one of two versions has, and the plan to read them by.
 
-    Args: as `diff_scans`. Cost: planning both scans.
+    Args: as `diff_scans` and `plan_replaced`. Cost: planning both scans.
     """
 
     def units(scan: Scan) -> dict[Any, Split]:
-        splits = plan_splits(scan.entries(), schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
+        entries = told_entries(scan.entries(), end.table_schema) if as_told else scan.entries()
+        splits = plan_splits(entries, schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
         return {
             (
                 split.partition,

@@ -181,6 +181,13 @@ class ManifestReader:
         """The entries of a snapshot's own change, in committed order, not folded. Cost: 1 GET + 1 a manifest."""
         return self.concatenated(self._delta_metas(snapshot))
 
+    def changelog_entries(self, snapshot: Snapshot) -> pa.Table:
+        """The changelog files of a snapshot; none where it names none. Cost: 1 GET + 1 GET a manifest, cached."""
+        if snapshot.changelog_manifest_list is None:
+            return self.concatenated([])
+        size_bytes = snapshot.changelog_manifest_list_size
+        return self.concatenated(self.metas(snapshot.changelog_manifest_list, size_bytes=size_bytes))
+
     def concatenated(self, metas: Sequence[ManifestMeta]) -> pa.Table:
         """The entries of several manifests one after the other."""
         if not metas:

@@ -231,6 +231,8 @@ class BucketChange:
     added: tuple[DataFile, ...] = ()
     deleted: tuple[DataFile, ...] = ()
     """Files removed; carry their resolved `commit_snapshot`."""
+    changelog: tuple[DataFile, ...] = ()
+    """Changelog files: what the change means to the rows, in the order in which they are read."""
     hashes: bytes = b""
     """With dynamic buckets: the distinct hashes of the keys in `added`, int32 little-endian."""
     vectors: Mapping[str, bytes] = field(default_factory=dict)

@@ -334,9 +334,10 @@ CHANGELOG_PRODUCER = _option(
     "changelog-producer",
     "none",
     choice("none", "input", "full-compaction", "lookup"),
-    "What writes changelog files.",
-    unsupported=("input", "full-compaction", "lookup"),
+    "What writes changelog files of a table with a primary key: input (each write), full-compaction, or nothing.",
+    unsupported=("lookup",),
 )
+CHANGELOG_FILE_PREFIX = _option("changelog-file.prefix", "changelog-", str, "Prefix of the names of changelog files.")
 DELETION_VECTORS = _option(
     "deletion-vectors.enabled",
     False,
@@ -362,11 +363,10 @@ DATA_EVOLUTION = _option(
 
 # Options that only other clients implement. --------------------------------------------------------------------------
 _NO_STREAMS: Final = "lakebed keeps no progress of streams"
-_NO_CHANGELOGS: Final = "lakebed writes and keeps no changelogs"
+_NO_CHANGELOGS: Final = "a changelog expires with its snapshot"
 _NO_METASTORE: Final = "lakebed registers nothing in a metastore"
 _refused("path", None, str, "the catalog says where a table is")
 _refused("auto-create", False, parse_boolean, "create tables with create_table")
-_refused("changelog-file.prefix", "changelog-", str, _NO_CHANGELOGS)
 _refused("write-buffer-spillable", True, parse_boolean, "lakebed writes files when the buffer is full and never spills")
 _refused("commit.force-compact", False, parse_boolean, "compact with compact(), in a process of its own if you like")
 _refused("snapshot.ignore-empty-commit", True, parse_boolean, "a commit without changes makes no snapshot")

@@ -477,6 +477,15 @@ def merged_windows(
             yield window
 
 
+def unmerged_rows(
+    store: ObjectStore, split: Split, *, plan: ReadPlan, fields: Sequence[DataField]
+) -> Iterator[pa.Table]:
+    """The rows of a split as its files hold them, one file after the other, with `SYSTEM_COLUMNS` last."""
+    cursor = _cursor_of(store, split, split.files, plan=plan, fields=fields, window_bytes=plan.window_bytes)
+    for _, rows in cursor.batches:
+        yield rows
+
+
 def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[pa.Table, Codes]]:
     """Take from each cursor, all filled, the rows below the least key that may have more rows, and their codes."""
     codes = encode_keys([[cursor.rows.column(key) for key in keys] for cursor in cursors])

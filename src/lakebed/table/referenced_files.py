@@ -86,7 +86,7 @@ class ReferencedFiles:
             live = self._branch.manifests.live_entries(snapshot)
             parts.append(self._all_paths_of(live))
         if Role.CHANGELOG in wanted and snapshot.changelog_manifest_list:
-            parts.append(self._all_paths_of(self._changelog_entries(snapshot)))
+            parts.append(self._all_paths_of(self._branch.manifests.changelog_entries(snapshot)))
         return pa.concat_arrays(parts)
 
     def own_external(self, snapshot: Snapshot) -> pa.Table:
@@ -94,9 +94,8 @@ class ReferencedFiles:
 
         Cost: as `of` for data and changelogs.
         """
-        parts = [self._branch.manifests.live_entries(snapshot)]
-        if snapshot.changelog_manifest_list:
-            parts.append(self._changelog_entries(snapshot))
+        manifests = self._branch.manifests
+        parts = [manifests.live_entries(snapshot), manifests.changelog_entries(snapshot)]
         outside = [part.filter(pc.is_valid(part["external_path"])) for part in parts]
         return pa.concat_tables([self._paths_of(part) for part in outside])
 
@@ -256,11 +255,7 @@ class ReferencedFiles:
         return paths
 
     def _changelog(self, snapshot: Snapshot) -> pa.Table:
-        return self._paths_of(self._changelog_entries(snapshot))
-
-    def _changelog_entries(self, snapshot: Snapshot) -> pa.Table:
-        assert snapshot.changelog_manifest_list is not None
-        return self._branch.manifests.concatenated(self._branch.manifests.metas(snapshot.changelog_manifest_list))
+        return self._paths_of(self._branch.manifests.changelog_entries(snapshot))
 
     def _index_files(self, name: str) -> list[str]:
         """Index files that an index manifest names, but for those outside the table: they belong to others."""

@@ -54,7 +54,7 @@ def diff_splits(
         yield from _diff_windows(store, before, after, plan=plan, schema=schema)
         return
     old, new = (_rows_of(store, splits, plan) for splits in (before, after))
-    yield _diff_keyed(old, new, keys, schema) if keys else _diff_rows(old, new, schema)
+    yield diff_keyed(old, new, keys, _values(schema, keys)) if keys else _diff_rows(old, new, schema)
 
 
 def refuse_nested(fields: Iterable[DataField]) -> None:
@@ -75,7 +75,19 @@ def _rows_of(store: ObjectStore, splits: Sequence[Split], plan: ReadPlan) -> pa.
     return pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)]).combine_chunks()
 
 
-def _diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], schema: TableSchema) -> Parts:
+def _values(schema: TableSchema, keys: Sequence[str]) -> list[DataField]:
+    return [field for field in schema.fields if field.name not in keys]
+
+
+def diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], values: Sequence[DataField]) -> Parts:
+    """Compare rows by key.
+
+    Args:
+        before, after: with the same columns; a key is in each at most once.
+        values: the columns whose values make a row a changed one.
+
+    Raises `InvalidRequest`: the keys are not unique.
+    """
     codes = encode_keys([[table.column(key) for key in keys] for table in (before, after)])
     orders = [np.argsort(run, kind="stable") for run in codes]
     old, new = (run[order] for run, order in zip(codes, orders, strict=True))
@@ -92,7 +104,6 @@ def _diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], schema: 
     in_new, in_old = np.flatnonzero(is_common), place[is_common]
     gone = np.ones(len(old), np.bool_)
     gone[in_old] = False
-    values = [field for field in schema.fields if field.name not in keys]
     was, now = before.take(pa.array(in_old)), after.take(pa.array(in_new))
     if values and len(in_old):
         differs = pc.not_equal(_encoded(was, values), _encoded(now, values))
@@ -105,7 +116,7 @@ def _diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], schema: 
 def _diff_windows(
     store: ObjectStore, before: Sequence[Split], after: Sequence[Split], *, plan: ReadPlan, schema: TableSchema
 ) -> Iterator[Parts]:
-    """As `_diff_keyed` by the primary key over the splits of one bucket, window by window."""
+    """As `diff_keyed` by the primary key over the splits of one bucket, window by window."""
     plan = replace(plan, window_bytes=plan.window_bytes // 2)
     names = schema.trimmed_primary_keys
 
@@ -123,7 +134,7 @@ def _diff_windows(
             return
         (old, _), (new, _) = cut_complete(cursors, names)
         if old.num_rows or new.num_rows:
-            yield _diff_keyed(old, new, names, schema)
+            yield diff_keyed(old, new, names, _values(schema, names))
 
 
 def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:

@@ -217,6 +217,8 @@ def commit_changes(
     refuse_unknown_keywords(options, CommitOptions)
     derive = None
     if overwrite is not None:
+        # What an overwrite takes away is in no changelog, so neither is what it brings.
+        discard_changes(branch, [replace(change, added=(), deleted=()) for change in changes if change.changelog])
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
     return commit(branch, CommitRequest(kind=kind, changes=changes, derive=derive, options=options, basis=basis))

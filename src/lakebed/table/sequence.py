@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
+from lakebed.table.changelog_options import Producer, producer_of
 from lakebed.table.merge import Columns, encode_keys
 from lakebed.table.model import TableSchema
 from lakebed.table.options import SEQUENCE_FIELD, SEQUENCE_SORT_ORDER, TableOptions
@@ -63,7 +64,12 @@ def sequence_order(schema: TableSchema) -> SequenceOrder | None:
 
 
 def delete_columns(schema: TableSchema) -> tuple[str, ...]:
-    """The columns that a delete in a primary-key table needs: the key, and the columns that order its rows."""
+    """The columns of a found row that its delete takes along: the key, and the columns that order the rows of a key.
+
+    Where writes are logged (`Producer.INPUT`), all columns: the log says what was deleted.
+    """
+    if producer_of(schema) is Producer.INPUT:
+        return tuple(field.name for field in schema.fields)
     order = sequence_order(schema)
     return schema.primary_keys if order is None else (*schema.primary_keys, *order.columns)
 

@@ -6,6 +6,9 @@ Invariants:
 - Offsets alone decide what is read between them, so a batch that is read again has the same rows.
 - The rows of a snapshot come in units: files of an append table, buckets of a primary-key table, in an order that the
   snapshot alone decides. So a key of a primary-key table is once in a batch.
+- With a changelog producer, changes come from changelog files, and a batch has what they come to for each key: at most
+  the row before and the row after. With ``full-compaction`` they are changes of the rows that compactions have told,
+  those of the highest level, also where an overwrite or a rollback changes these.
 - A version with which a stream begins is read in batches of its own; so is, as changes, a snapshot that takes rows
   away.
 - A stream ends with an error rather than leave out rows: when snapshots expired before it read them, and when the table
@@ -25,10 +28,21 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest, NotFound, UnsupportedFormat
-from lakebed.table.change_units import ChangeUnit, Inserted
+from lakebed.table.change_units import ChangeUnit, Inserted, Told
+from lakebed.table.changelog_options import Producer, producer_of
 from lakebed.table.consumers import store_consumer
 from lakebed.table.context import TableBranch
-from lakebed.table.incremental import added_in, check_increments, plan_replaced, plan_written, whole_rows
+from lakebed.table.incremental import (
+    added_in,
+    check_increments,
+    has_log,
+    logged_by,
+    plan_logged,
+    plan_replaced,
+    plan_written,
+    told_entries,
+    whole_rows,
+)
 from lakebed.table.inherited import follows
 from lakebed.table.manifest import DELETE, ENTRY_SCHEMA
 from lakebed.table.model import ROLLED_BACK_TO, Snapshot, Split, TableSchema, VectorPlace
@@ -139,6 +153,8 @@ class TableStream:
         self._branch = branch
         self._settings = settings
         self._schema = schema
+        self._producer = producer_of(schema) if settings.changes else Producer.NONE
+        self._told: Told = "net" if self._producer is Producer.INPUT else "net-exact"
         self._fitting = {schema.id}
 
     # ---- offsets
@@ -238,7 +254,9 @@ class TableStream:
         for step in self._steps(start, end.snapshot):
             if step.kind == "replaced":
                 assert step.before is not None
-                differing, plan = plan_replaced(self._branch, step.before, step.snapshot, schema_id=self._schema.id)
+                differing, plan = plan_replaced(
+                    self._branch, step.before, step.snapshot, schema_id=self._schema.id, as_told=True
+                )
                 return StreamBatch(plan, units=differing)
             if step.kind == "rows":
                 last = step.snapshot
@@ -246,6 +264,9 @@ class TableStream:
                 deltas.append(self._content(last, is_full=False).slice(0, to))
         if not self._schema.primary_keys or last is None:
             return self._inserted(pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas]), columns)
+        if self._producer is not Producer.NONE:
+            logged, plan = plan_logged(self._branch, deltas, schema=self._schema, told=self._told)
+            return StreamBatch(plan, units=logged)
         self._check_deletes(deltas)
         units, plan = plan_written(self._branch, deltas, schema=self._schema, end=last)
         return StreamBatch(plan, units=units)
@@ -262,7 +283,7 @@ class TableStream:
         before = self._branch.snapshots.find(after) if after else None
         if after and before is None and until > after:
             raise self._expired(after - 1)
-        for step in self._steps(StreamOffset(self._table, after), until):
+        for step in self._steps(StreamOffset(self._table, after), until, is_exact=True):
             now = step.snapshot
             if step.kind == "rows" and not self._schema.primary_keys:
                 entries = self._content(now, is_full=False).entries
@@ -294,10 +315,18 @@ class TableStream:
         return StreamBatch(plan if columns is None else replace(plan, columns=tuple(columns)), splits=splits)
 
     def _content(self, snapshot: Snapshot, *, is_full: bool) -> Content:
-        """The files of a whole version, or those that a snapshot added, in units."""
+        """The files of a whole version, or those that a snapshot added or logged its changes in, in units."""
         manifests = self._branch.manifests
-        entries = manifests.live_entries(snapshot) if is_full else added_in([manifests.delta_entries(snapshot)])
-        order = pc.sort_indices(entries, [(name, "ascending") for name in ("partition", "bucket", "file_name")])
+        keys = ["partition", "bucket", "file_name"]
+        if is_full:
+            entries = manifests.live_entries(snapshot)
+            entries = entries if self._producer is Producer.NONE else told_entries(entries, self._schema)
+        elif self._producer is Producer.NONE:
+            entries = added_in([manifests.delta_entries(snapshot)])
+        else:
+            entries = logged_by(self._branch, snapshot, self._producer)
+            keys.pop()  # the sort is stable: the files of a bucket stay in the order in which they are read
+        order = pc.sort_indices(entries, [(name, "ascending") for name in keys])
         entries = entries.take(order).combine_chunks()
         edges = np.arange(entries.num_rows + 1)
         if self._schema.primary_keys and entries.num_rows:
@@ -309,8 +338,13 @@ class TableStream:
 
     # ---- the way from one offset to another
 
-    def _steps(self, start: StreamOffset, until: int | None) -> Iterator[_Step]:
-        """The snapshots after an offset, each checked to follow the one before."""
+    def _steps(self, start: StreamOffset, until: int | None, *, is_exact: bool = False) -> Iterator[_Step]:
+        """The snapshots after an offset, each checked to follow the one before.
+
+        Args:
+            is_exact: a snapshot changes the rows that a reader of it sees, whatever changelogs have told.
+        """
+        is_logged = self._producer is not Producer.NONE and not is_exact
         ids = [id for id in self._branch.snapshots.ids() if start.snapshot < id and (until is None or id <= until)]
         previous, before = start.snapshot, None
         for id in ids:
@@ -320,7 +354,7 @@ class TableStream:
             target = int(found.properties.get(ROLLED_BACK_TO, "0"))
             parent = follows(found)
             if parent == previous:
-                kind = self._kind(found)
+                kind = self._logged_kind(found) if is_logged else self._kind(found)
             elif target == previous:
                 kind = "nothing"  # what was rolled back had not been read
             elif (target or parent) < previous:
@@ -353,6 +387,15 @@ class TableStream:
             snapshot=snapshot.id,
         )
 
+    def _logged_kind(self, snapshot: Snapshot) -> Literal["rows", "nothing", "replaced"]:
+        """As `_kind`, of a table whose changes are read from changelog files."""
+        if has_log(snapshot, self._producer):
+            return "rows"
+        if self._producer is Producer.INPUT and snapshot.commit_kind != "OVERWRITE":
+            return "rows" if snapshot.commit_kind == "APPEND" else "nothing"
+        told = told_entries(self._branch.manifests.delta_entries(snapshot), self._schema)
+        return "replaced" if told.num_rows else "nothing"
+
     def _takes_away(self, snapshot: Snapshot) -> bool:
         """Whether rows of the snapshot before are gone: their files are, or deletion vectors mark them."""
         if snapshot.index_manifest is not None and may_have_vectors(self._schema):
@@ -379,7 +422,8 @@ class TableStream:
         """Refuse a primary-key table whose rows cannot be told from what a snapshot wrote; `commits` can."""
         if not self._schema.primary_keys:
             return
-        check_increments(self._schema)
+        if self._producer in (Producer.NONE, Producer.INPUT):
+            check_increments(self._schema)
         if has_option(self._schema):
             raise UnsupportedFormat(
                 f"The table {self._branch.name} has a primary key and deletion vectors, so what a snapshot wrote is "

@@ -299,8 +299,9 @@ class Table:
 
         Returns:
             Append tables: the appended rows. Primary-key tables: the last row of each key written, with ``_row_kind``
-            (``+I``, ``+U``, ``-D``). Compactions, and rows removed by overwrites and rollbacks, are left out: see
-            `diff`.
+            (``+I``, ``+U``, ``-D``). With a changelog producer: every row of the changelog files of these snapshots,
+            oldest first, and ``-U`` for what a row was before ``+U``. Rows removed by overwrites and rollbacks are left
+            out: see `diff`.
 
         Raises `NotFound`: no such version, or snapshots in between have expired.
         """

@@ -30,8 +30,10 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, mapped
 from lakebed.table.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.bucket import bucket_of, key_hashes
+from lakebed.table.changelog import changelog_settings
+from lakebed.table.changelog_options import Producer, producer_of
 from lakebed.table.conform import boolean_mask, conform, conform_keys
-from lakebed.table.data_file import RollingWriter
+from lakebed.table.data_file import FileSettings, RollingWriter
 from lakebed.table.discard import discard
 from lakebed.table.dynamic_bucket import BucketAssigner, DynamicBuckets, HashIndex
 from lakebed.table.engines.batch import merge_batch
@@ -41,7 +43,7 @@ from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
 from lakebed.table.index_manifest import IndexEntry
 from lakebed.table.layout import Layout
-from lakebed.table.merge import encode_keys, group_by_key, is_strictly_increasing
+from lakebed.table.merge import KeyGroups, encode_keys, group_by_key, is_strictly_increasing
 from lakebed.table.model import BucketChange, DataFile, Rows, TableSchema
 from lakebed.table.placement import Placement, bucket_folders
 from lakebed.table.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN, SEQUENCE_COLUMN
@@ -151,6 +153,8 @@ class TableWriter:
         self._assigner: BucketAssigner | None = None
         self._hashes: dict[tuple[bytes, int], list[Int32s]] = {}
         self._added: dict[tuple[bytes, int], list[DataFile]] = {}
+        self._logs = producer_of(schema) is Producer.INPUT and not starts_anew
+        self._logged: dict[tuple[bytes, int], list[DataFile]] = {}
         self._paths: list[str] = []
         self._pending: list[pa.Table] = []
         self._pending_kinds: list[npt.NDArray[np.int8]] = []
@@ -194,6 +198,7 @@ class TableWriter:
                 bucket=bucket,
                 total_buckets=bucket_count,
                 added=tuple(files),
+                changelog=tuple(self._logged.get((partition, bucket), ())),
                 hashes=self._hashes_in(partition, bucket),
             )
             for (partition, bucket), files in self._added.items()
@@ -259,18 +264,22 @@ class TableWriter:
         starts = [self._reserve(group) for group in groups]
         if self._schema.primary_keys:
             rows = _with_system_columns(rows, kinds, groups, starts)
-        writers = [self._writer_of(group) for group in groups]
+        writers = [self._writer_of(group, self._settings.files) for group in groups]
+        log_settings = changelog_settings(self._settings.files, self._schema)
+        loggers = [self._writer_of(group, log_settings) for group in groups] if self._logs else []
 
-        def run(position: int) -> list[DataFile]:
-            return self._write_group(rows, groups[position], writers[position], first_sequence=starts[position])
+        def run(position: int) -> tuple[list[DataFile], list[DataFile]]:
+            logger = loggers[position] if loggers else None
+            return self._write_group(rows, groups[position], writers[position], logger, starts[position])
 
         try:
             workers = self._settings.worker_count_max
             written = mapped(self._environment.runtime, run, range(len(groups)), worker_count_max=workers)
         finally:
-            self._paths += (path for writer in writers for path in writer.paths)
-        for group, files in zip(groups, written, strict=True):
+            self._paths += (path for writer in (*writers, *loggers) for path in writer.paths)
+        for group, (files, logged) in zip(groups, written, strict=True):
             self._added.setdefault((group.partition, group.bucket), []).extend(files)
+            self._logged.setdefault((group.partition, group.bucket), []).extend(logged)
 
     def _shares(self, group: _Group, group_count: int, row_bytes: float) -> list[_Group]:
         """Split a group into consecutive ones for workers that would be idle otherwise."""
@@ -285,44 +294,53 @@ class TableWriter:
             shares.append(replace(group, positions=positions, row_count=end - start, first_row=start))
         return shares
 
-    def _writer_of(self, group: _Group) -> RollingWriter:
+    def _writer_of(self, group: _Group, settings: FileSettings) -> RollingWriter:
         return RollingWriter(
             self._store,
             folder=group.folder,
             schema=self._schema,
-            settings=self._settings.files,
+            settings=settings,
             environment=self._environment,
             targets=self._targets,
         )
 
     def _write_group(
-        self, rows: pa.Table, group: _Group, writer: RollingWriter, *, first_sequence: int
-    ) -> list[DataFile]:
-        if self._schema.primary_keys:
-            files: list[DataFile] = []
-            for merged in self._merged(rows, group):
-                writer.write(merged)
-                files = writer.close()
-            return files
-        own = group.positions is None
-        writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
-        return writer.close(first_sequence=first_sequence)
+        self, rows: pa.Table, group: _Group, writer: RollingWriter, logger: RollingWriter | None, first_sequence: int
+    ) -> tuple[list[DataFile], list[DataFile]]:
+        """Write the rows of a group in key order, those of one key merged (`merge_batch`), to data files.
 
-    def _merged(self, rows: pa.Table, group: _Group) -> list[pa.Table]:
-        """The rows of a group in key order, those of one key merged; see `merge_batch`."""
-        engine = engine_of(self._schema)
-        keys, ordering = self._schema.trimmed_primary_keys, engine.order.columns if engine.order is not None else ()
+        With a `logger` also all of them, those of one key in the order of their merge, to changelog files.
+        """
+        if not self._schema.primary_keys:
+            own = group.positions is None
+            writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
+            return writer.close(first_sequence=first_sequence), []
+        grouped = self._grouped(rows, group)
+        files: list[DataFile] = []
+        merged = [_rows_of(rows, group)] if grouped is None else merge_batch(rows, grouped, engine_of(self._schema))
+        for part in merged:
+            writer.write(part)
+            files = writer.close()
+        if logger is None:
+            return files, []
+        logger.write(_rows_of(rows, group) if grouped is None else rows.take(pa.array(grouped.order)))
+        return files, logger.close()
+
+    def _grouped(self, rows: pa.Table, group: _Group) -> KeyGroups | None:
+        """Which rows of a group are of one key, oldest first; None: each has its own, and they are in key order."""
+        order = engine_of(self._schema).order
+        keys, ordering = self._schema.trimmed_primary_keys, order.columns if order is not None else ()
         columns = rows.select(dict.fromkeys((*keys, *ordering)))
         if group.positions is not None:
             columns = columns.take(pa.array(group.positions))
         codes = encode_keys([[columns.column(name) for name in keys]])
         if is_strictly_increasing(codes[0]):
-            return [rows if group.positions is None else rows.take(pa.array(group.positions))]
+            return None
         sequences = None
-        if engine.order is not None:
+        if order is not None:
             arrival = np.arange(group.row_count, dtype=np.int64)
-            sequences = sequence_codes([([columns.column(name) for name in ordering], arrival)], order=engine.order)
-        return merge_batch(rows, group_by_key(codes, sequences=sequences).at(group.positions), engine)
+            sequences = sequence_codes([([columns.column(name) for name in ordering], arrival)], order=order)
+        return group_by_key(codes, sequences=sequences).at(group.positions)
 
     def _reserve(self, group: _Group) -> int:
         """The first sequence number of a group's rows; later groups of the bucket continue after them."""
@@ -430,6 +448,10 @@ class TableWriter:
             f"{_NO_DELETES[does]}; overwrite the table or its partitions instead.",
             kind="unsupported_delete",
         )
+
+
+def _rows_of(rows: pa.Table, group: _Group) -> pa.Table:
+    return rows if group.positions is None else rows.take(pa.array(group.positions))
 
 
 def _with_system_columns(

@@ -32,7 +32,6 @@ PROOFS: dict[str, Proof] = {}
 UNSUPPORTED = {
     "bucket": "-2",
     "file.format": "orc",
-    "changelog-producer": "input",
     "row-tracking.enabled": "true",
     "data-evolution.enabled": "true",
     "type": "view",
@@ -279,6 +278,18 @@ def _(name: str) -> None:
     table.write(rows(1))
     assert files(table)[0]["file_path"].startswith("bucket-0/part-")
     assert table.remove_orphan_files(older_than_ms=2**60, dry_run=True).deleted_count == 0
+
+
+@proves("changelog-producer", "changelog-file.prefix")
+def _(name: str) -> None:
+    for producer in ("input", "full-compaction"):
+        table = make({"changelog-producer": producer, "changelog-file.prefix": "log-"}, keyed=True)
+        table.write(rows(1))
+        table.compact(full=True)
+        assert len([meta for meta in table.store.list("bucket-0") if "/log-" in meta.path]) == 1
+        assert table.changes(None).num_rows == 1
+    with pytest.raises(InvalidRequest, match="changelog-producer"):
+        make({"changelog-producer": "lookup"}, keyed=True)
 
 
 @proves("data-file.external-paths", "data-file.external-paths.strategy")

@@ -34,6 +34,7 @@ import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.paimon.shade.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
 import org.apache.paimon.table.BucketMode;
+import org.apache.paimon.table.DataTable;
 import org.apache.paimon.table.FileStoreTable;
 import org.apache.paimon.table.Table;
 import org.apache.paimon.table.sink.BatchTableCommit;
@@ -47,6 +48,7 @@ import org.apache.paimon.table.sink.TableWriteImpl;
 import org.apache.paimon.table.source.DataSplit;
 import org.apache.paimon.table.source.ReadBuilder;
 import org.apache.paimon.table.source.Split;
+import org.apache.paimon.table.source.StreamTableScan;
 import org.apache.paimon.table.source.TableRead;
 import org.apache.paimon.types.RowKind;
 import org.apache.paimon.types.RowType;
@@ -62,6 +64,7 @@ final class Rows {
         verbs.put("mark", Rows::mark);
         verbs.put("read", Rows::read);
         verbs.put("find", Rows::find);
+        verbs.put("follow", Rows::follow);
         verbs.put("truncate", Rows::truncate);
         verbs.put("drop_partitions", Rows::dropPartitions);
     }
@@ -277,6 +280,34 @@ final class Rows {
                         rows.add(Values.encode(row, type));
                         kinds.add(row.getRowKind().shortString());
                     });
+                }
+            }
+        }
+        return answer;
+    }
+
+    /** The rows of a stream from its start to the newest snapshot, as of read: {columns, rows, kinds}. */
+    private static Object follow(JsonNode request) throws Exception {
+        Table table = Tables.table(request);
+        ReadBuilder builder = table.newReadBuilder();
+        RowType type = builder.readType();
+        ObjectNode answer = Values.JSON.createObjectNode();
+        answer.set("columns", Values.columns(type));
+        ArrayNode rows = answer.putArray("rows");
+        ArrayNode kinds = answer.putArray("kinds");
+        StreamTableScan scan = builder.newStreamScan();
+        Long newest = ((DataTable) table).snapshotManager().latestSnapshotId();
+        TableRead reads = builder.newRead();
+        try (IOManager files = temporary()) {
+            reads = reads.withIOManager(files);
+            while (newest != null && (scan.checkpoint() == null || scan.checkpoint() <= newest)) {
+                for (Split split : scan.plan().splits()) {
+                    try (RecordReader<InternalRow> reader = reads.createReader(split)) {
+                        reader.forEachRemaining(row -> {
+                            rows.add(Values.encode(row, type));
+                            kinds.add(row.getRowKind().shortString());
+                        });
+                    }
                 }
             }
         }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from lakebed.errors import UnsupportedFormat
+from lakebed.table.changelog_options import check_producer
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.option_names import IGNORE_DELETE_NAMES, PREFIX, check_fields
 from lakebed.table.model import TableSchema
@@ -117,7 +118,11 @@ def check_defined(options: Mapping[str, str]) -> None:
 
 
 def with_checked_engine(schema: TableSchema) -> TableSchema:
-    """The schema. Raises `InvalidRequest`: options of its merge engine contradict each other or its columns."""
+    """The schema.
+
+    Raises `InvalidRequest`: options of its merge engine or its changelog contradict each other or its columns.
+    """
+    check_producer(schema)
     if schema.primary_keys and engine_name(schema.options) in ENGINES:
         engine_of(schema)
         check_fields(schema)
