@@ -1,7 +1,7 @@
 """The process that answers Spark's SQL catalog: JSON lines on standard input and output.
 
-``python -m lakebed.spark.bridge``. Its first line is its version; then one line a reply, in the order in which requests
-finish. Invariants: standard output carries the protocol alone; requests run at the same time, at most
+``python -m lakebed.spark.bridge``. Its first line says its version and its folder of Arrow files, which the other
+side removes when this process is killed; then one line a reply, in the order in which requests finish. Invariants: standard output carries the protocol alone; requests run at the same time, at most
 `CONCURRENT_MAX`; the process ends when its input closes, without waiting for requests under way.
 """
 
@@ -45,7 +45,7 @@ def serve(source: BinaryIO, sink: BinaryIO, session: Session, *, waits: bool = F
                 running -= 1
                 condition.notify_all()
 
-    put(msgspec.json.encode({"lakebed": __version__, "pid": os.getpid()}))
+    put(msgspec.json.encode({"lakebed": __version__, "pid": os.getpid(), "folder": str(session.folder)}))
     for line in source:
         with condition:
             while running >= CONCURRENT_MAX:

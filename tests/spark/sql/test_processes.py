@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import lakebed
 from lakebed.lake.lake import Lake
+from worlds.waiting import wait_until
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 
@@ -66,10 +68,12 @@ def test_one_bridge_serves_all_sessions_and_a_killed_one_is_started_again(
     """A statement that reads is asked again of the new one."""
     assert sql("SELECT v FROM lake.db.k ORDER BY id") == [("new",), ("new",)]
     (bridge,) = processes(spark, BRIDGE)
+    (folder,) = Path(tempfile.gettempdir()).glob(f"lakebed-bridge-{bridge}-*")
     os.kill(bridge, signal.SIGKILL)
     assert sql("SELECT count(*) FROM lake.db.k") == [(2,)]
     assert bridge not in processes(spark, BRIDGE)
     assert len(processes(spark, BRIDGE)) == 1
+    wait_until(lambda: not folder.exists())
 
 
 def test_a_killed_worker_is_replaced(spark: SparkSession, sql: Run, keyed: Lake) -> None:

@@ -6,6 +6,7 @@ struct whose fields are the message's body, so an unknown or a wrong field is re
 
 from __future__ import annotations
 
+import os
 import tempfile
 import traceback
 import uuid
@@ -47,7 +48,7 @@ class Session:
     @classmethod
     def temporary(cls) -> Session:
         """Create a session with a private folder below the machine's temporary folder."""
-        return cls(Path(tempfile.mkdtemp(prefix="lakebed-bridge-")))
+        return cls(Path(tempfile.mkdtemp(prefix=f"lakebed-bridge-{os.getpid()}-")))
 
     def lake(self, url: str) -> Lake:
         """Open a lake, or return the open one. Raises as `open_lake`."""

@@ -9,6 +9,9 @@ import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
@@ -99,6 +102,7 @@ final class Bridge {
     private final BlockingQueue<byte[]> outgoing = new LinkedBlockingQueue<>();
     private final Map<Long, CompletableFuture<JsonNode>> pending = new ConcurrentHashMap<>();
     private volatile boolean ended;
+    private volatile Path folder;
 
     private Link(Process process) {
       this.process = process;
@@ -158,7 +162,11 @@ final class Bridge {
       try (BufferedReader lines = new BufferedReader(new InputStreamReader(in, StandardCharsets.UTF_8))) {
         String first = lines.readLine();
         if (first != null) {
-          greeting.complete(JSON.readTree(first));
+          JsonNode hello = JSON.readTree(first);
+          if (hello.hasNonNull("folder")) {
+            folder = Path.of(hello.get("folder").asText());
+          }
+          greeting.complete(hello);
         }
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
           JsonNode reply = JSON.readTree(line);
@@ -191,8 +199,23 @@ final class Bridge {
 
     private void end() {
       ended = true;
-      process.destroyForcibly();
+      process.destroyForcibly().onExit().thenRun(this::removeFolder);
       failAll();
+    }
+
+    /** A process that was killed leaves its folder of Arrow files; one whose input ends removes it itself. */
+    private void removeFolder() {
+      if (folder == null) {
+        return;
+      }
+      try (DirectoryStream<Path> files = Files.newDirectoryStream(folder, "*.arrow")) {
+        for (Path file : files) {
+          Files.deleteIfExists(file);
+        }
+        Files.deleteIfExists(folder);
+      } catch (IOException e) {
+        // Removed by the process.
+      }
     }
 
     private void failAll() {
