@@ -108,14 +108,17 @@ $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 	@tools/setup.sh paimon-java $(PAIMON)
 
-.PHONY: environments java jar postgresql
+.PHONY: environments java jar jars postgresql
 environments: java jar postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
 	@tools/setup.sh java
 
-jar: $(VENV)/.ready ## the catalog for Spark SQL, compiled; the wheel contains it
+jar: $(VENV)/.ready ## the catalog for Spark SQL, compiled for the installed PySpark
 	@tools/jar.sh $(VENV)
+
+jars: $(VENV)/.ready ## the same for every minor of Spark, with Maven; a wheel that is built then contains them
+	@tools/jar.sh $(VENV) all
 
 postgresql:
 	@tools/setup.sh postgresql

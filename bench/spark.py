@@ -31,7 +31,7 @@ import lakebed.spark
 from harness import Result, alternate
 from inputs import SCHEMA, rows_of
 from lakebed.lake.lake import open_lake
-from lakebed.spark.jar import JARS, catalog_settings
+from lakebed.spark.jar import CATALOGS, catalog_settings
 from planning import FILES_PER_COMMIT, describe_files, timed
 
 CATALOG = "lake"
@@ -142,7 +142,7 @@ class Bench:
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         python.chmod(0o700)
         for key, value in catalog_settings({name: str(self.folder / "lake")}, python=str(python)).items():
-            if key != JARS:
+            if key.startswith(CATALOGS):
                 self.spark.conf.set(key, value)
         return name
 

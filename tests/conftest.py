@@ -251,12 +251,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def spark() -> Iterator[SparkSession]:
     """The session that all tests of a worker share: what lakebed itself would start, on two cores, with the catalog."""
     import lakebed.spark  # the other workers need no PySpark
-    from lakebed.spark.jar import JARS, find_jar
+    from lakebed.spark.jar import EXTENSION_CLASS, EXTENSIONS, JARS, find_jar
 
     settings: dict[str, str] = {}
     subprocess.run([ROOT / "tools" / "jar.sh", sys.prefix], cwd=ROOT, check=True)
     with suppress(InvalidRequest):  # another minor version of Spark: tests of SQL say so
-        settings[JARS] = str(find_jar())
+        settings = {JARS: str(find_jar()), EXTENSIONS: EXTENSION_CLASS}
     session = lakebed.spark.session("lakebed tests", cores=2, settings=settings)
     yield session
     session.stop()

@@ -1,6 +1,6 @@
 """The jar of the SQL catalog: where it is, and the settings that make a lake a catalog.
 
-Owns: `find_jar` and `catalog_settings`. Imports no PySpark.
+Owns: `find_jar`, `catalog_settings` and `joined_settings`. Imports no PySpark.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from lakebed.errors import InvalidRequest
 CATALOG_CLASS: Final = "org.lakebed.spark.LakebedCatalog"
 JARS: Final = "spark.jars"
 """The setting that names jars for the driver and the executors."""
+EXTENSIONS: Final = "spark.sql.extensions"
+"""The setting that names what adds statements to SQL, separated by commas; read when a session starts."""
+EXTENSION_CLASS: Final = "org.lakebed.spark.LakebedExtensions"
 CATALOGS: Final = "spark.sql.catalog."
 """Begins the settings of every catalog."""
 _FOLDER: Final = Path(__file__).parent / "jars"
@@ -58,7 +61,7 @@ def catalog_settings(catalogs: Mapping[str, str], *, python: str | None = None) 
 
     Raises `InvalidRequest`: as `find_jar`, or a name that SQL would have to quote.
     """
-    settings = {JARS: str(find_jar())}
+    settings = {JARS: str(find_jar()), EXTENSIONS: EXTENSION_CLASS}
     interpreter = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     for name, url in catalogs.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -70,3 +73,9 @@ def catalog_settings(catalogs: Mapping[str, str], *, python: str | None = None) 
         settings[f"{CATALOGS}{name}.url"] = place
         settings[f"{CATALOGS}{name}.python"] = interpreter
     return settings
+
+
+def joined_settings(own: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of both: `wanted` wins, but jars and extensions are added to one another."""
+    lists = {name: f"{own[name]},{wanted[name]}" for name in (JARS, EXTENSIONS) if name in own and name in wanted}
+    return {**own, **wanted, **lists}

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakebed.lake.lake import Lake, open_lake
-from lakebed.spark.jar import JARS, catalog_settings
+from lakebed.spark.jar import CATALOGS, catalog_settings
 
 Run = Callable[[str], list[tuple[Any, ...]]]
 
@@ -26,7 +26,7 @@ def session(spark: SparkSession, lake: Lake) -> Iterator[SparkSession]:
     """A session whose catalog ``lake`` is the lake."""
     own = spark.newSession()
     for name, value in catalog_settings({"lake": lake.url}).items():
-        if name != JARS:
+        if name.startswith(CATALOGS):
             own.conf.set(name, value)
     yield own
     # The session that made a DataFrame last is the active one, which other tests expect to be theirs.

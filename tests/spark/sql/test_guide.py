@@ -17,7 +17,8 @@ from pyspark.errors import PySparkException
 
 from lakebed.spark.jar import catalog_settings
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "spark-sql.md"
+ROOT = Path(__file__).parents[3]
+GUIDE = ROOT / "docs" / "guide" / "spark-sql.md"
 
 
 def statements(page: str) -> Iterator[tuple[str, list[str]]]:
@@ -108,6 +109,9 @@ for statement in statements:
         answer = [[None if value is None else str(value) for value in row] for row in session.sql(statement).collect()]
     except Exception as error:
         answer = type(error).__name__ + ": " + str(error)
+        if "has no snapshot 7" in answer:
+            own = [error.getMessage(), error.getCondition(), error.getSqlState(), error.getMessageParameters()["kind"]]
+            assert own == [str(error), "USER_RAISED_EXCEPTION", "42704", "snapshot_not_found"], own
     print("## " + json.dumps(answer), flush=True)
 """
 
@@ -130,3 +134,63 @@ def test_the_statements_run_in_spark_connect(tmp_path: Path) -> None:
         assert isinstance(answer, list), (statement, answer)
         if expected:
             assert [" | ".join(map(text, row)) for row in answer] == expected, statement
+
+
+_MINOR = """
+import json, sys
+import lakebed.spark
+folder, statements = json.load(sys.stdin)
+session = lakebed.spark.session(catalogs={"lake": folder + "/lake"}, cores=2)
+def run(statement):
+    try:
+        return [[None if value is None else str(value) for value in row] for row in session.sql(statement).collect()]
+    except Exception as error:
+        return type(error).__name__ + ": " + str(error)
+for statement in statements:
+    print("## " + json.dumps(run(statement)), flush=True)
+session.sql(
+    "CREATE TABLE lake.shop.copied (item STRING NOT NULL, price INT)"
+    " TBLPROPERTIES ('primary-key' = 'item', 'bucket' = '1')"
+)
+source = session.readStream.table("lake.shop.prices")
+stream = source.writeStream.trigger(availableNow=True).option("checkpointLocation", folder + "/checkpoint")
+stream.toTable("lake.shop.copied").awaitTermination()
+table = lakebed.open_lake(folder + "/lake").table("shop.copied")
+lakebed.spark.write(session.createDataFrame([("milk", 9)], "item string, price int"), table)
+print("## " + json.dumps(run("SELECT * FROM lake.shop.copied ORDER BY item")), flush=True)
+"""
+_BRANCH_OPTION = ("WITH (branch =",)
+_OLDER_SQL = ("CHANGES FROM VERSION", "INSERT WITH SCHEMA EVOLUTION", "SELECT id, shelf FROM")
+"""The beginnings or parts of statements that an older Spark refuses; the last reads what the one before it adds."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("minor", "refused"), [("4.1", (*_BRANCH_OPTION, *_OLDER_SQL)), ("4.2", _BRANCH_OPTION)])
+def test_the_statements_run_with_other_minors_of_spark(tmp_path: Path, minor: str, refused: tuple[str, ...]) -> None:
+    """With the newest PySpark of the minor, in an environment of its own; and a stream, and a write from Python."""
+    subprocess.run([ROOT / "tools" / "jar.sh", sys.prefix, "all"], cwd=ROOT, check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    install = [python, "-m", "pip", "install", "--quiet", "--no-compile", "--editable", f"{ROOT}[spark]"]
+    subprocess.run([*install, f"pyspark=={minor}.*"], check=True)
+    found = list(statements(GUIDE.read_text()))
+    given = json.dumps([str(tmp_path), [statement for statement, _ in found]])
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")}
+    run = subprocess.run(
+        [python, "-c", _MINOR], input=given, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    *answers, streamed = (json.loads(line[3:]) for line in run.stdout.splitlines() if line.startswith("## "))
+    assert len(answers) == len(found), run.stderr[-5000:]
+    for (statement, expected), answer in zip(found, answers, strict=True):
+        sentence = sentence_of(expected)
+        if any(part in statement for part in refused):
+            assert isinstance(answer, str), statement
+            if "branch =" in statement:
+                assert f"needs Spark 4.3, and this is {minor}." in answer
+        elif sentence is not None:
+            assert sentence in answer, (statement, answer)
+        else:
+            assert isinstance(answer, list), (statement, answer)
+            if expected:
+                assert [" | ".join(map(text, row)) for row in answer] == expected, statement
+    assert streamed == [["milk", "9"], ["tea", "5"]]

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lakebed.lake.lake import open_lake
-from lakebed.spark.jar import JARS, catalog_settings
+from lakebed.spark.jar import CATALOGS, catalog_settings
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def sql(spark: SparkSession, s3_server: Any, tmp_path: Path) -> Callable[[str], 
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     session = spark.newSession()
     for name, value in catalog_settings({"lake": url}, python=str(python)).items():
-        if name != JARS:
+        if name.startswith(CATALOGS):
             session.conf.set(name, value)
     return lambda statement: [tuple(row) for row in session.sql(statement).collect()]
 

@@ -165,6 +165,14 @@ def test_procedures_describe_themselves_and_return_rows(ask: Ask, lake: Lake) ->
     done = ask("call", procedure="create_tag", arguments={"table": "db.t", "tag": "x", "time_retained": "7 d"})["ok"]
     assert rows_of(done["rows"]).to_pylist() == [{"tag_name": "x", "snapshot_id": 1}]
     assert table.tag("x").time_retained_ms == 7 * 86_400_000
+    table.append(pa.table({"id": [2]}))
+    found = []
+    for rule in ({}, {"if_not_exists": True}, {"or_replace": True}):
+        reply = ask("call", procedure="create_tag", arguments={"table": "db.t", "tag": "x", **rule})
+        found.append(reply["error"]["kind"] if "error" in reply else rows_of(reply["ok"]["rows"]).to_pylist())
+    assert found == ["tag_exists", [{"tag_name": "x", "snapshot_id": 1}], [{"tag_name": "x", "snapshot_id": 2}]]
+    deleted = ask("call", procedure="delete_tag", arguments={"table": "db.t", "tag": "y", "if_exists": True})["ok"]
+    assert rows_of(deleted["rows"]).column("hidden_count").to_pylist() == [0]
     error = ask("call", procedure="rename_tag", arguments={"table": "db.t", "tag": "x"})["error"]
     assert error["message"] == "The argument target_tag of rename_tag is null: give a value."
 

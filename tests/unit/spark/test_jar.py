@@ -38,6 +38,7 @@ def test_the_settings_of_a_catalog(jars: Path, monkeypatch: pytest.MonkeyPatch) 
     found = jar.catalog_settings({"lake": "data"}, python="python9")
     assert found == {
         "spark.jars": str(jars / "lakebed-spark-4.3.jar"),
+        "spark.sql.extensions": "org.lakebed.spark.LakebedExtensions",
         "spark.sql.catalog.lake": "org.lakebed.spark.LakebedCatalog",
         "spark.sql.catalog.lake.url": str(jars / "data"),
         "spark.sql.catalog.lake.python": "python9",
@@ -45,3 +46,16 @@ def test_the_settings_of_a_catalog(jars: Path, monkeypatch: pytest.MonkeyPatch) 
     assert jar.catalog_settings({"lake": "s3://b/l"})["spark.sql.catalog.lake.url"] == "s3://b/l"
     with pytest.raises(InvalidRequest, match="cannot name a catalog"):
         jar.catalog_settings({"my-lake": "data"})
+
+
+def test_settings_of_the_caller_are_added(jars: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another library's jar and extension stay, and so do those of the catalogs."""
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "4.3.0")
+    (jars / "lakebed-spark-4.3.jar").touch()
+    own = jar.catalog_settings({"lake": "s3://b/l"}, python="python9")
+    joined = jar.joined_settings(own, {"spark.jars": "a.jar", "spark.sql.extensions": "A", "spark.master": "local"})
+    assert joined["spark.jars"] == f"{jars / 'lakebed-spark-4.3.jar'},a.jar"
+    assert joined["spark.sql.extensions"] == "org.lakebed.spark.LakebedExtensions,A"
+    assert joined["spark.sql.catalog.lake.python"] == "python9"
+    assert joined["spark.master"] == "local"
+    assert jar.joined_settings(own, {"spark.master": "local"}) == {**own, "spark.master": "local"}

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.duration import parse_duration_ms
-from lakebed.errors import InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import nearest_names
@@ -62,6 +62,9 @@ _FORMAT: Final = Parameter("format", "string", is_optional=False)
 _VERSION: Final = Parameter("version", "string")
 _CATALOG: Final = Parameter("catalog", "string")
 _DRY_RUN: Final = Parameter("dry_run", "boolean")
+_IF_NOT_EXISTS: Final = Parameter("if_not_exists", "boolean")
+_OR_REPLACE: Final = Parameter("or_replace", "boolean")
+_IF_EXISTS: Final = Parameter("if_exists", "boolean")
 
 _TAGS: Final = pa.schema(
     [pa.field("tag_name", pa.string(), nullable=False), pa.field("snapshot_id", pa.int64(), nullable=False)]
@@ -135,8 +138,15 @@ def _time_ms(text: str | None) -> int | None:
 
 
 def _create_tag(table: Table, given: Arguments) -> Rows:
-    retained = _retained_ms(given)
-    return _tag_rows(table.create_tag(given["tag"], snapshot_id=given["snapshot"], time_retained_ms=retained))
+    name, snapshot_id, retained = given["tag"], given["snapshot"], _retained_ms(given)
+    if_not_exists = bool(given["if_not_exists"])
+    try:
+        tag = table.create_tag(name, snapshot_id=snapshot_id, time_retained_ms=retained, if_not_exists=if_not_exists)
+    except AlreadyExists:
+        if not given["or_replace"]:
+            raise
+        tag = table.replace_tag(name, snapshot_id=snapshot_id, time_retained_ms=retained)
+    return _tag_rows(tag)
 
 
 def _create_tag_from_timestamp(table: Table, given: Arguments) -> Rows:
@@ -151,7 +161,8 @@ def _replace_tag(table: Table, given: Arguments) -> Rows:
 
 def _delete_tag(table: Table, given: Arguments) -> Rows:
     names = [name.strip() for name in given["tag"].split(",")]
-    return _reclaim_rows(table.delete_tag(*names, dry_run=bool(given["dry_run"])))
+    rules = {"if_exists": bool(given["if_exists"]), "dry_run": bool(given["dry_run"])}
+    return _reclaim_rows(table.delete_tag(*names, **rules))
 
 
 def _expire_snapshots(table: Table, given: Arguments) -> Rows:
@@ -189,7 +200,7 @@ def _compact(table: Table, given: Arguments) -> Rows:
 
 
 def _create_branch(table: Table, given: Arguments) -> Rows:
-    table.create_branch(given["branch"], tag=given["tag"])
+    table.create_branch(given["branch"], tag=given["tag"], snapshot_id=given["snapshot"])
     return [{"branch_name": given["branch"]}]
 
 
@@ -235,7 +246,7 @@ def _export_table(table: Table, given: Arguments) -> Rows:
 PROCEDURES: Final[dict[str, Procedure]] = {
     "create_tag": Procedure(
         "Create a tag of the newest snapshot, or of one by id.",
-        (_TABLE, _TAG, _SNAPSHOT, _RETAINED),
+        (_TABLE, _TAG, _SNAPSHOT, _RETAINED, _IF_NOT_EXISTS, _OR_REPLACE),
         _TAGS,
         _create_tag,
     ),
@@ -259,7 +270,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "delete_tag": Procedure(
         "Delete one tag, or several separated by commas, and the files that only they needed.",
-        (_TABLE, _TAG, _DRY_RUN),
+        (_TABLE, _TAG, _DRY_RUN, _IF_EXISTS),
         _RECLAIMED,
         _delete_tag,
     ),
@@ -319,8 +330,8 @@ PROCEDURES: Final[dict[str, Procedure]] = {
         _compact,
     ),
     "create_branch": Procedure(
-        "Create a branch of the newest snapshot, or of a tag.",
-        (_TABLE, _BRANCH, Parameter("tag", "string")),
+        "Create a branch of the newest snapshot, of a tag, or of a snapshot by id.",
+        (_TABLE, _BRANCH, Parameter("tag", "string"), _SNAPSHOT),
         _BRANCHES,
         _create_branch,
     ),

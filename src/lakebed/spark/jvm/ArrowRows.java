@@ -24,7 +24,8 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
- * Rows as Arrow streams. The one file that names Spark's internal classes ArrowWriter and ArrowUtils; tried with 4.3.
+ * Rows as Arrow streams. With {@link ArrowSchemas} the one file that names Spark's internal classes ArrowWriter and
+ * ArrowUtils; tried with 4.1, 4.2 and 4.3.
  */
 final class ArrowRows {
   private static final int BATCH_ROWS = 8192;
@@ -106,7 +107,7 @@ final class ArrowRows {
     private int count;
 
     Writer(StructType schema, OutputStream out) throws IOException {
-      root = VectorSchemaRoot.create(ArrowUtils$.MODULE$.toArrowSchema(schema, "UTC", true, false, false), allocator);
+      root = VectorSchemaRoot.create(ArrowSchemas.of(schema), allocator);
       rows = ArrowWriter$.MODULE$.create(root);
       stream = new ArrowStreamWriter(root, null, Channels.newChannel(out));
       stream.start();

@@ -77,7 +77,7 @@ final class Bridge {
     JsonNode reply = current.exchange(id, request.toString(), verb, seconds);
     if (reply.has("error")) {
       JsonNode error = reply.get("error");
-      throw Errors.of(error.get("kind").asText(), error.get("message").asText());
+      throw Errors.of(error.get("kind").asText(), error.get("group").asText(), error.get("message").asText());
     }
     return reply.get("ok");
   }

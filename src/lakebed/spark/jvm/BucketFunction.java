@@ -22,7 +22,8 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * The function {@code bucket(count, key...)}, by which rows are brought to the task that writes their bucket.
  *
- * <p>The one file that names Spark's internal classes ApplyFunctionExpression and ExpressionUtils; tried with 4.3.
+ * <p>The one file that names Spark's internal classes ApplyFunctionExpression and ExpressionUtils; tried with 4.1,
+ * 4.2 and 4.3.
  */
 final class BucketFunction implements UnboundFunction {
   static final String NAME = "bucket";

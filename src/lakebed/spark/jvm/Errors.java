@@ -5,16 +5,16 @@ final class Errors {
   private Errors() {}
 
   /** Return the exception of an error: of a missing or existing table as {@link Refused}, which catalogs translate. */
-  static RuntimeException of(String kind, String message) {
+  static RuntimeException of(String kind, String group, String message) {
     if (kind.equals("table_not_found") || kind.equals("table_exists")) {
       return new Refused(kind, message);
     }
-    return mistake(message);
+    return Errors.<RuntimeException>thrown(new LakebedAnalysisException(kind, group, message));
   }
 
   /** Throw an AnalysisException, which is checked, where Spark's interfaces declare none. */
   static RuntimeException mistake(String message) {
-    return Errors.<RuntimeException>thrown(new LakebedAnalysisException(message));
+    return Errors.<RuntimeException>thrown(new LakebedAnalysisException("invalid_request", "InvalidRequest", message));
   }
 
   @SuppressWarnings("unchecked")

@@ -14,8 +14,6 @@ import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.CatalogV2Util;
-import org.apache.spark.sql.connector.catalog.Changelog;
-import org.apache.spark.sql.connector.catalog.ChangelogContext;
 import org.apache.spark.sql.connector.catalog.FunctionCatalog;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
@@ -26,9 +24,7 @@ import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableChange;
-import org.apache.spark.sql.connector.catalog.TableContext;
 import org.apache.spark.sql.connector.catalog.TableInfo;
-import org.apache.spark.sql.connector.catalog.TimeTravel;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.BucketTransform;
 import org.apache.spark.sql.connector.expressions.IdentityTransform;
@@ -42,10 +38,11 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * <p>Its settings are {@code spark.sql.catalog.NAME.url}, {@code .python} and {@code .timeout} (seconds). It decides
  * nothing: it asks the bridge, and carries what that answers.
  */
-public final class LakebedCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
+public final class LakebedCatalog
+    implements MinorCatalog, StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   private static final String DEFAULT_DATABASE = "default";
   private static final String PROCEDURES = "sys";
-  private static final String BRANCH_OPTION = "branch";
+  static final String BRANCH_OPTION = "branch";
   private static final String BRANCH_PREFIX = "branch_";
   private static final Set<String> SYSTEM_TABLES =
       Set.of(
@@ -80,17 +77,17 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
     return name;
   }
 
+  /** The lake that the catalog shows. */
+  public Lake lake() {
+    return lake;
+  }
+
   @Override
   public String[] defaultNamespace() {
     return new String[] {DEFAULT_DATABASE};
   }
 
   // ---- loading
-
-  @Override
-  public Set<String> tableStateOptionKeys() {
-    return Set.of(BRANCH_OPTION);
-  }
 
   @Override
   public Table loadTable(Identifier table) throws NoSuchTableException {
@@ -107,31 +104,8 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
     return load(table, null, micros, null);
   }
 
-  @Override
-  public Table loadTable(Identifier table, TableContext context, CaseInsensitiveStringMap options)
-      throws NoSuchTableException {
-    TimeTravel travel = context.timeTravel().orElse(null);
-    String version = travel instanceof TimeTravel.AsOfVersion of ? of.version() : null;
-    Long micros = travel instanceof TimeTravel.AsOfTimestamp of ? of.micros() : null;
-    return load(table, version, micros, options.get(BRANCH_OPTION));
-  }
-
-  @Override
-  public Set<String> changelogStateOptionKeys() {
-    return Set.of(BRANCH_OPTION);
-  }
-
-  @Override
-  public Changelog loadChangelog(Identifier table, ChangelogContext context, CaseInsensitiveStringMap options)
-      throws NoSuchTableException {
-    try {
-      return LakebedChangelog.load(lake, named(table), options.get(BRANCH_OPTION), context.range());
-    } catch (Errors.Refused e) {
-      throw new NoSuchTableException(table);
-    }
-  }
-
-  private Table load(Identifier table, String version, Long micros, String branch) throws NoSuchTableException {
+  /** Load a table, a version of it, or a system table; at most one of version and time. */
+  public Table load(Identifier table, String version, Long micros, String branch) throws NoSuchTableException {
     String[] parts = table.name().split("\\$", 2);
     String system = null;
     String named = names(table.namespace(), parts[0]);
@@ -166,7 +140,8 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
     };
   }
 
-  private String named(Identifier table) {
+  /** A table's name as Python writes it. */
+  public String named(Identifier table) {
     String found = names(table.namespace(), table.name());
     if (found == null) {
       throw Errors.mistake(
@@ -185,11 +160,6 @@ public final class LakebedCatalog implements StagingTableCatalog, SupportsNamesp
     } catch (NoSuchTableException e) {
       throw Errors.mistake("The table " + table + " was dropped while it was created.");
     }
-  }
-
-  @Override
-  public Table createTableLike(Identifier table, TableInfo info, Table source) throws TableAlreadyExistsException {
-    return createTable(table, info);
   }
 
   private void create(Identifier table, TableInfo info) throws TableAlreadyExistsException {

@@ -7,13 +7,15 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
-import org.apache.spark.sql.connector.catalog.procedures.SimpleProcedure;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
 
 /** A procedure that Python describes and runs. */
-final class LakebedProcedure implements SimpleProcedure {
+final class LakebedProcedure implements UnboundProcedure, BoundProcedure {
   private final Lake lake;
   private final String name;
   private final JsonNode description;
@@ -32,6 +34,11 @@ final class LakebedProcedure implements SimpleProcedure {
   @Override
   public String description() {
     return description.get("doc").asText();
+  }
+
+  @Override
+  public BoundProcedure bind(StructType arguments) {
+    return this;
   }
 
   @Override

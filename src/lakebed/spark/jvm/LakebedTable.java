@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.package$;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
@@ -120,7 +121,17 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    checkBranch(options);
     return new LakebedScan.Builder(this, false, options);
+  }
+
+  /** A branch that the catalog was not asked for is not another one that is read or written instead. */
+  static void checkBranch(CaseInsensitiveStringMap options) {
+    if (!MinorCatalog.LOADS_WITH_OPTIONS && options.containsKey(LakebedCatalog.BRANCH_OPTION)) {
+      throw Errors.mistake(
+          "The option " + LakebedCatalog.BRANCH_OPTION + " needs Spark 4.3, and this is " + package$.MODULE$.SPARK_VERSION()
+              + ": let the table's name end with $branch_" + options.get(LakebedCatalog.BRANCH_OPTION) + ".");
+    }
   }
 
   /** An option that means nothing is a mistake; those with such beginnings are Spark's own. */
@@ -136,6 +147,7 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
 
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    checkBranch(info.options());
     return primaryKeys().isEmpty()
         ? new LakebedWrite.Builder(this, replaces, info)
         : new KeyedWriteBuilder(this, replaces, info);

@@ -31,7 +31,7 @@ import scala.jdk.javaapi.CollectionConverters;
 /**
  * Spark's own Parquet reader over exactly the files of a plan: nothing is listed, and no status is asked for.
  *
- * <p>The one file that names Spark's internal classes of its file sources; tried with 4.3.
+ * <p>The one file that names Spark's internal classes of its file sources; tried with 4.1, 4.2 and 4.3.
  */
 final class NativeFiles {
   private NativeFiles() {}

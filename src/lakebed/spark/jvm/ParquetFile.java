@@ -21,7 +21,8 @@ import org.apache.spark.sql.internal.SQLConf$;
 /**
  * One data file, encoded by Spark's own Parquet writer.
  *
- * <p>The one file that names Spark's internal classes ParquetWriteSupport and SQLConf; tried with 4.3.
+ * <p>The one file that names Spark's internal classes ParquetWriteSupport and SQLConf; tried with 4.1,
+ * 4.2 and 4.3.
  */
 final class ParquetFile {
   private static final int FORMAT_VERSION = 1;

@@ -44,6 +44,7 @@ final class RowsTable implements Table, SupportsRead, ScanBuilder, LocalScan {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    LakebedTable.checkBranch(options);
     return this;
   }
 

@@ -5,9 +5,11 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.StreamSupport;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.connector.catalog.Changelog;
 import org.apache.spark.sql.connector.catalog.ChangelogRange;
 import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.read.Batch;
@@ -24,7 +26,16 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** What each snapshot of a range changed; the range was resolved when the statement was analysed. */
 record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Changelog {
-  static LakebedChangelog load(Lake lake, String table, String branch, ChangelogRange range) {
+  static LakebedChangelog of(MinorCatalog catalog, Identifier table, CaseInsensitiveStringMap options, ChangelogRange range)
+      throws NoSuchTableException {
+    try {
+      return load(catalog.lake(), catalog.named(table), options.get(LakebedCatalog.BRANCH_OPTION), range);
+    } catch (Errors.Refused e) {
+      throw new NoSuchTableException(table);
+    }
+  }
+
+  private static LakebedChangelog load(Lake lake, String table, String branch, ChangelogRange range) {
     String first = null;
     String last = null;
     Long firstMicros = null;

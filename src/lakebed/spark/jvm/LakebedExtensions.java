@@ -1,0 +1,15 @@
+package org.lakebed.spark;
+
+import org.apache.spark.sql.SparkSessionExtensions;
+import org.apache.spark.sql.classic.SparkSession;
+import scala.runtime.AbstractFunction1;
+import scala.runtime.BoxedUnit;
+
+/** Statements about tags and branches in Spark SQL: {@code spark.sql.extensions=org.lakebed.spark.LakebedExtensions}. */
+public final class LakebedExtensions extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
+  @Override
+  public BoxedUnit apply(SparkSessionExtensions extensions) {
+    extensions.injectParser((session, parser) -> new LakebedParser((SparkSession) session, parser));
+    return BoxedUnit.UNIT;
+  }
+}

@@ -1,0 +1,110 @@
+package org.lakebed.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Locale;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+
+/**
+ * A statement about the tags or branches of a table: {@code ALTER TABLE t CREATE TAG x}, {@code SHOW TAGS t}.
+ *
+ * @param table its name as written.
+ * @param change what ALTER TABLE does, as written; null: SHOW.
+ * @param system the system table that SHOW reads; null: ALTER TABLE.
+ */
+record TagStatement(String table, String change, String system) {
+  private static final String PART = "(?:`(?:[^`]|``)+`|\\w+)";
+  private static final String TABLE = "(" + PART + "(?:\\s*\\.\\s*" + PART + ")*)";
+  private static final String COMMENTS = "(?:\\s|--[^\\n]*\\n|/\\*.*?\\*/)*";
+  private static final Pattern ALTER =
+      pattern(
+          COMMENTS + "ALTER TABLE " + TABLE
+              + " ((?:CREATE|CREATE OR REPLACE|REPLACE|DELETE|DROP|RENAME) (?:TAG|BRANCH)\\b.*?)[;\\s]*");
+  private static final Pattern SHOW = pattern(COMMENTS + "SHOW (TAGS|BRANCHES) (?:(?:FROM|IN) )?" + TABLE + "[;\\s]*");
+
+  private static final String NAME = ">`(?:[^`]|``)+`|'[^'\\\\]+'|\\w+)";
+  private static final String VERSION = "(?: AS OF VERSION (?<snapshot>\\d+))?";
+  private static final String RETAIN = "(?: RETAIN (?<timeRetained>\\d+\\s*[a-z]+))?";
+  private static final List<Form> FORMS =
+      List.of(
+          new Form(
+              "create_tag",
+              "CREATE(?: TAG|(?<orReplace> OR REPLACE) TAG| TAG(?<ifNotExists> IF NOT EXISTS)) (?<tag" + NAME + VERSION
+                  + RETAIN),
+          new Form("replace_tag", "REPLACE TAG (?<tag" + NAME + VERSION + RETAIN),
+          new Form("rename_tag", "RENAME TAG (?<tag" + NAME + " TO (?<targetTag" + NAME),
+          new Form("delete_tag", "(?:DROP|DELETE) TAG(?<ifExists> IF EXISTS)? (?<tag" + NAME),
+          new Form("create_branch", "CREATE BRANCH (?<branch" + NAME + "(?:" + VERSION + "| AS OF TAG (?<tag" + NAME + ")"),
+          new Form("delete_branch", "(?:DROP|DELETE) BRANCH (?<branch" + NAME));
+
+  /** A form of ALTER TABLE. Its groups are arguments of the procedure that it calls, in the spelling of Java. */
+  private record Form(String procedure, Pattern pattern, List<String> groups) {
+    Form(String procedure, String pattern) {
+      this(
+          procedure, TagStatement.pattern(pattern),
+          Pattern.compile("\\?<([a-zA-Z]+)>").matcher(pattern).results().map(group -> group.group(1)).toList());
+    }
+  }
+
+  /** A pattern in which a space is any white space. */
+  private static Pattern pattern(String text) {
+    return Pattern.compile(text.replace(" ", "\\s+"), Pattern.CASE_INSENSITIVE | Pattern.DOTALL);
+  }
+
+  /** The statement that a text is; null: it is another one. */
+  static TagStatement of(String text) {
+    Matcher alter = ALTER.matcher(text);
+    if (alter.matches()) {
+      return new TagStatement(alter.group(1), alter.group(2), null);
+    }
+    Matcher show = SHOW.matcher(text);
+    return show.matches() ? new TagStatement(show.group(2), null, show.group(1).toLowerCase(Locale.ROOT)) : null;
+  }
+
+  /** The CALL or the query of the same meaning. {@code parts}: the table's name without the catalog. */
+  String sql(String catalog, String[] parts) {
+    if (system != null) {
+      parts[parts.length - 1] += "$" + system;
+      return "SELECT * FROM " + quoted(catalog) + "." + quoted(parts);
+    }
+    for (Form form : FORMS) {
+      Matcher found = form.pattern().matcher(change);
+      if (found.matches()) {
+        List<String> arguments = new ArrayList<>(List.of("table => " + literal(String.join(".", parts))));
+        for (String group : form.groups()) {
+          if (found.group(group) != null) {
+            String name = group.replaceAll("([A-Z])", "_$1").toLowerCase(Locale.ROOT);
+            arguments.add(name + " => " + value(group, found.group(group)));
+          }
+        }
+        return "CALL " + quoted(catalog) + ".sys." + form.procedure() + "(" + String.join(", ", arguments) + ")";
+      }
+    }
+    throw Errors.mistake(
+        "ALTER TABLE " + table + " " + change + " is not a statement: write CREATE [OR REPLACE] TAG [IF NOT EXISTS] x"
+            + " [AS OF VERSION 3] [RETAIN 30 DAYS], REPLACE TAG x [AS OF VERSION 3] [RETAIN 30 DAYS], RENAME TAG x TO y,"
+            + " DROP TAG [IF EXISTS] x, CREATE BRANCH x [AS OF VERSION 3 | AS OF TAG y] or DROP BRANCH x, with backquotes"
+            + " around names that have other characters than letters, digits and _.");
+  }
+
+  private static String value(String group, String written) {
+    return switch (group) {
+      case "orReplace", "ifNotExists", "ifExists" -> "true";
+      case "snapshot" -> written + "L";
+      case "timeRetained" -> literal(written.toLowerCase(Locale.ROOT));
+      default -> {
+        boolean plain = !written.startsWith("`") && !written.startsWith("'");
+        yield literal(plain ? written : written.substring(1, written.length() - 1).replace("``", "`"));
+      }
+    };
+  }
+
+  private static String literal(String text) {
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'";
+  }
+
+  private static String quoted(String... parts) {
+    return "`" + String.join("`.`", List.of(parts).stream().map(part -> part.replace("`", "``")).toList()) + "`";
+  }
+}

@@ -1,0 +1,70 @@
+"""Statements that Spark's grammar lacks, and what an error of lakebed says to a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import SparkSession
+
+from lakebed.lake.lake import Lake
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def sql(sql: Run, lake: Lake) -> Run:
+    """With a table of two snapshots."""
+    sql("CREATE TABLE lake.db.t (tag INT)")
+    for value in (1, 2):
+        sql(f"INSERT INTO lake.db.t VALUES ({value})")
+    return sql
+
+
+def test_tags_and_branches_are_statements(sql: Run, session: SparkSession, lake: Lake) -> None:
+    """They mean what their procedures do; names are found as in any other statement."""
+    sql("USE lake.db")
+    assert sql("-- a comment\n/* and one */ alter table t create tag `it's` as of version 1;") == [("it's", 1)]
+    assert sql("ALTER TABLE db.t CREATE TAG IF NOT EXISTS `it's`") == [("it's", 1)]
+    assert sql("ALTER TABLE `lake`.db.`t`\nREPLACE  TAG `it's` RETAIN 2 HOURS") == [("it's", 2)]
+    assert lake.table("db.t").tag("it's").time_retained_ms == 7_200_000
+    assert sql("ALTER TABLE t CREATE TAG IF NOT EXISTS more") == [("more", 2)]
+    assert [row.tag_name for row in session.sql("SHOW TAGS IN t").collect()] == ["it's", "more"]
+    assert sql("ALTER TABLE t CREATE BRANCH b AS OF TAG more") == [("b",)]
+    assert [row[0] for row in sql("SHOW BRANCHES t")] == ["b"]
+    sql("ALTER TABLE t DELETE BRANCH b")
+    sql("ALTER TABLE t DELETE TAG `it's`")
+    sql("ALTER TABLE t DROP TAG more")
+    assert sql("SHOW TAGS lake.db.t") == []
+
+
+def test_other_statements_are_sparks_own(sql: Run) -> None:
+    """Also those that begin alike, and those on tables of other catalogs."""
+    with pytest.raises(ParseException):
+        sql("ALTER TABLE spark_catalog.default.t CREATE TAG x")
+    with pytest.raises(ParseException):
+        sql("SHOW TAGS spark_catalog.default.t")
+    with pytest.raises(ParseException):
+        sql("ALTER TABLE lake.db.t CREATE INDEX x")
+    assert sql("SELECT 'ALTER TABLE lake.db.t CREATE TAG x', 'SHOW TAGS lake.db.t'")[0][1] == "SHOW TAGS lake.db.t"
+    sql("ALTER TABLE lake.db.t RENAME COLUMN tag TO branch")
+    assert sql("SELECT max(branch) FROM lake.db.t") == [(2,)]
+
+
+def test_an_error_says_to_a_program_what_happened(sql: Run) -> None:
+    """Each getter of PySpark answers, and none fails."""
+    for statement, state, kind, sentence in (
+        ("SELECT * FROM lake.db.t VERSION AS OF 'x'", "42704", "version_not_found", "has no tag or branch 'x'"),
+        ("ALTER TABLE lake.db.t CREATE TAG y AS OF VERSION 8", "42704", "snapshot_not_found", "no snapshot 8"),
+        ("ALTER TABLE lake.db.t CREATE BRANCH main", "42000", "invalid_branch_name", "main"),
+        ("ALTER TABLE lake.db.t DROP TAG a b", "42000", "invalid_request", "DROP TAG a b is not a statement"),
+    ):
+        with pytest.raises(AnalysisException, match=sentence) as raised:
+            sql(statement)
+        error = raised.value
+        assert (error.getSqlState(), error.getMessageParameters()["kind"]) == (state, kind)
+        assert error.getCondition() == "USER_RAISED_EXCEPTION"
+        assert error.getMessageParameters()["errorMessage"] == str(error)
+        assert str(error) in error.getMessage()
