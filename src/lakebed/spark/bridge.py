@@ -1,8 +1,9 @@
 """The process that answers Spark's SQL catalog: JSON lines on standard input and output.
 
 ``python -m lakebed.spark.bridge``. Its first line says its version and its folder of Arrow files, which the other
-side removes when this process is killed; then one line a reply, in the order in which requests finish. Invariants: standard output carries the protocol alone; requests run at the same time, at most
-`CONCURRENT_MAX`; the process ends when its input closes, without waiting for requests under way.
+side removes when this process is killed; then one line a reply, in the order in which requests finish. Invariants:
+standard output carries the protocol alone; requests run at the same time, at most `CONCURRENT_MAX`; the process ends
+when its input closes, without waiting for requests under way.
 """
 
 from __future__ import annotations
