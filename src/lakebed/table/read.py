@@ -6,8 +6,8 @@ Owns: `ReadPlan` (picklable: all that an executor needs except the store), `read
 Invariants:
 - A column is found by its field id in the schema that its file was written with: renames are followed, columns missing
   from that schema are null, narrower types are widened.
-- Only predicates on key columns may drop rows before a merge: if another one dropped the newest row of a key, an older
-  row would reappear. All other predicates apply to merged rows.
+- A predicate drops rows before a merge only as `early_filters` allows: if it dropped the newest row of a key, an older
+  row would reappear. It applies to merged rows in any case.
 - A streaming merge holds about `ReadPlan.window_bytes`, independent of the size of the files.
 """
 
@@ -25,6 +25,7 @@ from lakebed.errors import Corruption, NotFound
 from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectStore
 from lakebed.table.data_file import WHOLE_FILE_BYTES_MAX, OpenDataFile, open_data_file
+from lakebed.table.early_filters import early_filters
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.merge import Codes, encode_keys, group_by_key, is_strictly_increasing
@@ -307,14 +308,16 @@ def _merge_at_once(
     system = SYSTEM_COLUMNS if with_sequences else (KIND_COLUMN,)
     fields = _with_keys(plan)
     tables = []
-    for run in runs:
+    filters = early_filters(runs, where=plan.where, key_part=plan.key_part, engine=engine)
+    for run, where in zip(runs, filters, strict=True):
         parts = []
         for file in run:
             opened = _open(store, split, file)
             source = _Source(file, split, plan, fields)
-            groups = source.row_groups(opened, plan.key_part)
+            groups = source.row_groups(opened, where)
             columns = source.names_in(opened, *system)
-            parts.append(source.adapt(opened.read(columns=columns, row_groups=groups, threads=threads), *system))
+            rows = source.adapt(opened.read(columns=columns, row_groups=groups, threads=threads), *system)
+            parts.append(rows if where is None else filter_rows(rows, where))
         tables.append(pa.concat_tables(parts))
     names = [key.name for key in plan.keys]
     codes = encode_keys([[table.column(name) for name in names] for table in tables])
@@ -393,7 +396,7 @@ def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
 
 def _merged(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Table]:
     names = [column.name for column in plan.decoded]
-    for window in merged_windows(store, split, plan=plan, fields=_with_keys(plan)):
+    for window in merged_windows(store, split, plan=plan, fields=_with_keys(plan), filters=True):
         yield window.select(names)
 
 
@@ -440,6 +443,7 @@ def merged_windows(
     plan: ReadPlan,
     fields: Sequence[DataField],
     keep_deletes: bool = False,
+    filters: bool = False,
 ) -> Iterator[pa.Table]:
     """Merge the runs of a split in bounded memory.
 
@@ -448,19 +452,26 @@ def merged_windows(
 
     Args:
         split: files in merge order.
-        plan: schemas and the window's size; its columns and predicate are ignored.
+        plan: schemas, the window's size, and the predicate, of which the part on keys applies.
         fields: columns to decode; must contain the keys and what the merge engine needs (`MergeEngine.columns`, and
             the columns of its order).
         keep_deletes: keep the rows that delete a key (for a compaction below which older rows remain).
+        filters: apply what `early_filters` allows of the whole predicate. The caller filters merged rows.
 
     Yields:
         Tables of `fields` and `SEQUENCE_COLUMN`, `KIND_COLUMN`: each key once over all tables, in key order.
     """
     runs = sorted_runs(split.files, schema=plan.schema)
     per_run_bytes = max(1, plan.window_bytes // len(runs))
-    cursors = [_cursor_of(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes) for run in runs]
-    names = [key.name for key in plan.keys]
     engine = plan.engine
+    wanted = [plan.key_part] * len(runs)
+    if filters:
+        wanted = early_filters(runs, where=plan.where, key_part=plan.key_part, engine=engine)
+    cursors = [
+        _cursor_of(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes, where=where)
+        for run, where in zip(runs, wanted, strict=True)
+    ]
+    names = [key.name for key in plan.keys]
     while True:
         for cursor in cursors:
             cursor.fill()
@@ -520,6 +531,7 @@ def _cursor_of(
     plan: ReadPlan,
     fields: Sequence[DataField],
     window_bytes: int,
+    where: Predicate | None,
 ) -> Cursor:
     def batches() -> Iterator[tuple[str, pa.Table]]:
         for file in run:
@@ -527,9 +539,10 @@ def _cursor_of(
             source = _Source(file, split, plan, fields)
             row_bytes = max(1, file.file_size * ENCODED_TO_ARROW // max(1, file.row_count))
             rows = max(1, min(1_000_000, window_bytes // row_bytes))
-            groups = source.row_groups(opened, plan.key_part)
+            groups = source.row_groups(opened, where)
             columns = source.names_in(opened, *SYSTEM_COLUMNS)
             for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=rows):
-                yield data_path(split, file), source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
+                found = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
+                yield data_path(split, file), found if where is None else filter_rows(found, where)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())

@@ -5,8 +5,8 @@ lakebed can read a table (`check_readable`).
 
 Invariants:
 - Pruning drops only files without matching rows. Predicates on partitions drop files in all tables; predicates on key
-  columns drop files by key range; other predicates drop a file by its statistics only if it needs no merge, because an
-  older row of a key would reappear if the file with its newest row were dropped.
+  columns drop files by key range; other predicates drop a file by its statistics only if no older row of a key can
+  reappear: it needs no merge, or `splits.unneeded` says so.
 - A scan is bound to one snapshot and always reads the same rows, until the files of that snapshot expire.
 """
 
@@ -28,6 +28,7 @@ from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import mapped
 from lakebed.table.branches import open_branch
 from lakebed.table.context import TableBranch
+from lakebed.table.early_filters import newest_survives
 from lakebed.table.engines.registry import check_mergeable, engine_of
 from lakebed.table.file_stats import may_match
 from lakebed.table.frames import into_duckdb, into_pandas, into_polars
@@ -251,7 +252,6 @@ class Scan:
     @cached_property
     def _splits(self) -> tuple[Split, ...]:
         options = TableOptions(self.table_schema.options)
-        # The statistics of values count only for files that need no merge.
         judged = self._where is not None and self.table_schema.primary_keys and self._entries.num_rows
         splits = plan_splits(
             self._entries,
@@ -260,6 +260,7 @@ class Scan:
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
             may_match=self._may_match() if judged else None,
+            newest_survives=bool(judged) and newest_survives(engine_of(self.table_schema)),
         )
         return tuple(with_vectors(splits, self.vectors()))
 

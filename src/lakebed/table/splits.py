@@ -14,8 +14,8 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,9 @@ from lakebed.table.row_codes import numbered
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+PAIRS_MAX: Final = 4_000_000
+"""Pairs of files of a section that are compared to leave some of them out; a larger section stays whole."""
+
 
 def plan_splits(
     entries: pa.Table,
@@ -42,6 +45,7 @@ def plan_splits(
     target_bytes: int,
     open_cost_bytes: int,
     may_match: BoolArray | None = None,
+    newest_survives: bool = False,
 ) -> list[Split]:
     """The splits of a set of live files, bucket by bucket.
 
@@ -51,6 +55,7 @@ def plan_splits(
         target_bytes: files are packed together up to this size; a merge is never cut.
         open_cost_bytes: least weight of a file.
         may_match: one element an entry; files that need no merge are dropped where it is False. None keeps all.
+        newest_survives: drop other files, too, as `unneeded` allows.
 
     Cost: a few sorts over all files, then Python steps for each bucket and each split; no `DataFile` is made.
     """
@@ -63,7 +68,10 @@ def plan_splits(
     weights = np.maximum(_column(entries, "file_size"), open_cost_bytes)
     kept = np.ones(len(order), np.bool_) if may_match is None else may_match
     if schema.primary_keys:
-        packs = _keyed_packs(entries, order, group_of, weights, kept, schema=schema, target_bytes=target_bytes)
+        places = _KeyedRows.of(entries, order, group_of, schema)
+        if newest_survives and not kept.all():
+            places = places.without_unneeded(entries, kept)
+        packs = _keyed_packs(entries, places, weights, kept, target_bytes=target_bytes)
     else:
         order, group_of = order[kept[order]], group_of[kept[order]]
         starts = _pack_starts(weights[order], group_of, target_bytes)
@@ -209,34 +217,97 @@ def touching(splits: Sequence[Split], files: Sequence[DataFile], *, schema: Tabl
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _KeyedRows:
+    """Entries of a primary-key table by group and least key, and where the sections of overlapping files begin."""
+
+    order: IntArray
+    """Positions in the entries."""
+    group_of: IntArray
+    low: IntArray
+    high: IntArray
+    """Ranks of the least and greatest keys, by entry."""
+    span: int
+    """Above all ranks."""
+
+    @classmethod
+    def of(cls, entries: pa.Table, order: IntArray, group_of: IntArray, schema: TableSchema) -> _KeyedRows:
+        """Sort entries, given by group."""
+        if len(order) == group_of[-1] + 1:  # one file a bucket: no keys to compare
+            low = high = np.zeros(len(order), np.int64)
+            span = 1
+        else:
+            low, high, span = _dense_ranges(entries, schema)
+        by_key = np.lexsort((high[order], low[order], group_of))
+        return cls(order[by_key], group_of[by_key], low, high, span)
+
+    def starts(self) -> IntArray:
+        """The first row of every section."""
+        if len(self.order) == 0:
+            return np.zeros(0, np.int64)
+        offsets = self.group_of * self.span
+        reach = np.maximum.accumulate(self.high[self.order] + offsets)
+        return np.flatnonzero(np.append(True, self.low[self.order][1:] + offsets[1:] > reach[:-1]))
+
+    def without_unneeded(self, entries: pa.Table, may_match: BoolArray) -> _KeyedRows:
+        """Leave files out as `unneeded` says, section by section."""
+        first, last = _column(entries, "min_sequence_number"), _column(entries, "max_sequence_number")
+        starts = self.starts()
+        counts = np.diff(np.append(starts, len(self.order)))
+        stays = may_match[self.order]
+        has_gaps = np.add.reduceat(~stays, starts) > 0
+        stays[np.repeat(counts > 1, counts)] = True
+        for section in np.flatnonzero(has_gaps & (counts > 1)):
+            span = slice(starts[section], starts[section] + counts[section])
+            rows = self.order[span]
+            keys = self.low[rows], self.high[rows]
+            stays[span] = ~unneeded(keys, sequences=(first[rows], last[rows]), may_match=may_match[rows])
+        return replace(self, order=self.order[stays], group_of=self.group_of[stays])
+
+
+def unneeded(
+    keys: tuple[IntArray, IntArray], *, sequences: tuple[IntArray, IntArray], may_match: BoolArray
+) -> BoolArray:
+    """Which files of a section a read with a filter leaves out, where the newest row of a key survives as it is.
+
+    They hold no match, and each other file with keys of theirs is left out as well, or all its rows are newer. So no
+    older row reappears.
+
+    Args:
+        keys: codes of the least and the greatest key of each file.
+        sequences: the least and the greatest sequence number of each.
+        may_match: whether a file may hold a match.
+
+    Cost: one comparison of each file without a match with each other file, as often as files are found to be needed.
+    """
+    low, high = keys
+    first, last = sequences
+    gone = ~may_match
+    while gone.any():
+        stays = ~gone
+        if np.count_nonzero(gone) * np.count_nonzero(stays) > PAIRS_MAX:
+            return np.zeros(len(low), np.bool_)
+        has_common_keys = (low[gone][:, None] <= high[stays]) & (high[gone][:, None] >= low[stays])
+        is_needed = (has_common_keys & (first[stays] <= last[gone][:, None])).any(axis=1)
+        if not is_needed.any():
+            break
+        gone[np.flatnonzero(gone)[is_needed]] = False
+    return gone
+
+
 def _keyed_packs(
-    entries: pa.Table,
-    order: IntArray,
-    group_of: IntArray,
-    weights: IntArray,
-    kept: BoolArray,
-    *,
-    schema: TableSchema,
-    target_bytes: int,
+    entries: pa.Table, places: _KeyedRows, weights: IntArray, kept: BoolArray, *, target_bytes: int
 ) -> list[tuple[int, bool, IntArray]]:
     """``(group, needs a merge, rows in merge order)`` of every pack of a primary-key table, in order of the groups.
 
     In each group sections of one plain file are packed, and sections to merge are packed, both in key order.
 
     Args:
-        order, group_of: all rows by group, and the group of each.
         weights, kept: by row.
     """
-    if len(order) == group_of[-1] + 1:  # one file a bucket: no keys to compare
-        low = high = np.zeros(len(order), np.int64)
-        span = 1
-    else:
-        low, high, span = _dense_ranges(entries, schema)
-    by_key = np.lexsort((high[order], low[order], group_of))
-    order, group_of = order[by_key], group_of[by_key]
-    offsets = group_of * span
-    reach = np.maximum.accumulate(high[order] + offsets)
-    starts = np.flatnonzero(np.append(True, low[order][1:] + offsets[1:] > reach[:-1]))
+    order, group_of, low, starts = places.order, places.group_of, places.low, places.starts()
+    if len(order) == 0:
+        return []
     counts = np.diff(np.append(starts, len(order)))
     is_single = counts == 1
     is_plain_section = is_single & _plain_rows(entries)[order[starts]]
