@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -71,11 +71,16 @@ def alternate(
             figure = measure()
             if round_number >= warmup_count or time.perf_counter() - start > WARM_S:
                 samples[name].append(figure)
+    return result_of(workload, samples, unit=unit, **facts)
+
+
+def result_of(workload: str, samples: Mapping[str, list[float]], *, unit: str = "s", **facts: Any) -> Result:
+    """The result of samples that were taken in turn, printed."""
     medians = {name: statistics.median(taken) for name, taken in samples.items()}
     ours = medians["lakebed"]
     peers = {name: value for name, value in medians.items() if name != "lakebed"}
     ratio = {name: value / ours for name, value in peers.items()}
-    result = Result(workload, unit, ours, peers, ratio, samples, rss_mb=rss_peak_mb(), **facts)
+    result = Result(workload, unit, ours, peers, ratio, dict(samples), rss_mb=rss_peak_mb(), **facts)
     print(row_of(result), flush=True)
     return result
 
@@ -99,10 +104,12 @@ def row_of(result: Result) -> str:
 class PeerProcess:
     """The peers' worker: JSON lines over its standard streams; one process for the whole run, so it stays warm."""
 
-    def __init__(self, python: Path, folder: Path, scale: float, *, worker: str = "worker.py") -> None:
+    def __init__(
+        self, python: Path, folder: Path, scale: float, *, worker: str = "worker.py", arguments: Sequence[str] = ()
+    ) -> None:
         script = Path(__file__).parent / "peers" / worker
         self._process = subprocess.Popen(
-            [str(python), str(script), str(folder), str(scale)],
+            [str(python), str(script), str(folder), str(scale), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,9 +1,10 @@
 """The benchmark of Spark SQL: ``python bench/spark.py [--scale 1] [--only write,scan] [--samples 5]``.
 
 Workloads, at scale 1, on 4 M rows (BIGINT, INT, DOUBLE, STRING): scan (an aggregate of four columns), write,
-write_partitioned (16 partitions) and write_buckets (8 buckets of a key, after a shuffle by it). The peer is Spark's own
-Parquet, with zstd as lakebed's. Lakebed's side is SQL through the catalog and includes the analysis, the statistics of
-files, the sync of files and folders, and the commit; Spark's own syncs nothing.
+write_partitioned (16 partitions), write_buckets (8 buckets of a key, after a shuffle by it) and point_lookup (a row by
+its id, in milliseconds). The peers are Spark's own Parquet, with zstd as lakebed's, and Delta Lake. Lakebed's side is
+SQL through the catalog and includes the analysis, the statistics of files, the sync of files and folders, and the
+commit; Spark's own syncs nothing. Changes, streams, orphans and the format's own Java connector: `spark_changes`.
 
 Without rows of their own: bridge_start (the first statement of a new bridge, in seconds), analysis (a statement on a
 tag, in milliseconds, and one on a temporary view), plan_100k_cold, _warm and _selective (from SQL text
@@ -17,7 +18,7 @@ import argparse
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -28,27 +29,33 @@ from pyspark.sql import DataFrame, SparkSession
 
 import harness
 import lakebed.spark
+import spark_changes
 from harness import Result, alternate
 from inputs import SCHEMA, rows_of
 from lakebed.lake.lake import open_lake
 from lakebed.spark.jar import CATALOGS, catalog_settings
 from planning import FILES_PER_COMMIT, describe_files, timed
+from spark_changes import SparkPeer, StartedPeer
+from spark_queries import AGGREGATES, COLUMNS, LOOKUP_COUNT, spread
 
 CATALOG = "lake"
 FILE_COUNT = 4
 """Files of the rows that every write reads."""
 PARTITION_COUNT = 16
 BUCKET_COUNT = 8
-COLUMNS = "id BIGINT NOT NULL, a INT, v DOUBLE, s STRING"
+HERE = Path(__file__).parent
 
 
 class Bench:
-    """Both sides of every workload, in one session."""
+    """Lakebed and Spark's own Parquet in one session, and the sessions of other peers."""
 
-    def __init__(self, folder: Path, spark: SparkSession, *, scale: float, sample_count: int) -> None:
+    def __init__(
+        self, folder: Path, spark: SparkSession, *, scale: float, sample_count: int, peers: Sequence[SparkPeer]
+    ) -> None:
         self.folder, self.spark, self.scale, self.sample_count = folder, spark, scale, sample_count
+        self.peers, self.started = peers, dict[str, StartedPeer]()
         self.rows = max(1000, int(1_000_000 * scale)) * FILE_COUNT
-        self.made = 0
+        self.made, self.base = 0, ""
         source = folder / "source"
         source.mkdir()
         partition = pa.field("p", pa.int32(), nullable=False)
@@ -57,6 +64,13 @@ class Bench:
             rows = rows_of(count, first=number * count, seed=number)
             partitions = pa.array([row % PARTITION_COUNT for row in range(count)], pa.int32())
             pq.write_table(rows.append_column(partition, partitions), source / f"{number}.parquet")
+
+    def peers_of(self, kind: str) -> list[StartedPeer]:
+        """The peers of one kind, started: one, or none where it is not installed."""
+        for peer in self.peers:
+            if peer.kind == kind and kind not in self.started:
+                self.started[kind] = peer.start(self.folder, self.scale)
+        return [peer for name, peer in self.started.items() if name == kind]
 
     def source(self, *columns: str) -> DataFrame:
         """The rows to write; `columns` after those of `SCHEMA`."""
@@ -73,11 +87,13 @@ class Bench:
         self.spark.sql(f"CREATE TABLE {name} ({columns}) {clauses}")
         return name
 
-    def against_parquet(self, workload: str, ours: Callable[[], float], plain: Callable[[], float]) -> Result:
-        """Lakebed and Spark's own Parquet, in turn."""
+    def against_parquet(
+        self, workload: str, ours: Callable[[], float], plain: Callable[[], float], **others: Callable[[], float]
+    ) -> Result:
+        """Lakebed, Spark's own Parquet and other peers, in turn."""
         return alternate(
             workload,
-            {"lakebed": ours, "spark-parquet": plain},
+            {"lakebed": ours, "spark-parquet": plain, **others},
             sample_count=self.sample_count,
             rows=self.rows,
             durable=True,
@@ -96,10 +112,12 @@ class Bench:
 
     def write(self) -> Result:
         """All rows into a new table."""
+        delta = spark_changes.peers(self, "delta", lambda peer: peer.run("write", self.folder / "source"))
         return self.against_parquet(
             "write",
             lambda: self.written(self.source(), self.new_table()),
             lambda: self.plain(self.source()),
+            **delta,
         )
 
     def write_partitioned(self) -> Result:
@@ -121,17 +139,61 @@ class Bench:
 
     def scan(self) -> Result:
         """An aggregate over every column of the files of one table."""
-        table = self.new_table()
-        self.written(self.source(), table)
-        files = [row[0] for row in self.spark.sql(f"SELECT file_path FROM {table}.files").collect()]
-        root = f"{self.folder / 'lake' / 'bench.db' / table.rpartition('.')[2]}"
-        paths = [f"{root}/{file}" for file in files]
-        columns = "count(*)", "sum(a)", "sum(v)", "max(s)"
+        table, paths = self.read_table()
         return self.against_parquet(
             "scan",
-            lambda: timed(lambda: self.spark.table(table).selectExpr(*columns).collect()),
-            lambda: timed(lambda: self.spark.read.parquet(*paths).selectExpr(*columns).collect()),
+            lambda: timed(lambda: self.spark.table(table).selectExpr(*AGGREGATES).collect()),
+            lambda: timed(lambda: self.spark.read.parquet(*paths).selectExpr(*AGGREGATES).collect()),
+            **spark_changes.peers(self, "delta", lambda peer: peer.run("read", "base")),
         )
+
+    def point_lookup(self) -> Result:
+        """One row by its id, from a statement to its row; the files have ranges of ids."""
+        table, paths = self.read_table()
+        self.spark.read.parquet(*paths).createOrReplaceTempView("plain_rows")  # listed once, unlike a table
+
+        def looked_up(name: str) -> float:
+            statements = [f"SELECT * FROM {name} WHERE id = {key}" for key in spread(self.rows, LOOKUP_COUNT)]
+            found: list[int] = []
+            seconds = timed(lambda: found.extend(len(self.spark.sql(one).collect()) for one in statements))
+            assert sum(found) == LOOKUP_COUNT, found
+            return seconds / LOOKUP_COUNT * 1000
+
+        sides = {
+            "lakebed": lambda: looked_up(table),
+            "spark-parquet": lambda: looked_up("plain_rows"),
+            **spark_changes.peers(self, "delta", lambda peer: peer.run("lookup", "base", self.rows)),
+        }
+        return alternate(
+            "point_lookup", sides, unit="ms", sample_count=self.sample_count, rows=self.rows, target=">= 1x"
+        )
+
+    def read_table(self) -> tuple[str, list[str]]:
+        """A table of all rows for reads, which Delta has as well, and the paths of its files."""
+        if not self.base:
+            self.base = self.new_table()
+            self.written(self.source(), self.base)
+            for peer in self.peers_of("delta"):
+                peer.run("load", "base", self.folder / "source", 0)
+        files = [row[0] for row in self.spark.sql(f"SELECT file_path FROM {self.base}.files").collect()]
+        root = f"{self.folder / 'lake' / 'bench.db' / self.base.rpartition('.')[2]}"
+        return self.base, [f"{root}/{file}" for file in files]
+
+    def changes(self) -> list[Result]:
+        """See `spark_changes.changes`."""
+        return spark_changes.changes(self)
+
+    def stream(self) -> Result:
+        """See `spark_changes.stream`."""
+        return spark_changes.stream(self)
+
+    def orphans_1m(self) -> Result:
+        """See `spark_changes.orphans_1m`."""
+        return spark_changes.orphans_1m(self)
+
+    def java(self) -> list[Result]:
+        """See `spark_changes.java`."""
+        return spark_changes.java(self)
 
     # ---- statements and plans
 
@@ -234,10 +296,31 @@ WORKLOADS = (
     "write",
     "write_partitioned",
     "write_buckets",
+    "point_lookup",
     "bridge_start",
     "analysis",
     "plan_100k",
+    "changes",
+    "stream",
+    "orphans_1m",
+    "java",
 )
+
+
+def found_peers(chosen: argparse.Namespace) -> list[SparkPeer]:
+    """The peers that can run here; one sentence on the console for each that cannot."""
+    peers = []
+    jars = sorted(chosen.delta_jars.glob("*.jar"))
+    if jars and chosen.delta_python.exists():
+        (version,) = (jar.stem.rpartition("-")[2] for jar in jars if jar.stem.startswith("delta-spark"))
+        peers.append(SparkPeer("delta", f"delta-spark {version}", chosen.delta_python, jars))
+    else:
+        print("Delta Lake is left out: its jars and its environment are made by make bench-spark, with Maven.")
+    if chosen.paimon_jars:
+        peers.append(SparkPeer("paimon", "paimon-spark", chosen.paimon_python, chosen.paimon_jars))
+    elif "java" in chosen.only.split(","):
+        print("The rows java_* are left out: name the connector by --paimon-jars, its Spark by --paimon-python.")
+    return peers
 
 
 def main() -> None:
@@ -246,19 +329,29 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="1 is four million rows; 0.1 a quick look")
     parser.add_argument("--samples", type=int, default=harness.SAMPLE_COUNT_MIN)
     parser.add_argument("--only", default=",".join(WORKLOADS), help="comma-separated workloads")
+    delta = HERE.parent / ".venv-delta" / "bin" / "python"
+    parser.add_argument("--delta-python", type=Path, default=delta, help="with the PySpark that Delta Lake supports")
+    parser.add_argument("--delta-jars", type=Path, default=HERE / "peers" / "delta" / "lib", help="a folder")
+    parser.add_argument("--paimon-python", type=Path, help="with the PySpark that the Java connector supports")
+    parser.add_argument("--paimon-jars", type=Path, nargs="*", default=[], help="of the Java connector")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.only.split(",") if name not in WORKLOADS]
     if unknown:
         parser.error(f"no workload {unknown[0]!r}; there are {', '.join(WORKLOADS)}")
     folder = Path(tempfile.mkdtemp(prefix="lakebed-bench-"))
     spark = lakebed.spark.session("bench", cores=2, memory="2g", catalogs={CATALOG: str(folder / "lake")})
-    bench = Bench(folder, spark, scale=chosen.scale, sample_count=chosen.samples)
+    peers = found_peers(chosen)
+    bench = Bench(folder, spark, scale=chosen.scale, sample_count=chosen.samples, peers=peers)
     results: list[Result] = []
     try:
         for name in chosen.only.split(","):
+            if name == "java" and not chosen.paimon_jars:
+                continue
             made = getattr(bench, name)()
             results += made if isinstance(made, list) else [made]
     finally:
+        for peer in bench.started.values():
+            peer.process.close()
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
     versions = harness.versions_of("lakebed", "pyarrow", "pyspark")
