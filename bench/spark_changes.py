@@ -24,6 +24,7 @@ import pyarrow as pa
 from harness import PeerProcess, Result, alternate, result_of
 from inputs import SCHEMA
 from lakebed.lake.lake import open_lake
+from lakebed.reclaim.model import ReclaimReport
 from lakebed.spark.jobs import compact_table, remove_orphan_files
 from planning import FILES_PER_COMMIT, describe_files, timed
 from spark_queries import AGGREGATES, FILTERS, merge_into
@@ -222,19 +223,17 @@ def orphans_1m(bench: Bench) -> Result:
     folders = sorted({root / split.folder for split in table.scan().splits()})
     for number in range(file_count - known):
         _touch(folders[number % len(folders)] / f"data-{number:032x}-9.parquet")
-    found = []
+    found: list[int] = []
 
-    def looked(find: Callable[[], object]) -> Callable[[], float]:
-        return lambda: timed(lambda: found.append(find()))
+    def looked(find: Callable[[], ReclaimReport]) -> Callable[[], float]:
+        return lambda: timed(lambda: found.append(len(find().plan.doomed)))
 
     def later() -> int:
         return int(time.time() * 1000) - 1
 
     sides = {
-        "lakebed": looked(
-            lambda: remove_orphan_files(bench.spark, table, older_than_ms=later(), dry_run=True).plan.count
-        ),
-        "one-process": looked(lambda: table.remove_orphan_files(older_than_ms=later(), dry_run=True).plan.count),
+        "lakebed": looked(lambda: remove_orphan_files(bench.spark, table, older_than_ms=later(), dry_run=True)),
+        "one-process": looked(lambda: table.remove_orphan_files(older_than_ms=later(), dry_run=True)),
         **peers(bench, "delta", lambda peer: peer.run("orphans", root)),
     }
     result = alternate("orphans_1m", sides, sample_count=1, warmup_count=0, rows=file_count)

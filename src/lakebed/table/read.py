@@ -491,8 +491,13 @@ def merged_windows(
 def unmerged_rows(
     store: ObjectStore, split: Split, *, plan: ReadPlan, fields: Sequence[DataField]
 ) -> Iterator[pa.Table]:
-    """The rows of a split as its files hold them, one file after the other, with `SYSTEM_COLUMNS` last."""
-    cursor = _cursor_of(store, split, split.files, plan=plan, fields=fields, window_bytes=plan.window_bytes)
+    """The rows of a split as its files hold them, one file after the other, with `SYSTEM_COLUMNS` last.
+
+    Of the plan's predicate the part on keys applies.
+    """
+    cursor = _cursor_of(
+        store, split, split.files, plan=plan, fields=fields, window_bytes=plan.window_bytes, where=plan.key_part
+    )
     for _, rows in cursor.batches:
         yield rows
 
