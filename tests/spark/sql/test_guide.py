@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from lakebed.spark.jar import catalog_settings
+from worlds.repo.server_process import free_port
+from worlds.waiting import wait_until
 
+HOME = Path(pyspark.__file__).parent
+ENVIRONMENT = os.environ | {"SPARK_HOME": str(HOME)}
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "guide" / "spark-sql.md"
 
@@ -68,18 +76,20 @@ def settings(folder: Path) -> dict[str, str]:
     return own | catalog_settings({"lake": str(folder / "lake")})
 
 
+def confs(folder: Path) -> list[str]:
+    """The settings as options of a command."""
+    return [part for name, value in settings(folder).items() for part in ("--conf", f"{name}={value}")]
+
+
 @pytest.mark.long
 def test_the_statements_run_in_spark_sql(tmp_path: Path) -> None:
     """The command of Spark, without Python in the driver: rows by tabs, and errors on standard error."""
     found = list(statements(GUIDE.read_text()))
     script = "".join(f"SELECT '## {position}';\n{statement};\n" for position, (statement, _) in enumerate(found))
     (tmp_path / "guide.sql").write_text(script)
-    options = [part for name, value in settings(tmp_path).items() for part in ("--conf", f"{name}={value}")]
     ignore = ["--hiveconf", "hive.cli.errors.ignore=true"]
-    home = Path(pyspark.__file__).parent
-    command = [str(home / "bin" / "spark-sql"), *options, *ignore, "-f", str(tmp_path / "guide.sql")]
-    environment = os.environ | {"SPARK_HOME": str(home)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    command = [str(HOME / "bin" / "spark-sql"), *confs(tmp_path), *ignore, "-f", str(tmp_path / "guide.sql")]
+    run = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     answers: dict[int, list[str]] = {}
     for line in run.stdout.splitlines():
         if line.startswith("## "):
@@ -93,6 +103,60 @@ def test_the_statements_run_in_spark_sql(tmp_path: Path) -> None:
             assert sentence in run.stderr, statement
         elif expected and not statement.startswith("SHOW"):  # whose columns the command chooses itself
             assert answers[position] == expected, statement
+
+
+@contextmanager
+def thrift_server(folder: Path) -> Iterator[str]:
+    """Run Spark's Thrift server with the catalog, as the guide starts it, and give its URL for JDBC."""
+    port = free_port()
+    (shown,) = re.findall(r"^    spark-submit (.*HiveThriftServer2.*)$", GUIDE.read_text(), re.MULTILINE)
+    command = [str(HOME / "bin" / "spark-submit"), *confs(folder), *shown.replace("10000", str(port)).split()]
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=log, stderr=log)
+    try:
+        wait_until(lambda: server.poll() is not None or is_open(port), timeout_s=300, interval_s=0.2)
+        assert server.poll() is None, (folder / "server.log").read_text()[-5000:]
+        yield f"jdbc:hive2://127.0.0.1:{port}/"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def is_open(port: int) -> bool:
+    """Whether a loopback port is listened on."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def rows_of(results: Any) -> list[tuple[Any, ...]]:
+    """The rows of a result set of JDBC, as text."""
+    columns = range(1, results.getMetaData().getColumnCount() + 1)
+    rows = []
+    while results.next():
+        rows.append(tuple(results.getString(column) for column in columns))
+    return rows
+
+
+@pytest.mark.long
+def test_the_statements_run_over_thrift(spark: SparkSession, tmp_path: Path) -> None:
+    """A server that needs no Python in its driver, asked over JDBC by Hive's driver, which PySpark's jars have."""
+    jvm: Any = spark._jvm
+    with thrift_server(tmp_path) as url:
+        connection = jvm.org.apache.hive.jdbc.HiveDriver().connect(url, jvm.java.util.Properties())
+        try:
+            statement = connection.createStatement()
+            for text_of_it, expected in statements(GUIDE.read_text()):
+                sentence = sentence_of(expected)
+                if sentence is None:
+                    rows = rows_of(statement.getResultSet()) if statement.execute(text_of_it) else []
+                    if expected:
+                        assert [" | ".join(map(text, row)).replace("false", "False") for row in rows] == expected
+                    continue
+                with pytest.raises(Py4JJavaError) as raised:
+                    statement.execute(text_of_it)
+                assert sentence in raised.value.java_exception.getMessage(), text_of_it
+        finally:
+            connection.close()
 
 
 _CONNECT = """
