@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -13,14 +14,20 @@ from pyspark.sql import SparkSession
 import lakebed.spark
 from lakebed.errors import InvalidRequest
 from lakebed.spark import java
+from lakebed.spark.start import query_loggers
 
 PROGRAM = """
 import os
 from pathlib import Path
 import lakebed.spark
+from pyspark.errors import AnalysisException
 spark = lakebed.spark.session("once", cores=1)
 spark.range(3).mapInArrow(lambda batches: batches, "id bigint").createOrReplaceTempView("three")
 spark.sql("create table kept as select * from three")
+try:
+    spark.sql("select nope from kept")
+except AnalysisException as error:
+    assert "nope" in str(error)
 folder = spark.conf.get("spark.local.dir")
 jvm = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
 listening = []
@@ -129,6 +136,18 @@ def test_cores_must_be_positive() -> None:
     """Zero cores are refused before a JVM starts."""
     with pytest.raises(InvalidRequest, match="at least one core"):
         lakebed.spark.session(cores=0)
+
+
+def test_the_loggers_of_errors_take_what_pyspark_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made before PySpark logs its first error; loggers of another class would end an error's construction."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        monkeypatch.delitem(logging.Logger.manager.loggerDict, name, raising=False)
+    for logger in query_loggers():
+        logger.disabled = False
+        logger.propagate = False
+        logger.handlers.clear()
+        logger.addHandler(logging.NullHandler())
+        logger.error("a message", errorClass="A_CONDITION")  # type: ignore[call-arg]
 
 
 def test_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:

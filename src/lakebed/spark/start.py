@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from lakebed.errors import InvalidRequest, Unavailable
@@ -84,10 +86,21 @@ def session(
     if conf.get("spark.master", "").startswith("local"):
         # Python workers must be this interpreter, with this lakebed; Spark's default is whatever python3 is on PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for logger in query_loggers():
+            logger.disabled = True
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         require_java()
         SparkContext._ensure_initialized(gateway=launch(conf), conf=conf)
     return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def query_loggers() -> list[logging.Logger]:
+    """Return the loggers by which PySpark prints a page of JSON on the console for every error that names its SQL.
+
+    The error has the same words. They are of PySpark's own class: it hands them arguments that no other logger takes.
+    """
+    names = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+    return [PySparkLogger.getLogger(name) for name in names]
 
 
 def _settings(app_name: str, *, cores: int | None, memory: str | None, wanted: Mapping[str, str]) -> dict[str, str]:

@@ -434,6 +434,9 @@ COLUMN_PREFIXES: Final[Mapping[str, str]] = {
 }
 """Beginnings of the names of further options that only other clients implement, each with the same reason."""
 
+KEPT_PREFIXES: Final = ("pipelines.",)
+"""Beginnings of the names of properties that mean nothing to a table and are kept: of Spark's Declarative Pipelines."""
+
 IMMUTABLE_OPTIONS: Final = frozenset(name for name, option in OPTIONS.items() if option.immutable)
 """Set when a table is created, never later."""
 
@@ -469,9 +472,9 @@ def _parsed(name: str, option: Option[T], text: str) -> T:
 
 
 def check_option_names(names: Iterable[str]) -> None:
-    """Raise `InvalidRequest`, with the nearest name, for an unknown name without a prefix of `COLUMN_PREFIXES`."""
+    """Raise `InvalidRequest`, with the nearest name, for an unknown name with no prefix that is known."""
     for name in names:
-        if name not in OPTIONS and not name.startswith(tuple(COLUMN_PREFIXES)):
+        if name not in OPTIONS and not name.startswith((*COLUMN_PREFIXES, *KEPT_PREFIXES)):
             raise _unknown(name)
 
 
@@ -496,7 +499,7 @@ def check_options(
             )
         option = OPTIONS.get(name)
         if option is None:
-            if name.startswith(accepted):
+            if name.startswith((*accepted, *KEPT_PREFIXES)):
                 continue
             raise unsupported_option(
                 name, text, next(why for start, why in COLUMN_PREFIXES.items() if name.startswith(start))

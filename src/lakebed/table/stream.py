@@ -434,16 +434,10 @@ class TableStream:
     @cached_property
     def _table(self) -> int:
         """When the table was created, as this stream found it first."""
-        created = self._created()
+        created = created_ms(self._branch)
         if created is None:
             raise self._gone()
         return created
-
-    def _created(self) -> int | None:
-        """When the table that is there now was created, Unix ms; None: there is none. Cost: 1 LIST + 1 GET."""
-        schemas = SchemaLog(self._branch.store, self._branch.layout)  # one that remembers nothing
-        ids = schemas.ids()
-        return schemas.load(ids[0]).time_ms if ids else None
 
     def _gone(self) -> NotFound:
         return NotFound(
@@ -454,7 +448,7 @@ class TableStream:
 
     def _check_table(self, start: StreamOffset, newest: Snapshot | None) -> None:
         """Raise unless the table is the one that the offset is of, and has the offset's snapshot in its history."""
-        created = self._created()
+        created = created_ms(self._branch)
         if created is None:
             raise self._gone()
         if start.table != created:
@@ -582,6 +576,13 @@ class TableStream:
             kind="rolled_back",
             snapshot=read,
         )
+
+
+def created_ms(branch: TableBranch) -> int | None:
+    """When the table that has this place now was created, Unix ms; None: there is none. Cost: 1 LIST + 1 GET."""
+    schemas = SchemaLog(branch.store, branch.layout)  # one that remembers nothing
+    ids = schemas.ids()
+    return schemas.load(ids[0]).time_ms if ids else None
 
 
 def deletion_found(name: str) -> InvalidRequest:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import os
 import signal
 import stat
 import sys
 import tempfile
+import termios
 import textwrap
 import threading
 from collections.abc import Callable
@@ -74,6 +77,37 @@ def test_one_bridge_serves_all_sessions_and_a_killed_one_is_started_again(
     assert bridge not in processes(spark, BRIDGE)
     assert len(processes(spark, BRIDGE)) == 1
     wait_until(lambda: not folder.exists())
+
+
+def unread(process: int) -> int:
+    """The bytes that wait in the pipe to a process's standard input."""
+    pipe = os.open(f"/proc/{process}/fd/0", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        count = array.array("i", [0])
+        fcntl.ioctl(pipe, termios.FIONREAD, count)
+        return count[0]
+    finally:
+        os.close(pipe)
+
+
+@pytest.mark.parametrize("then", [signal.SIGKILL, signal.SIGCONT])
+def test_a_query_waits_for_a_slow_bridge_and_outlives_a_killed_one(
+    spark: SparkSession, sql: Run, keyed: Lake, then: signal.Signals
+) -> None:
+    """Its request is on the way when the process stops."""
+    assert sql("SELECT count(*) FROM lake.db.k") == [(2,)]
+    (bridge,) = processes(spark, BRIDGE)
+    found: list[list[tuple[Any, ...]]] = []
+    query = threading.Thread(target=lambda: found.append(sql("SELECT v FROM lake.db.k WHERE id = 1")))
+    os.kill(bridge, signal.SIGSTOP)
+    try:
+        query.start()
+        wait_until(lambda: unread(bridge))
+    finally:
+        os.kill(bridge, then)
+        query.join()
+    assert found == [[("new",)]]
+    assert (bridge in processes(spark, BRIDGE)) == (then is signal.SIGCONT)
 
 
 def test_a_killed_worker_is_replaced(spark: SparkSession, sql: Run, keyed: Lake) -> None:
@@ -167,25 +201,44 @@ def test_a_bridge_that_ends_in_a_commit_leaves_the_table_whole(
     assert [row[0] for row in sql("SELECT v FROM lake.db.k")] == expected
 
 
-def test_sessions_write_and_travel_at_the_same_time(spark: SparkSession, session: SparkSession, sql: Run) -> None:
-    """No row is lost, and each tag keeps its version."""
+SESSIONS = 8
+
+
+def test_eight_sessions_write_tag_and_travel_at_the_same_time(spark: SparkSession, sql: Run, lake: Lake) -> None:
+    """No row is lost, in either kind of table; a tag reads what its session saw, and older tags keep their version."""
     sql("CREATE TABLE lake.db.t (writer INT, n INT)")
+    sql("CREATE TABLE lake.db.k (writer INT NOT NULL, n INT) TBLPROPERTIES ('primary-key' = 'writer', 'bucket' = '1')")
     sql("INSERT INTO lake.db.t VALUES (-1, -1)")
     sql("CALL lake.sys.create_tag('db.t', 'start')")
+    sessions = [spark.newSession() for _ in range(SESSIONS)]
+    for session in sessions:
+        catalog(session, "lake", lake, **{".python": sys.executable})
     problems: list[BaseException] = []
+    seen: dict[int, list[int]] = {}
 
-    def write(writer: int) -> None:
+    def rows_at(session: SparkSession, tag: str) -> list[int]:
+        rows = session.sql(f"SELECT writer FROM lake.db.t VERSION AS OF '{tag}'").collect()
+        return sorted(row[0] for row in rows)
+
+    def write(writer: int, session: SparkSession) -> None:
         try:
             session.sql(f"INSERT INTO lake.db.t VALUES ({writer}, 0)")
-            (row,) = session.sql("SELECT count(*) FROM lake.db.t VERSION AS OF 'start'").collect()
-            assert row[0] == 1
+            session.sql(f"CALL lake.sys.create_tag('db.t', 'of-{writer}')")
+            session.sql(f"INSERT INTO lake.db.k VALUES ({writer}, {writer})")
+            seen[writer] = rows_at(session, f"of-{writer}")
+            assert writer in seen[writer]
+            assert rows_at(session, "start") == [-1]
         except BaseException as problem:
             problems.append(problem)
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+    threads = [threading.Thread(target=write, args=each) for each in enumerate(sessions)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert problems == []
-    assert len(set(sql("SELECT writer, n FROM lake.db.t"))) == 9
+    assert sorted(sql("SELECT writer, n FROM lake.db.t")) == [(-1, -1), *((n, 0) for n in range(SESSIONS))]
+    assert sorted(sql("SELECT writer, n FROM lake.db.k")) == [(n, n) for n in range(SESSIONS)]
+    table = lake.table("db.t")
+    assert {n: sorted(table.read(version=f"of-{n}")["writer"].to_pylist()) for n in range(SESSIONS)} == seen
+    assert [snapshot.id for snapshot in table.snapshots()] == list(range(1, SESSIONS + 2))

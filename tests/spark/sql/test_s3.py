@@ -1,26 +1,46 @@
-"""A lake on S3 with pip alone: Hadoop has no file system for it, and the secret is nowhere but in the environment."""
+"""A lake on S3 with pip alone: Hadoop has no file system for it, and the secret is in no text that others may see."""
 
 from __future__ import annotations
 
+import base64
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from lakebed.lake.lake import open_lake
+import lakebed.spark
+from lakebed.lake.lake import Lake, open_lake
 from lakebed.spark.jar import CATALOGS, catalog_settings
+
+SECONDS_MAX = 300
+KEYED = "TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')"
+
+
+@dataclass(frozen=True)
+class OnS3:
+    """A session whose catalog is a lake on S3, and the lake as Python opens it, with explicit credentials."""
+
+    session: SparkSession
+    lake: Lake
+    secret: str
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows."""
+        return [tuple(row) for row in self.session.sql(statement).collect()]
 
 
 @pytest.fixture
-def sql(spark: SparkSession, s3_server: Any, tmp_path: Path) -> Callable[[str], list[tuple[Any, ...]]]:
-    """Run a statement in a session whose catalog's processes have the credentials in their environment."""
+def on_s3(spark: SparkSession, s3_server: Any, tmp_path: Path) -> Iterator[OnS3]:
+    """The processes of the catalog have the credentials in their environment, as on a machine that is set up so."""
     url = s3_server.url()
-    open_lake(url, storage_options=s3_server.options)
+    lake = open_lake(url, storage_options=s3_server.options)
     python = tmp_path / "python"
     exports = "".join(f"export {name.upper()}='{value}'\n" for name, value in s3_server.options.items())
     python.write_text(f'#!/bin/sh\n{exports}exec {sys.executable} "$@"\n')
@@ -29,23 +49,117 @@ def sql(spark: SparkSession, s3_server: Any, tmp_path: Path) -> Callable[[str], 
     for name, value in catalog_settings({"lake": url}, python=str(python)).items():
         if name.startswith(CATALOGS):
             session.conf.set(name, value)
-    return lambda statement: [tuple(row) for row in session.sql(statement).collect()]
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    yield OnS3(session, lake, s3_server.options["aws_secret_access_key"])
+    spark.createDataFrame([], "id int")  # the active session is again the one that other tests expect
 
 
-def test_tables_are_written_read_and_tagged_and_the_secret_is_in_no_plan(
-    sql: Callable[[str], list[tuple[Any, ...]]], spark: SparkSession, s3_server: Any
+@contextmanager
+def event_log(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Write Spark's own event log of what happens meanwhile: the listener that `spark.eventLog.enabled` starts."""
+    jvm: Any = spark._jvm
+    context: Any = spark.sparkContext._jsc.sc()
+    folder.mkdir()
+    settings = context.getConf().set("spark.eventLog.compress", "false")
+    place = jvm.java.net.URI(folder.as_uri())
+    listener = jvm.org.apache.spark.scheduler.EventLoggingListener("s3", jvm.scala.Option.empty(), place, settings)
+    listener.start()
+    context.addSparkListener(listener)
+    try:
+        yield
+        context.listenerBus().waitUntilEmpty()
+    finally:
+        context.removeSparkListener(listener)
+        listener.stop()
+
+
+def forms(secret: str) -> list[str]:
+    """The secret as text, in hexadecimal digits, and as part of any text in base 64."""
+    raw = secret.encode()
+    found = [secret, raw.hex()]
+    for shift in range(3):
+        coded = base64.b64encode(b" " * shift + raw).decode()
+        found.append(coded[4 * (shift > 0) : 4 * ((shift + len(raw)) // 3)])
+    return found
+
+
+def command_lines() -> Iterator[str]:
+    """Of every process that can be seen."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            yield path.read_bytes().decode(errors="replace")
+
+
+def test_the_secret_is_found_in_every_form() -> None:
+    """The search of the other tests finds what it is for."""
+    secret = "secret-of-the-test-server"
+    for before in range(6):
+        shown = base64.b64encode(b"x" * before + secret.encode() + b"y" * 5).decode()
+        assert any(form in shown for form in forms(secret)), before
+
+
+def check_texts(on_s3: OnS3, spark: SparkSession, folder: Path, shown: list[str]) -> None:
+    """The secret is in none of the texts, nor in settings, event logs, checkpoints and command lines."""
+    shown += [str(on_s3.sql("SET -v")), str(on_s3.sql("SET")), spark.sparkContext._jsc.sc().getConf().toDebugString()]
+    shown += command_lines()
+    logs = [path.read_text() for path in (folder / "events").rglob("events_*")]
+    assert any("lake.db.t" in log for log in logs)
+    notes = [path.read_text(errors="replace") for path in folder.glob("checkpoint-*/**/*") if path.is_file()]
+    assert not [text for text in (*shown, *logs, *notes) for form in forms(on_s3.secret) if form in text]
+
+
+def test_tables_are_written_read_and_tagged_and_the_secret_is_in_no_text(
+    on_s3: OnS3, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Also not in the settings, nor on the command line of any process."""
-    sql("CREATE TABLE lake.db.t (id BIGINT, v STRING)")
-    sql("INSERT INTO lake.db.t SELECT id, concat('v', id) FROM range(100)")
-    sql("CALL lake.sys.create_tag('db.t', 'x')")
-    sql("INSERT INTO lake.db.t VALUES (100, 'w')")
-    assert sql("SELECT sum(id), max(v) FROM lake.db.t") == [(5050, "w")]
-    assert sql("SELECT sum(id) FROM lake.db.t VERSION AS OF 'x'") == [(4950,)]
-    shown = [str(sql("EXPLAIN EXTENDED SELECT * FROM lake.db.t WHERE id > 3")), str(sql("SET -v")), str(sql("SET"))]
-    with pytest.raises(PySparkException) as raised:
-        sql("SELECT * FROM lake.db.t VERSION AS OF 'nope'")
-    shown.append(str(raised.value))
-    shown += [path.read_bytes().decode(errors="replace") for path in Path("/proc").glob("[0-9]*/cmdline")]
-    secret = s3_server.options["aws_secret_access_key"]
-    assert not [text for text in shown if secret in text]
+    """Also not in the settings, the event log, nor on the command line of any process."""
+    sql = on_s3.sql
+    with event_log(spark, tmp_path / "events"):
+        sql("CREATE TABLE lake.db.t (id BIGINT, v STRING)")
+        sql("INSERT INTO lake.db.t SELECT id, concat('v', id) FROM range(100)")
+        sql("CALL lake.sys.create_tag('db.t', 'x')")
+        sql("INSERT INTO lake.db.t VALUES (100, 'w')")
+        assert sql("SELECT sum(id), max(v) FROM lake.db.t") == [(5050, "w")]
+        assert sql("SELECT sum(id) FROM lake.db.t VERSION AS OF 'x'") == [(4950,)]
+        shown = [str(sql("EXPLAIN EXTENDED SELECT * FROM lake.db.t WHERE id > 3"))]
+        with pytest.raises(PySparkException) as raised:
+            sql("SELECT * FROM lake.db.t VERSION AS OF 'nope'")
+        shown.append(str(raised.value))
+    check_texts(on_s3, spark, tmp_path, shown)
+
+
+@pytest.mark.long
+def test_merges_streams_and_dataframes_show_no_secret(on_s3: OnS3, spark: SparkSession, tmp_path: Path) -> None:
+    """By SQL and by Python, which has the credentials as options of the lake."""
+    sql = on_s3.sql
+    with event_log(spark, tmp_path / "events"):
+        sql("CREATE TABLE lake.db.t AS SELECT id, concat('v', id) AS v FROM range(101)")
+        sql(f"CREATE TABLE lake.db.k (id BIGINT NOT NULL, v STRING) {KEYED}")
+        follow(on_s3.session.readStream.table("lake.db.t"), tmp_path / "checkpoint-1", to="lake.db.k")
+        sql(
+            "MERGE INTO lake.db.k t USING lake.db.t s ON t.id = s.id WHEN MATCHED AND s.id > 50 THEN DELETE "
+            "WHEN MATCHED THEN UPDATE SET v = 'merged'"
+        )
+        assert sql("SELECT count(*), max(v) FROM lake.db.k") == [(51, "merged")]
+
+        table, keyed = on_s3.lake.table("db.t"), on_s3.lake.table("db.k")
+        lakebed.spark.write(on_s3.session.range(101, 103).selectExpr("id", "'w' AS v"), table)
+        rows = lakebed.spark.read(on_s3.session, table, where="id > 99")
+        assert sorted(row.id for row in rows.collect()) == [100, 101, 102]
+        upserts = lakebed.spark.upsert_stream(keyed)
+        follow(on_s3.session.readStream.table("lake.db.t"), tmp_path / "checkpoint-2", upserts=upserts)
+        merged = lakebed.spark.read(on_s3.session, keyed)
+        assert merged.count() == 103
+        shown = [str(sql("EXPLAIN EXTENDED SELECT * FROM lake.db.k WHERE id > 3"))]
+        shown += [frame._jdf.queryExecution().toString() for frame in (rows, merged)]
+    check_texts(on_s3, spark, tmp_path, shown)
+    assert list(tmp_path.glob("checkpoint-2/offsets/*"))
+
+
+def follow(rows: DataFrame, checkpoint: Path, *, to: str = "", upserts: Any = None) -> None:
+    """Write what a stream has now into a table."""
+    writer = rows.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    query = writer.toTable(to) if to else writer.foreachBatch(upserts).start()
+    try:
+        assert query.awaitTermination(SECONDS_MAX)
+    finally:
+        query.stop()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import lakebed.spark.jar as jar
 from lakebed.errors import InvalidRequest
+
+SCRIPT = Path(__file__).parents[3] / "tools" / "jar.sh"
 
 
 @pytest.fixture
@@ -59,3 +65,39 @@ def test_settings_of_the_caller_are_added(jars: Path, monkeypatch: pytest.Monkey
     assert joined["spark.sql.catalog.lake.python"] == "python9"
     assert joined["spark.master"] == "local"
     assert jar.joined_settings(own, {"spark.master": "local"}) == {**own, "spark.master": "local"}
+
+
+def built(checkout: Path, *, pyspark: str = "4.3.0", path: Path | None = None) -> str:
+    """Run the script that compiles the jar in a checkout with one source; what it says."""
+    source = checkout / "src" / "lakebed" / "spark" / "jvm" / "A.java"
+    source.parent.mkdir(parents=True)
+    source.write_text("class A {}")
+    (checkout / "src" / "lakebed" / "__init__.py").write_text('__version__ = "1"\n')
+    python = checkout / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    version = ".".join(pyspark.split(".")[:2])
+    python.write_text(f'#!/bin/sh\ncase "$2" in *metadata*) echo {version};; *) echo "$PWD";; esac\n')
+    python.chmod(0o755)
+    environment = os.environ if path is None else {"PATH": str(path)}
+    command = ["/bin/sh", str(SCRIPT), "venv"]
+    done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=True)
+    assert not list(checkout.rglob("*.jar"))
+    return done.stderr
+
+
+def test_without_a_compiler_all_but_the_catalog_is_built(tmp_path: Path) -> None:
+    """A JRE is enough for the rest, so the build goes on, and says what is missing and what to install."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("find", "sed", "mktemp", "java"):
+        found = shutil.which(name)
+        if found is not None:
+            (tools / name).symlink_to(found)
+    said = built(tmp_path, path=tools)
+    assert re.search(r"not built, since there is no JDK \(javac and jar\) on the PATH; all else\s+works.*JDK 17", said)
+
+
+def test_the_catalog_is_not_compiled_for_another_spark(tmp_path: Path) -> None:
+    """Its sources name classes of some minor versions."""
+    said = built(tmp_path, pyspark="4.9.1")
+    assert "not built for PySpark 4.9: it is written for Spark 4.1 4.2 4.3; all else works." in said

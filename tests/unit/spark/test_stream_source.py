@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -17,15 +18,19 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from lakebed.errors import InvalidRequest, LakebedError, NotFound
+from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import open_lake
 from lakebed.objects import open_store
+from lakebed.runtime import Environment
+from lakebed.spark.catalog.streams import StreamSink
 from lakebed.spark.catalog.verb import Session
-from lakebed.spark.catalog.writes import Batch, Commit, Replaced
+from lakebed.spark.catalog.writes import Batch, BeginWrite, Commit, Replaced
 from lakebed.spark.source import LakebedSource
 from lakebed.spark.stream_commits import user_of
 from lakebed.spark.stream_source import StreamTaskReader
+from lakebed.spark.types import spark_schema
 from lakebed.table.table import Table
+from lakebed.testing.clock import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -292,9 +297,34 @@ def test_a_batch_in_sql_is_committed_once(tmp_path: Path) -> None:
     lake = open_lake(str(tmp_path / "lake"))
     lake.create_table("db.t", SCHEMA).write(rows(1))
     session = Session(tmp_path)
+    created = StreamSink(table="db.t").run(session, lake.url)["created_ms"]
     for number, snapshots in ((0, 2), (0, 2), (1, 3)):
-        asked = Commit(table="db.t", replaced=Replaced(), batch=Batch(user="query", number=number))
+        asked = Commit(table="db.t", replaced=Replaced(), batch=Batch(user="query", number=number, created_ms=created))
         assert asked.run(session, lake.url) == {"snapshot_id": snapshots}
-    empty = Commit(table="db.t", batch=Batch(user="query", number=2))
+    empty = Commit(table="db.t", batch=Batch(user="query", number=2, created_ms=created))
     assert empty.run(session, lake.url) == {"snapshot_id": None}
     assert lake.table("db.t").latest().id == 3
+
+
+def test_a_batch_is_not_committed_into_a_table_that_was_created_again(tmp_path: Path) -> None:
+    """It would lack the batches before, and nothing would say so; the batch's files are deleted."""
+    clock = ManualClock()
+    lake = open_lake(str(tmp_path / "lake"), environment=Environment(clock=clock))
+    session = Session(tmp_path)
+    lake.create_table("db.t", SCHEMA)
+    created = StreamSink(table="db.t").run(session, lake.url)["created_ms"]
+    lake.drop_table("db.t")
+    clock.sleep(1)
+    table = lake.create_table("db.t", SCHEMA)
+    columns = spark_schema(table.schema.fields).json()
+    begun = BeginWrite(table="db.t", schema=columns).run(session, lake.url)
+    shipped, task, _ = pickle.loads(base64.b64decode(begun["writer"]))
+    writer = task.writer(pickle.loads(shipped), Environment())
+    task.add(writer, rows(1))
+    result = base64.b64encode(pickle.dumps(writer.finish())).decode()
+    asked = Commit(table="db.t", results=[result], batch=Batch(user="query", number=7, created_ms=created))
+    assert list((tmp_path / "lake").rglob("*.parquet"))
+    with pytest.raises(Conflict, match=r"created again while a stream wrote into it.*new checkpoint"):
+        asked.run(session, lake.url)
+    assert table.latest() is None
+    assert not list((tmp_path / "lake").rglob("*.parquet"))

@@ -16,7 +16,7 @@ from lakebed.spark.catalog.verb import Session, TableVerb, declared
 from lakebed.spark.change_rows import ChangeRows, Committed, deletions_of
 from lakebed.spark.source_options import check_options
 from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_settings
-from lakebed.table.stream import StreamOffset, StreamSettings, TableStream
+from lakebed.table.stream import StreamOffset, StreamSettings, TableStream, created_ms
 from lakebed.table.stream_limits import Limits
 from lakebed.table.table import Table
 
@@ -156,6 +156,14 @@ class StreamPlan(StreamVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             units = [Committed(unit, 0, 0) for unit in batch.units]
             return planned_changes(session, table.store, units, rows, readers=readers)
         return planned(session, table.store, batch.splits, batch.plan, readers=readers)
+
+
+@declared("stream_sink")
+class StreamSink(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say which table a stream begins to write into: when it was created, Unix ms."""
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        return {"created_ms": created_ms(self.opened(session, lake_url).context)}
 
 
 @declared("stream_done")

@@ -31,6 +31,7 @@ from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.model import BucketChange, CommitKind
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.scan import scan_snapshot
+from lakebed.table.stream import created_ms
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_schema
 from lakebed.table.vectors import has_option
@@ -132,10 +133,21 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         user: the query, or the application that the sink's options name.
         number: of the batch.
+        created_ms: when the table was created into which the query wrote first, as `StreamSink` answered it.
     """
 
     user: str
     number: int
+    created_ms: int
+
+    def check_table(self, table: Table) -> None:
+        """Raise `Conflict`: another table has the name now. Cost: 1 LIST + 1 GET."""
+        if created_ms(table.context) != self.created_ms:
+            raise Conflict(
+                f"The table {table.name} was dropped and created again while a stream wrote into it, and what the "
+                "stream wrote before is not in the new one: start the query again with a new checkpoint.",
+                kind="table_replaced",
+            )
 
 
 @declared("commit")
@@ -190,6 +202,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         kind: CommitKind = "OVERWRITE" if deletes else "APPEND"
         try:
             if self.batch is not None:
+                self.batch.check_table(table)
                 user, number = self.batch.user, self.batch.number
                 done = commit_batch(table, changes, user=user, batch_id=number, overwrite=overwrite)
                 return {"snapshot_id": None if done is None else done.id}

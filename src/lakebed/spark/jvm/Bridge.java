@@ -49,7 +49,8 @@ final class Bridge {
    * Ask and wait for the reply. {@code repeats}: the request changes nothing, so that it is asked once again of a new
    * process when the process has ended meanwhile.
    */
-  JsonNode ask(String verb, String lake, Object body, long seconds, boolean repeats) {
+  JsonNode ask(String verb, String lake, Object body, long seconds, boolean repeats)
+      throws Errors.Refused {
     try {
       return once(verb, lake, body, seconds);
     } catch (Gone gone) {
@@ -69,7 +70,7 @@ final class Bridge {
     }
   }
 
-  private JsonNode once(String verb, String lake, Object body, long seconds) throws Gone {
+  private JsonNode once(String verb, String lake, Object body, long seconds) throws Gone, Errors.Refused {
     Link current = connected();
     long id = ids.incrementAndGet();
     ObjectNode request = JSON.createObjectNode().put("id", id).put("verb", verb).put("lake", lake);

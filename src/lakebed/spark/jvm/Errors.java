@@ -4,10 +4,10 @@ package org.lakebed.spark;
 final class Errors {
   private Errors() {}
 
-  /** Return the exception of an error: of a missing or existing table as {@link Refused}, which catalogs translate. */
-  static RuntimeException of(String kind, String group, String message) {
+  /** Return the exception of an error. Throw {@link Refused}: of a missing or existing table. */
+  static RuntimeException of(String kind, String group, String message) throws Refused {
     if (kind.equals("table_not_found") || kind.equals("table_exists")) {
-      return new Refused(kind, message);
+      throw new Refused(new LakebedAnalysisException(kind, group, message));
     }
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException(kind, group, message));
   }
@@ -22,13 +22,18 @@ final class Errors {
     throw (E) error;
   }
 
-  /** An error with an exception of Spark's own. */
-  static final class Refused extends RuntimeException {
-    final String kind;
+  /** An error for which Spark's catalogs have an exception of their own. */
+  static final class Refused extends Exception {
+    private final LakebedAnalysisException mistake;
 
-    Refused(String kind, String message) {
-      super(message);
-      this.kind = kind;
+    Refused(LakebedAnalysisException mistake) {
+      super(mistake.getMessage());
+      this.mistake = mistake;
+    }
+
+    /** The same where Spark's catalogs have none. */
+    RuntimeException mistake() {
+      return Errors.<RuntimeException>thrown(mistake);
     }
   }
 }

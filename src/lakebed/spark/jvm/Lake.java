@@ -21,11 +21,29 @@ final class Lake {
 
   /** Ask what changes nothing. */
   JsonNode ask(String verb, Object... body) {
-    return Bridge.of(Python.orDefault(python)).ask(verb, url, members(body), seconds, true);
+    try {
+      return find(verb, body);
+    } catch (Errors.Refused e) {
+      throw e.mistake();
+    }
   }
 
   /** Ask for a change; it is never asked twice. */
   JsonNode change(String verb, Object... body) {
+    try {
+      return changeTable(verb, body);
+    } catch (Errors.Refused e) {
+      throw e.mistake();
+    }
+  }
+
+  /** As {@link #ask}, where Spark has an exception of its own for a table that is not there. */
+  JsonNode find(String verb, Object... body) throws Errors.Refused {
+    return Bridge.of(Python.orDefault(python)).ask(verb, url, members(body), seconds, true);
+  }
+
+  /** As {@link #change}, where Spark has an exception of its own for a table that is there, or is not. */
+  JsonNode changeTable(String verb, Object... body) throws Errors.Refused {
     return Bridge.of(Python.orDefault(python)).ask(verb, url, members(body), seconds, false);
   }
 

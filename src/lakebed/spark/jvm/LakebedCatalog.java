@@ -122,7 +122,7 @@ public final class LakebedCatalog
     }
     try {
       JsonNode found =
-          lake.ask("load", "table", named, "branch", branch, "version", version, "timestamp_us", micros, "system", system);
+          lake.find("load", "table", named, "branch", branch, "version", version, "timestamp_us", micros, "system", system);
       return system == null
           ? LakebedTable.of(lake, named, found)
           : new RowsTable(name + "." + named + "." + system, ArrowRows.take(found.get("rows").asText()));
@@ -164,7 +164,7 @@ public final class LakebedCatalog
 
   private void create(Identifier table, TableInfo info) throws TableAlreadyExistsException {
     try {
-      lake.change(
+      lake.changeTable(
           "create_table", "table", named(table), "schema", info.schema().json(), "partition_keys",
           partitionKeys(info.partitions()), "properties", properties(info));
     } catch (Errors.Refused e) {
@@ -223,7 +223,7 @@ public final class LakebedCatalog
       members.add(TableChanges.members(change));
     }
     try {
-      lake.change("alter_table", "table", named(table), "changes", members);
+      lake.changeTable("alter_table", "table", named(table), "changes", members);
     } catch (Errors.Refused e) {
       throw new NoSuchTableException(table);
     }
@@ -271,7 +271,7 @@ public final class LakebedCatalog
     try {
       String named = named(table);
       JsonNode loaded =
-          lake.ask(
+          lake.find(
               "replace_table", "table", named, "schema", info.schema().json(), "partition_keys",
               partitionKeys(info.partitions()), "properties", properties(info));
       return new StagedLakebedTable(lake, named, loaded, true);

@@ -66,11 +66,7 @@ final class LakebedProcedure implements UnboundProcedure, BoundProcedure {
         arguments.put(parameters[i].name(), value instanceof Number || value instanceof Boolean ? value : value.toString());
       }
     }
-    try {
-      JsonNode reply = lake.change("call", "procedure", name, "arguments", arguments);
-      return List.<Scan>of(new RowsTable(name, ArrowRows.take(reply.get("rows").asText()))).iterator();
-    } catch (Errors.Refused e) {
-      throw Errors.mistake(e.getMessage());
-    }
+    JsonNode reply = lake.change("call", "procedure", name, "arguments", arguments);
+    return List.<Scan>of(new RowsTable(name, ArrowRows.take(reply.get("rows").asText()))).iterator();
   }
 }

@@ -16,11 +16,13 @@ final class LakebedStreamWrite extends LakebedWrite implements StreamingWrite {
   private static final String APPLICATION = "txn-app-id";
 
   private final LogicalWriteInfo info;
+  private final long created;
   private long batch;
 
   LakebedStreamWrite(LakebedTable table, Map<String, Object> replaced, LogicalWriteInfo info) {
     super(table, replaced, false);
     this.info = info;
+    this.created = table.created();
   }
 
   @Override
@@ -30,7 +32,8 @@ final class LakebedStreamWrite extends LakebedWrite implements StreamingWrite {
 
   @Override
   Map<String, Object> batch() {
-    return Map.of("user", info.options().getOrDefault(APPLICATION, info.queryId()), "number", batch);
+    return Map.of(
+        "user", info.options().getOrDefault(APPLICATION, info.queryId()), "number", batch, "created_ms", created);
   }
 
   @Override

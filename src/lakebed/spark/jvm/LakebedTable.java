@@ -31,6 +31,7 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
   final JsonNode loaded;
   private final StructType schema;
   private final boolean replaces;
+  private Long created;
 
   /** {@code replaces}: what is written replaces all rows. */
   LakebedTable(Lake lake, String table, JsonNode loaded, boolean replaces) {
@@ -95,6 +96,14 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
   /** The branch that is read and written; null: main. */
   String branch() {
     return loaded.get("branch").isNull() ? null : loaded.get("branch").asText();
+  }
+
+  /** When the table was created, Unix ms, as a stream found it that began to write into it. */
+  synchronized long created() {
+    if (created == null) {
+      created = lake.ask("stream_sink", "table", table, "branch", branch()).get("created_ms").asLong();
+    }
+    return created;
   }
 
   String snapshot() {

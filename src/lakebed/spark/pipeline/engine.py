@@ -8,7 +8,6 @@ loaded when a step first needs it; the session starts when Spark is first used.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +31,7 @@ from lakebed.spark.pipeline.plain import read_plain_csv
 from lakebed.spark.pipeline.report_model import Fingerprint
 from lakebed.spark.pipeline.rows import LocalRows, Rows
 from lakebed.spark.reading import local_frame, read
+from lakebed.spark.start import query_loggers
 from lakebed.spark.types import arrow_schema_of
 from lakebed.spark.writing import merge, write, write_arrow
 from lakebed.table.commit import CommitOptions
@@ -312,10 +312,6 @@ def _explained(
     return tuple(explained)
 
 
-_NOISY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""PySpark logs every analysis error as a page of JSON through these; here it becomes a sentence."""
-
-
 _CAUSES_MAX = 20
 _WORDS_MAX = 400
 
@@ -323,7 +319,7 @@ _WORDS_MAX = 400
 @contextmanager
 def _sentences(location: SourceLocation, what: str = "Spark") -> Iterator[None]:
     """Translate an error of Spark into one sentence with the step's line and the first line of Spark's message."""
-    loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
+    loggers = query_loggers()  # here the error becomes a sentence
     were_disabled = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:

@@ -35,7 +35,8 @@ record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Cha
     }
   }
 
-  private static LakebedChangelog load(Lake lake, String table, String branch, ChangelogRange range) {
+  private static LakebedChangelog load(Lake lake, String table, String branch, ChangelogRange range)
+      throws Errors.Refused {
     String first = null;
     String last = null;
     Long firstMicros = null;
@@ -49,7 +50,7 @@ record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Cha
     }
     return new LakebedChangelog(
         lake, table,
-        lake.ask(
+        lake.find(
             "load_changes", "table", table, "branch", branch, "first", first, "last", last, "first_us", firstMicros,
             "last_us", lastMicros, "has_first", range.startingBoundInclusive(), "has_last",
             range.endingBoundInclusive()));

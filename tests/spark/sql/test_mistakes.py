@@ -1,0 +1,172 @@
+"""Mistakes in SQL: each is one sentence and an AnalysisException, and changes and leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException, StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from lakebed.lake.lake import Lake
+
+Run = Callable[[str], list[tuple[Any, ...]]]
+
+SECONDS_MAX = 300
+KEYED = "TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')"
+DAY = "DATE'2024-01-01'"
+
+NAMES = {
+    "DELETE FROM lake.nodb.nope": "`lake`.`nodb`.`nope` cannot be found",
+    "SELECT * FROM lake.db.t TIMESTAMP AS OF '1999-01-01'": "the earliest time that can be read is",
+    "SELECT * FROM lake.db.t WITH (brnch = 'x')": "the options are versionAsOf, timestampAsOf, branch.",
+    "CALL lake.sys.create_tag('db.t')": "the parameter named `tag` is required",
+    "CALL lake.sys.create_tag(table => 'db.t', tga => 'y')": "Did you mean one of the following? [`tag`",
+    "CALL lake.sys.create_tag('db.t', 'y', 1, 'soon')": "'soon' is not a duration",
+    "CREATE TABLE lake.db.q (id INT) TBLPROPERTIES ('primry-key' = 'id')": "Option 'primry-key' is not known",
+    "ALTER TABLE lake.db.t SET TBLPROPERTIES ('odd' = '1')": "Option 'odd' is not known.",
+}
+"""Unknown tables, times, procedures' arguments and options, and what is said."""
+
+MORE_NAMES = {
+    "SELECT * FROM lake.db.nope": "`lake`.`db`.`nope` cannot be found",
+    "SELECT * FROM lake.db.`t$nope`": "There is no system table $nope: there are $snapshots",
+    "SELECT * FROM lake.db.t VERSION AS OF 99": "has no snapshot 99: it has snapshots 1 to 2.",
+    "SELECT * FROM lake.db.t VERSION AS OF 'nope'": "has no tag or branch 'nope'; tags: x.",
+    "SELECT * FROM lake.db.t VERSION AS OF 'tag.nope'": "has no tag 'nope': it has x.",
+    "SELECT * FROM lake.db.t WITH (branch = 'nope')": "There is no branch 'nope' of table 'db.t'",
+    "SELECT * FROM lake.db.t CHANGES FROM VERSION 99": "has no snapshot 99",
+    "CALL lake.sys.nope('db.t')": "There is no procedure 'nope': did you mean",
+    "CALL lake.other.create_tag('db.t', 'y')": "are in its namespace sys: CALL lake.sys.create_tag(...).",
+    "CALL lake.sys.create_tag('db.t', 'y', 1, '1 d', 5)": "requires [2, 3, 4] parameters but the actual number is 5",
+    "CALL lake.sys.create_tag('db.nope', 'y')": "has no table db.nope. Did you mean db.t",
+    "CALL lake.sys.create_tag('db.t', 'x')": "The tag 'x' exists already",
+    "CALL lake.sys.create_tag('db.t', 'a/b')": "would read as a path",
+    "CALL lake.sys.create_tag('db.t', 'y', 99)": "has no snapshot 99",
+    "CALL lake.sys.create_tag(NULL, 'y')": "The argument table of create_tag is null: give a value.",
+    "CALL lake.sys.create_tag_from_timestamp('db.t', 'y', '1999-01-01')": "the earliest time that can be read is",
+    "CALL lake.sys.rollback('db.t', 'nope')": "has no tag or branch 'nope'",
+    "CALL lake.sys.expire_snapshots('db.t', 0)": "retain_min is 0: it must be at least 1.",
+    "CREATE TABLE lake.db.q (id INT) TBLPROPERTIES ('primary-key' = 'nope')": "'nope' does not exist: there are id.",
+    "CREATE TABLE lake.a.b.c (id INT)": "is named lake.database.table, and not lake.a.b.c.",
+}
+"""More of them; the guide has some of these, too."""
+
+ROWS = {
+    f"INSERT INTO lake.db.t VALUES (1, 'a', {DAY}, 5)": "the reason is too many data columns",
+    "INSERT INTO lake.db.t VALUES (1, 'a')": "the reason is not enough data columns",
+    "INSERT OVERWRITE lake.db.k VALUES (1)": "the reason is not enough data columns",
+    f"INSERT INTO lake.db.t VALUES ('1', 'a', {DAY})": 'Cannot safely cast `id` "STRING" to "BIGINT"',
+    "INSERT INTO lake.db.k BY NAME SELECT 1L AS id, 'a' AS v, 1 AS w": "Cannot write extra columns `w`",
+    f"INSERT INTO lake.db.t (v, d) VALUES ('a', {DAY})": "Cannot find data for the output column `id`",
+    "UPDATE lake.db.k SET n = 'x' WHERE id = 1": 'Cannot safely cast `n` "STRING" to "INT"',
+    f"INSERT INTO lake.db.t WITH (versionAsOf = 'x') VALUES (1, 'a', {DAY})": "Time travel on the relation",
+    f"INSERT INTO lake.db.`t$branch_x` VALUES (1, 'a', {DAY})": "There is no branch 'x' of table 'db.t'",
+    f"INSERT INTO lake.db.t WITH (tag = 'x') VALUES (1, 'a', {DAY})": "The option tag is not known",
+    "UPDATE lake.db.t WITH (versionAsOf = 1) SET v = 'z'": "Time travel on the relation",
+    "DELETE FROM lake.db.k WITH (versionAsOf = 'x')": "Time travel on the relation",
+    "DELETE FROM lake.db.t VERSION AS OF 1": "Syntax error at or near 'AS'",
+    "DELETE FROM lake.db.`t$tags`": "does not support deletes",
+}
+"""Rows with other columns, and writes to tags, older versions and system tables."""
+
+AT_RUN_TIME = {
+    f"INSERT INTO lake.db.t SELECT if(id = 3, NULL, id), 'a', {DAY} FROM range(0, 5, 1, 2)": "non-nullable field",
+    "INSERT INTO lake.db.k SELECT if(id = 3, NULL, id), 'a', 1 FROM range(0, 5, 1, 2)": "non-nullable field",
+    "UPDATE lake.db.t SET id = NULL WHERE id = 1": "non-nullable field",
+    **{
+        f"MERGE INTO lake.db.{table} t USING (SELECT * FROM VALUES (1, 'q'), (1, 'r') AS s(id, v)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET v = s.v": "matched a single row from the target table with multiple rows"
+        for table in ("t", "k")
+    },
+}
+"""What only the rows show: nulls where there may be none, and a MERGE that matches a row twice."""
+
+
+@pytest.fixture
+def files(sql: Run, lake: Lake) -> Callable[[], dict[str, bytes]]:
+    """Two tables with a tag each; every file of the lake with its bytes, but indexes of tags, which readers refresh."""
+    sql("CREATE TABLE lake.db.t (id BIGINT NOT NULL, v STRING, d DATE)")
+    sql(f"CREATE TABLE lake.db.k (id BIGINT NOT NULL, v STRING, n INT) {KEYED}")
+    for id in (1, 2):
+        sql(f"INSERT INTO lake.db.t VALUES ({id}, 'a', {DAY})")
+        sql(f"INSERT INTO lake.db.k VALUES ({id}, 'a', {id})")
+        lake.table("db.t" if id == 2 else "db.k").create_tag("x")
+    root = Path(lake.url.removeprefix("file://"))
+    return lambda: {
+        str(path): path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "tag-index"
+    }
+
+
+def check(sql: Run, files: Callable[[], dict[str, bytes]], statement: str, sentence: str) -> None:
+    """A statement is refused with the sentence; judged by the bytes of all files of the lake, it changes nothing."""
+    before = files()
+    with pytest.raises(PySparkException) as raised:
+        sql(statement)
+    kind = SparkRuntimeException if statement in AT_RUN_TIME else AnalysisException
+    assert isinstance(raised.value, kind), statement
+    assert sentence in str(raised.value), statement
+    assert "\tat " not in str(raised.value), statement
+    assert files() == before, statement
+
+
+def test_a_mistake_is_a_sentence_and_changes_nothing(sql: Run, files: Callable[[], dict[str, bytes]]) -> None:
+    """What only the rows show is Spark's own error; all others are found by the analysis."""
+    for statement, sentence in (NAMES | ROWS | AT_RUN_TIME).items():
+        check(sql, files, statement, sentence)
+
+
+@pytest.mark.long
+def test_more_unknown_names(sql: Run, files: Callable[[], dict[str, bytes]]) -> None:
+    """As above."""
+    for statement, sentence in MORE_NAMES.items():
+        check(sql, files, statement, sentence)
+
+
+@pytest.mark.long
+def test_tables_that_go_under_a_running_stream(session: SparkSession, sql: Run, lake: Lake, tmp_path: Path) -> None:
+    """A dropped source or sink, one that was created again, and an offset whose snapshots have expired."""
+
+    def start(checkpoint: str) -> StreamingQuery:
+        sql("CREATE TABLE IF NOT EXISTS lake.db.src (id BIGINT)")
+        sql("CREATE TABLE IF NOT EXISTS lake.db.dst (id BIGINT)")
+        sql("INSERT INTO lake.db.src VALUES (1)")
+        rows = session.readStream.table("lake.db.src")
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+        query = writer.trigger(processingTime="100 milliseconds").toTable("lake.db.dst")
+        query.processAllAvailable()
+        return query
+
+    def ends(query: StreamingQuery, sentence: str) -> None:
+        try:
+            with pytest.raises(StreamingQueryException, match=sentence) as raised:
+                query.awaitTermination(SECONDS_MAX)
+            assert "Refused" not in str(raised.value)
+        finally:
+            query.stop()
+
+    query = start("source")
+    sql("DROP TABLE lake.db.src")
+    ends(query, "has no table db.src")
+
+    query = start("sink")
+    sql("DROP TABLE lake.db.dst")
+    sql("INSERT INTO lake.db.src VALUES (2)")
+    ends(query, "has no table db.dst")
+
+    query = start("again")
+    sql("DROP TABLE lake.db.dst")
+    sql("CREATE TABLE lake.db.dst (id BIGINT)")
+    sql("INSERT INTO lake.db.src VALUES (3)")
+    ends(query, "The table db.dst was dropped and created again")
+    assert sql("SELECT * FROM lake.db.dst") == []
+
+    start("expired").stop()
+    for id in (4, 5):
+        sql(f"INSERT INTO lake.db.src VALUES ({id})")
+    sql("CALL lake.sys.expire_snapshots('db.src', 1, 1)")
+    with pytest.raises(StreamingQueryException, match=r"have expired .* start again with a new checkpoint and mode="):
+        start("expired")
