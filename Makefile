@@ -7,8 +7,10 @@ SHELL := /bin/sh
 VENV := .venv
 PEERS := .venv-peers
 CLIENTS := .venv-clients
+DELTA := .venv-delta
 NODE := tests/servers
 PAIMON := tests/interop/java
+DELTA_JARS := bench/peers/delta
 RUN := $(VENV)/bin/python
 SEEDS ?= 300
 SCALE ?= 1
@@ -54,7 +56,7 @@ bench: bench-table bench-spark bench-kv bench-repo bench-fleet ## all benchmarks
 bench-table: java jar $(PEERS)/.ready ## tables against pypaimon, deltalake and plain Spark
 	@$(RUN) bench/table.py --scale $(SCALE)
 
-bench-spark: java jar ## Spark SQL through the catalog, against Spark's own Parquet
+bench-spark: java jar $(DELTA)/.ready $(DELTA_JARS)/.ready ## Spark SQL through the catalog, against Parquet and Delta Lake
 	@$(RUN) bench/spark.py --scale $(SCALE)
 
 bench-kv: $(VENV)/.ready $(PEERS)/.ready ## databases against rocksdict, slatedb and Arrow files
@@ -78,8 +80,9 @@ mutations: $(VENV)/.ready ## the table of guarantees, the defect that breaks eac
 
 clean: ## remove every environment, cache and output
 	rm -rf src/lakebed/spark/jars
-	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
+	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(DELTA) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
 		$(PAIMON)/lib $(PAIMON)/classes $(PAIMON)/.ready $(PAIMON)/mvn.log \
+		$(DELTA_JARS)/lib $(DELTA_JARS)/.ready $(DELTA_JARS)/mvn.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -99,6 +102,13 @@ $(PEERS)/.ready: pyproject.toml tools/setup.sh
 $(CLIENTS)/.ready: pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh venv $(CLIENTS) clients
 	@touch $@
+
+$(DELTA)/.ready: pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh venv $(DELTA) peers-delta
+	@touch $@
+
+$(DELTA_JARS)/.ready: $(DELTA_JARS)/pom.xml tools/setup.sh
+	@tools/setup.sh jars $(DELTA_JARS) "Delta Lake in the benchmark"
 
 $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 	@tools/setup.sh node $(NODE)

@@ -355,6 +355,8 @@ def main() -> None:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
     versions = harness.versions_of("lakebed", "pyarrow", "pyspark")
+    for peer in bench.started.values():
+        versions |= peer.process.versions
     print(f"written: {harness.write_results('spark', results, scale=chosen.scale, versions=versions)}")
 
 

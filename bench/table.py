@@ -31,6 +31,8 @@ from lakebed.objects import open_store
 from lakebed.table.table import Table
 
 PEERS = ("pypaimon", "pypaimon-native")
+FORMATS = ("deltalake", "pyiceberg")
+"""Libraries of other table formats; pyiceberg has a process of its own, with the packages of this one."""
 SMALL_COUNT = 30
 """Commits or tags behind one sample of those workloads."""
 
@@ -40,6 +42,7 @@ class Bench:
 
     def __init__(self, folder: Path, *, scale: float, sample_count: int, peers: harness.PeerProcess) -> None:
         self.folder, self.scale, self.sample_count, self.peers = folder, scale, sample_count, peers
+        self.iceberg: harness.PeerProcess | None = None
         self.rows = max(1000, int(1_000_000 * scale))
         self.base = rows_of(self.rows)
         self.update = rows_of(self.rows // 10, first=self.rows // 2, seed=2)
@@ -58,8 +61,16 @@ class Bench:
         """Lakebed and its peers, in turn."""
         measures: dict[str, Callable[[], float]] = {"lakebed": ours}
         for peer in peers:
-            measures[peer] = lambda peer=peer: self.peers.call(peer, workload)
+            process = self.iceberg_process() if peer == "pyiceberg" else self.peers
+            measures[peer] = lambda peer=peer, process=process: process.call(peer, workload)
         return alternate(workload, measures, sample_count=self.sample_count, **facts)  # type: ignore[arg-type]
+
+    def iceberg_process(self) -> harness.PeerProcess:
+        """The process of pyiceberg, started when it is first needed."""
+        if self.iceberg is None:
+            python = Path(sys.executable)
+            self.iceberg = harness.PeerProcess(python, self.folder, self.scale, worker="iceberg_worker.py")
+        return self.iceberg
 
     def append_write(self) -> Result:
         """Write and commit the base rows to a new append table."""
@@ -68,7 +79,7 @@ class Bench:
             table = self.table()
             return timed(lambda: table.append(self.base))
 
-        return self.pair("append_write", once, peers=(*PEERS, "deltalake"), rows=self.rows, target=">= 1x")
+        return self.pair("append_write", once, peers=(*PEERS, *FORMATS), rows=self.rows, target=">= 1x")
 
     def append_read(self) -> Result:
         """Read them all into Arrow."""
@@ -77,7 +88,7 @@ class Bench:
         return self.pair(
             "append_read",
             lambda: timed(lambda: expect(self.reopened(table).read(), self.rows)),
-            peers=(*PEERS, "deltalake"),
+            peers=(*PEERS, *FORMATS),
             rows=self.rows,
             target=">= 1x",
         )
@@ -121,7 +132,7 @@ class Bench:
             table = self.table()
             return timed(lambda: [table.append(small) for _ in range(SMALL_COUNT)]) / SMALL_COUNT * 1000
 
-        return self.pair("commit", once, peers=(*PEERS, "deltalake"), unit="ms", target=">= 1x pypaimon")
+        return self.pair("commit", once, peers=(*PEERS, *FORMATS), unit="ms", target=">= 1x pypaimon")
 
     def tag_create(self) -> Result:
         """Tags of the newest snapshot, milliseconds each."""
@@ -369,8 +380,11 @@ def main() -> None:
             results += made if isinstance(made, list) else [made]
     finally:
         peers.close()
+        if bench.iceberg is not None:
+            bench.iceberg.close()
         shutil.rmtree(folder, ignore_errors=True)
     versions = harness.versions_of("lakebed", "pyarrow", "pyspark") | peers.versions
+    versions |= bench.iceberg.versions if bench.iceberg is not None else {}
     print(f"written: {harness.write_results('table', results, scale=chosen.scale, versions=versions)}")
 
 

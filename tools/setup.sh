@@ -7,6 +7,7 @@
 #   setup.sh java                         Java 17 or newer is there, or a sentence saying that it is not
 #   setup.sh node FOLDER                  the packages of FOLDER/package.json, by npm
 #   setup.sh paimon-java FOLDER           the format's Java implementation and the worker over it, by Maven and javac
+#   setup.sh jars FOLDER USE              the jars that FOLDER/pom.xml names, by Maven, for a use that is left out without
 #   setup.sh postgresql                   PostgreSQL's programs are there, or a sentence saying that they are not
 #   setup.sh install-postgresql           the same, installed by apt-get when they are missing; for machines of tests
 #   setup.sh install-maven                Maven, installed by apt-get when it is missing; for machines of tests
@@ -130,27 +131,41 @@ install_maven() {
     command -v mvn >/dev/null 2>&1 || fail "apt-get installed maven, and there is still no mvn on the PATH."
 }
 
-# Stamps the folder only when all is there, so that a machine that gets Maven, a JDK or a network later tries again.
-make_paimon_java() {
-    folder=$1
-    javac=javac
-    [ -z "${JAVA_HOME:-}" ] || javac="$JAVA_HOME/bin/javac"
-    rm -rf "$folder/.ready" "$folder/classes"
-    missing=""
-    command -v mvn >/dev/null 2>&1 || missing="Maven is not installed"
-    command -v "$javac" >/dev/null 2>&1 || missing="${missing:+$missing, and }there is no javac of a JDK"
-    if [ -n "$missing" ]; then
-        echo "$missing: the tests against the format's Java implementation will be skipped (on Debian and Ubuntu," \
-            "apt-get install maven openjdk-17-jdk-headless, to run them)." >&2
-        return
+# Copies the jars of FOLDER/pom.xml to FOLDER/lib. Fails with a sentence that says what is left out then.
+copy_jars() {
+    folder=$1 use=$2
+    if ! command -v mvn >/dev/null 2>&1; then
+        echo "Maven is not installed: $use will be left out (on Debian and Ubuntu, apt-get install maven" \
+            "openjdk-17-jdk-headless, to run them)." >&2
+        return 1
     fi
     if ! (cd "$folder" && mvn --batch-mode --quiet dependency:copy-dependencies -DincludeScope=runtime \
         -DoutputDirectory=lib >mvn.log 2>&1); then
         tail -n 5 "$folder/mvn.log" >&2
-        echo "Maven could not get the packages of $folder/pom.xml: the tests against the format's Java implementation" \
-            "will be skipped. Is there a network? Maven's own words: $folder/mvn.log. Then run make again." >&2
+        echo "Maven could not get the packages of $folder/pom.xml: $use will be left out. Is there a network? Maven's" \
+            "own words: $folder/mvn.log. Then run make again." >&2
+        return 1
+    fi
+}
+
+make_jars() {
+    copy_jars "$1" "$2" || return 0
+    touch "$1/.ready"
+}
+
+# Stamps the folder only when all is there, so that a machine that gets Maven, a JDK or a network later tries again.
+make_paimon_java() {
+    folder=$1
+    use="the tests against the format's Java implementation"
+    javac=javac
+    [ -z "${JAVA_HOME:-}" ] || javac="$JAVA_HOME/bin/javac"
+    rm -rf "$folder/.ready" "$folder/classes"
+    if ! command -v "$javac" >/dev/null 2>&1; then
+        echo "There is no javac of a JDK: $use will be left out (on Debian and Ubuntu, apt-get install maven" \
+            "openjdk-17-jdk-headless, to run them)." >&2
         return
     fi
+    copy_jars "$folder" "$use" || return 0
     (cd "$folder" && "$javac" -d classes -cp "lib/*" ./*.java) || fail "The worker in $folder does not compile."
     touch "$folder/.ready"
 }
@@ -165,5 +180,6 @@ postgresql) check_postgresql ;;
 install-postgresql) install_postgresql ;;
 install-maven) install_maven ;;
 paimon-java) make_paimon_java "$@" ;;
-*) fail "setup.sh knows venv, java, node, paimon-java, postgresql, install-postgresql and install-maven, not $verb." ;;
+jars) make_jars "$@" ;;
+*) fail "setup.sh knows venv, java, node, paimon-java, jars, postgresql, install-postgresql and install-maven, not $verb." ;;
 esac
