@@ -210,7 +210,8 @@ class System(BranchTableCommand, name="system"):
         str,
         argument(
             "NAME",
-            help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers, statistics.",
+            help="snapshots, tags, schemas, files, manifests, options, partitions, branches, consumers, statistics, "
+            "audit_log.",
         ),
     ]
 

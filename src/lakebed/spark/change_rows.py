@@ -17,6 +17,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
 from lakebed.spark.carried import carried_rows, carried_schema
 from lakebed.spark.shipping import located, opened_in_task, packed, split_bytes, split_files
+from lakebed.table.audit_log import AUDIT_KIND
 from lakebed.table.change_units import ROW_KIND_COLUMN, ROW_KINDS, ChangeUnit
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.read import ReadPlan
@@ -32,6 +33,9 @@ CHANGELOG: Final = (
     DataField(-1, "_commit_timestamp", "TIMESTAMP_LTZ(6)", nullable=False),
 )
 """The columns that Spark adds to the changes of a table, after the table's own."""
+
+AUDITED: Final = DataField(-1, AUDIT_KIND, "STRING", nullable=False)
+"""The first column of ``$audit_log``."""
 
 BATCH_ROWS: Final = 65_536
 
@@ -69,7 +73,7 @@ class ChangeRows:
 
     plan: ReadPlan
     columns: tuple[str, ...]
-    """Columns of the table, `KIND` and `CHANGELOG`, in order."""
+    """Columns of the table, `KIND`, `AUDITED` and `CHANGELOG`, in order."""
     deletions: Deletions = "kept"
 
     @property
@@ -102,6 +106,8 @@ class ChangeRows:
         for name in self.columns:
             if name in rows.column_names:
                 columns.append(rows.column(name))
+            elif name == AUDIT_KIND:
+                columns.append(rows.column(ROW_KIND_COLUMN))
             elif name == "_change_type":
                 kinds = rows.column(ROW_KIND_COLUMN).combine_chunks().dictionary_encode()
                 names = pa.array([CHANGE_TYPES[kind] for kind in kinds.dictionary.to_pylist()], pa.string())
@@ -118,7 +124,7 @@ def change_fields(schema: TableSchema, columns: Sequence[str]) -> tuple[DataFiel
     """The columns of changes: of a deleted row the table has the primary key alone, so all others may be null."""
     keys = schema.primary_keys
     own = {field.name: replace(field, nullable=field.name not in keys) if keys else field for field in schema.fields}
-    added = {field.name: field for field in (KIND, *CHANGELOG)}
+    added = {field.name: field for field in (KIND, AUDITED, *CHANGELOG)}
     return tuple((added | own)[name] for name in columns)
 
 

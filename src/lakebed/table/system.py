@@ -1,12 +1,11 @@
 """System tables: the metadata of a table as Arrow tables, with Paimon's names and types.
 
-Owns: ``$snapshots $tags $schemas $files $manifests $options $partitions $branches $consumers
-$statistics``. Invariants: each shows
-the newest state (`files`, `manifests` and `partitions` that of the newest snapshot, or of the version asked); an empty
-table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags proposal's name of
-``snapshot_id`` in ``$tags``, may be requested as a column. ``$files`` has one column more than Paimon:
-``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file is outside. Of a bucket with
-several folders (`placement`) it names the one for new files, although an older file may be in another.
+Owns: `SYSTEM_TABLES`, which names them all, and the readers of all but ``$audit_log`` (`audit_log`). Invariants: each
+shows the newest state (`files`, `manifests`, `partitions` and `audit_log` that of the newest snapshot, or of the
+version asked); an empty table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags
+proposal's name of ``snapshot_id`` in ``$tags``, may be requested as a column. ``$files`` has one column more than
+Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file is outside. Of a
+bucket with several folders (`placement`) it names the one for new files, although an older file may be in another.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.duration import format_iso_duration
 from lakebed.errors import Corruption, InvalidRequest, NotFound
+from lakebed.table.audit_log import audit_log
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.branches import list_branches
 from lakebed.table.consumers import load_consumers
@@ -99,7 +99,7 @@ def read_system_table(
     Args:
         name: with or without ``$``.
         columns: in this order; None is all.
-        snapshot: whose files, manifests and partitions; None is the newest.
+        snapshot: whose files, manifests, partitions and rows; None is the newest.
 
     Raises `InvalidRequest`: no such system table or column; the sentence names the nearest. Cost: what its rows are
     read from: 1 GET a snapshot, a tag, a schema; the manifests of one snapshot.
@@ -347,6 +347,7 @@ SYSTEM_TABLES: dict[str, Callable[[TableBranch, Snapshot | None], pa.Table]] = {
     "branches": _branches_table,
     "consumers": _consumers_table,
     "statistics": _statistics_table,
+    "audit_log": audit_log,
 }
 """Every system table by name."""
 

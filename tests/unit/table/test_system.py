@@ -139,3 +139,16 @@ def test_unknown_names_are_refused_with_the_nearest(table: Table) -> None:
         table.system("snapshot")
     with pytest.raises(InvalidRequest, match="has no column 'tag': it has tag_name"):
         table.system("tags", columns=["tag"])
+
+
+def test_the_audit_log_shows_the_kind_of_each_row(table: Table) -> None:
+    """The column rowkind, then the table's columns; deleted keys too, until a compaction drops them; of any version."""
+    fill(table)
+    table.delete("id = 2")
+    found = table.system("$audit_log")
+    assert found.column_names == ["rowkind", "day", "id", "name"]
+    kinds = {row["id"]: row["rowkind"] for row in found.to_pylist()}
+    assert kinds == {1: "+I", 2: "-D", 3: "+I"}
+    assert table.system("audit_log", version="v1", columns=["rowkind", "id"]).num_rows == 2
+    table.compact(full=True)
+    assert sorted(table.system("audit_log", columns="id")["id"].to_pylist()) == [1, 3]

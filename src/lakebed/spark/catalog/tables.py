@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 from pyspark.sql.types import StructType
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.spark.catalog.audits import AUDIT_LOG, audited
 from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
 from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_schema
@@ -30,14 +31,11 @@ from lakebed.table.schema import (
     set_options,
     widen_column,
 )
+from lakebed.table.system import SYSTEM_TABLES, read_system_table
 from lakebed.table.table import Table
 from lakebed.table.types import type_of_arrow
 from lakebed.table.write_settings import WriteSettings
 
-SYSTEM_TABLES: Final = (
-    "tags", "snapshots", "schemas", "files", "manifests", "options", "partitions", "branches", "consumers",
-    "statistics",
-)  # fmt: skip
 PRIMARY_KEY: Final = "primary-key"
 """The table property that names the columns of the primary key, separated by commas; as Paimon's."""
 PROVIDERS: Final = ("lakebed", "paimon", "parquet")
@@ -55,16 +53,18 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         version: a snapshot id or the name of a tag or branch.
         timestamp_us: instead: Unix time in microseconds, UTC.
         system: instead of the rows: a system table.
+        is_dotted: the name has three parts, whose last one may be a system table.
     """
 
     version: str | None = None
     timestamp_us: int | None = None
     system: str | None = None
+    is_dotted: bool = False
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        if self.is_dotted and self.system not in SYSTEM_TABLES:
+            raise NotFound(f"There is no table {self.table}.{self.system}.", kind="table_not_found")
         table = self.opened(session, lake_url)
-        if self.system is not None:
-            return {"rows": session.store_rows(table.system(self.system, version=self.version))}
         travels = self.version is not None or self.timestamp_us is not None
         branch, snapshot, schema = self.branch, None, table.schema
         if travels:
@@ -75,9 +75,13 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 branch = found.branch
                 table = table.of_branch(branch)
             schema = table.context.schemas.load(snapshot.schema_id)
-        else:
+        elif self.system is None or self.system == AUDIT_LOG:
             snapshot = table.latest()
+        if self.system is not None and self.system != AUDIT_LOG:
+            return {"rows": session.store_rows(read_system_table(table.context, self.system, snapshot=snapshot))}
         check_readable(schema)
+        if self.system is not None:
+            return {**audited(schema, snapshot), "branch": branch}
         return {**described(table, schema, snapshot), "branch": branch, "travels": travels}
 
 

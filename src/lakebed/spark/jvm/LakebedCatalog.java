@@ -44,18 +44,6 @@ public final class LakebedCatalog
   private static final String PROCEDURES = "sys";
   static final String BRANCH_OPTION = "branch";
   private static final String BRANCH_PREFIX = "branch_";
-  private static final Set<String> SYSTEM_TABLES =
-      Set.of(
-          "tags",
-          "snapshots",
-          "schemas",
-          "files",
-          "manifests",
-          "options",
-          "partitions",
-          "branches",
-          "consumers",
-          "statistics");
 
   private String name;
   private Lake lake;
@@ -109,11 +97,13 @@ public final class LakebedCatalog
     String[] parts = table.name().split("\\$", 2);
     String system = null;
     String named = names(table.namespace(), parts[0]);
+    Boolean dotted = null;
     if (parts.length == 2 && parts[1].startsWith(BRANCH_PREFIX)) {
       branch = parts[1].substring(BRANCH_PREFIX.length());
     } else if (parts.length == 2) {
       system = parts[1];
-    } else if (table.namespace().length == 2 && SYSTEM_TABLES.contains(table.name())) {
+    } else if (table.namespace().length == 2) {
+      dotted = true;
       named = names(new String[] {table.namespace()[0]}, table.namespace()[1]);
       system = table.name();
     }
@@ -122,10 +112,15 @@ public final class LakebedCatalog
     }
     try {
       JsonNode found =
-          lake.find("load", "table", named, "branch", branch, "version", version, "timestamp_us", micros, "system", system);
-      return system == null
-          ? LakebedTable.of(lake, named, found)
-          : new RowsTable(name + "." + named + "." + system, ArrowRows.take(found.get("rows").asText()));
+          lake.find(
+              "load", "table", named, "branch", branch, "version", version, "timestamp_us", micros, "system", system,
+              "is_dotted", dotted);
+      if (system == null) {
+        return LakebedTable.of(lake, named, found);
+      }
+      return found.has("rows")
+          ? new RowsTable(name + "." + named + "." + system, ArrowRows.take(found.get("rows").asText()))
+          : new AuditTable(lake, named, found);
     } catch (Errors.Refused e) {
       throw new NoSuchTableException(table);
     }
