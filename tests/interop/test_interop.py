@@ -510,3 +510,18 @@ def test_merge_engines_are_read_alike(
     expected = [first, {"id": 2, "a": 2, "b": None}]
     assert table.read().sort_by("id").to_pylist() == expected
     assert peers.read("default.engine", client="pypaimon").sort_by("id").to_pylist() == expected
+
+
+def test_pypaimon_logs_what_it_writes(lake: Lake, peers: Peers) -> None:
+    """With the producer input both clients write changelogs, and lakebed reads those of either."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
+    options = {"bucket": "1", "changelog-producer": "input"}
+    table = lake.create_table("logged", schema, primary_keys=["id"], options=options)
+    table.upsert(pa.table({"id": [1, 2], "v": [1, 1]}, schema=schema))
+    peers.write("default.logged", pa.table({"id": [2, 3], "v": [2, 2]}, schema=schema))
+    newest = table.latest()
+    assert newest is not None
+    assert newest.changelog_manifest_list is not None
+    assert [(row["id"], row["v"]) for row in table.changes(None).to_pylist()] == [(1, 1), (2, 1), (2, 2), (3, 2)]
+    expected = [{"id": 1, "v": 1}, {"id": 2, "v": 2}, {"id": 3, "v": 2}]
+    assert peers.read("default.logged").sort_by("id").to_pylist() == expected

@@ -166,6 +166,22 @@ def test_compactions_say_exactly_how_rows_changed() -> None:
     assert table.changes(newest.id).num_rows == 0
 
 
+def test_a_compaction_below_the_highest_level_logs_nothing() -> None:
+    """Its rows are told by the one that brings them there."""
+    table = make("full-compaction", bucket="1", **{"num-sorted-run.compaction-trigger": "3"})
+    table.upsert(rows(list(range(5_000)), 1))
+    table.compact(full=True)
+    for step in (2, 3):
+        table.upsert(rows([step], step))
+    table.compact()
+    newest = table.latest()
+    assert newest is not None
+    assert sorted(row["level"] for row in table.system("files").to_pylist())[0] not in (0, 3)
+    assert newest.changelog_manifest_list is None
+    table.compact(full=True)
+    assert sorted(row["_row_kind"] for row in table.changes(newest.id).to_pylist()) == ["+U", "+U", "-U", "-U"]
+
+
 def test_rows_are_logged_as_they_are_written() -> None:
     """Every row of a write, also of one key twice, in its order; a delete by predicate says what it deleted."""
     table = make("input", bucket="1")
