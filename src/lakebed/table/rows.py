@@ -107,7 +107,7 @@ def _written(
         writer = new_writer(branch)
         add(writer, found)
         try:
-            return _committed(branch, writer.finish(), options=options)
+            return commit_prepared(branch, writer.finish(), options=options)
         except Conflict as lost:
             if tries_left == 0 or lost.kind != "index_changed":
                 raise
@@ -158,22 +158,19 @@ def _delete_where(branch: TableBranch, where: Predicate | str, *, options: Commi
     keys = delete_columns(branch.schema) if branch.schema.primary_keys else None
     for tries_left in reversed(range(TRIES_MAX)):
         basis = None if keys is None else Basis(branch.snapshots.latest())
-        if basis is None:
-            changes = _without_matching(branch, where)
-        else:
-            changes = _deletes_of_matching(branch, where, keys, basis)
+        changes = without_matching(branch, where) if basis is None else _deletes(branch, where, keys, basis)
         if not changes:
             return None
         try:
             kind: CommitKind = "OVERWRITE" if basis is None else "APPEND"
-            return _committed(branch, changes, kind=kind, basis=basis, options=options)
+            return commit_prepared(branch, changes, kind=kind, basis=basis, options=options)
         except Conflict as lost:
             if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed", "index_changed"):
                 raise
     return None
 
 
-def _deletes_of_matching(
+def _deletes(
     branch: TableBranch, where: Predicate | str, columns: Sequence[str] | None, basis: Basis
 ) -> list[BucketChange]:
     """Changes that delete the keys of the rows that match in a version; none when no row matches."""
@@ -201,7 +198,7 @@ def overwrite(
     writer = new_writer(branch, replaces_all=True)
     writer.write(table)
     replaced = Overwrite(dict(partition or {}), dynamic)
-    return _committed(branch, writer.finish(), overwrite=replaced, options=options)
+    return commit_prepared(branch, writer.finish(), overwrite=replaced, options=options)
 
 
 def commit_changes(
@@ -224,7 +221,7 @@ def commit_changes(
     return commit(branch, CommitRequest(kind=kind, changes=changes, derive=derive, options=options, basis=basis))
 
 
-def _committed(
+def commit_prepared(
     branch: TableBranch,
     changes: list[BucketChange],
     *,
@@ -249,11 +246,17 @@ def _committed(
 # ---- delete by predicate in append tables
 
 
-def rewrites_of(branch: TableBranch, where: Predicate | str) -> tuple[list[Rewrite], ReadPlan]:
-    """The files of an append table that a delete by predicate has to read, and the plan to read them by."""
+def rewrites_of(
+    branch: TableBranch, where: Predicate | str, *, basis: Basis | None = None
+) -> tuple[list[Rewrite], ReadPlan]:
+    """The files of an append table that a delete by predicate has to read, and the plan to read them by.
+
+    Args:
+        basis: the version; None: the newest.
+    """
     schema = branch.schema
     check_writable(schema)
-    matching = scan_snapshot(branch, branch.snapshots.latest(), where=where)
+    matching = scan_snapshot(branch, (basis or Basis(branch.snapshots.latest())).snapshot, where=where)
     whole = scan_snapshot(branch, matching.snapshot)
     totals = dict(
         zip(*(matching.entries().column(name).to_pylist() for name in ("file_name", "total_buckets")), strict=True)
@@ -275,10 +278,10 @@ def rewrites_of(branch: TableBranch, where: Predicate | str) -> tuple[list[Rewri
     return alone, whole.plan
 
 
-def _without_matching(branch: TableBranch, where: Predicate | str) -> list[BucketChange]:
-    """Changes that delete the matching rows of every file that has some."""
+def without_matching(branch: TableBranch, where: Predicate | str, *, basis: Basis | None = None) -> list[BucketChange]:
+    """Changes that delete the matching rows of every file of an append table that has some. Args as `rewrites_of`."""
     predicate = parse_predicate(where) if isinstance(where, str) else where
-    rewrites, plan = rewrites_of(branch, predicate)
+    rewrites, plan = rewrites_of(branch, predicate, basis=basis)
     changes: list[BucketChange] = []
     try:
         for rewrite in rewrites:

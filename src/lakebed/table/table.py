@@ -18,21 +18,12 @@ from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
 from lakebed.runtime import Environment
 from lakebed.table import branches, travel, versions
+from lakebed.table import schema as schemas
 from lakebed.table.branches import Branch
 from lakebed.table.context import TableBranch
 from lakebed.table.model import BucketChange, CommitKind, DataField, Rows, Snapshot, TableSchema, Tag
 from lakebed.table.options import TableOptions
-from lakebed.table.schema import (
-    add_column,
-    drop_column,
-    move_column,
-    new_schema,
-    remove_options,
-    rename_column,
-    schema_html,
-    set_options,
-    widen_column,
-)
+from lakebed.table.schema import new_schema, schema_html
 from lakebed.table.travel import Resolved, SourceOptions, Time
 from lakebed.table.types import arrow_schema
 from lakebed.table.versions import TableView
@@ -51,6 +42,7 @@ if TYPE_CHECKING:
     from lakebed.table.overwrite import Overwrite
     from lakebed.table.predicate_tree import Predicate
     from lakebed.table.scan import ReadOptions, Scan
+    from lakebed.table.update import Columns
     from lakebed.table.write import TableWriter
 
 P = ParamSpec("P")
@@ -156,31 +148,31 @@ class Table:
         self, name: str, type: str, *, comment: str | None = None, after: str | None = None, first: bool = False
     ) -> TableSchema:
         """Add a nullable column, by default at the end; it is null in existing rows."""
-        return self._change_schema(add_column, name, type, comment=comment, after=after, first=first)
+        return self._change_schema(schemas.add_column, name, type, comment=comment, after=after, first=first)
 
     def drop_column(self, name: str) -> TableSchema:
         """Remove a column; older versions keep it, and a new column of the same name does not restore its values."""
-        return self._change_schema(drop_column, name)
+        return self._change_schema(schemas.drop_column, name)
 
     def rename_column(self, old: str, new: str) -> TableSchema:
         """Rename a column; its values stay."""
-        return self._change_schema(rename_column, old, new)
+        return self._change_schema(schemas.rename_column, old, new)
 
     def widen_column(self, name: str, type: str) -> TableSchema:
         """Give a column a wider type, such as INT to BIGINT."""
-        return self._change_schema(widen_column, name, type)
+        return self._change_schema(schemas.widen_column, name, type)
 
     def move_column(self, name: str, *, after: str | None = None) -> TableSchema:
         """Move a column behind another one, or to the front."""
-        return self._change_schema(move_column, name, after=after)
+        return self._change_schema(schemas.move_column, name, after=after)
 
     def set_options(self, options: Mapping[str, str]) -> TableSchema:
         """Set options; the error for an unknown one names the nearest."""
-        return self._change_schema(set_options, options)
+        return self._change_schema(schemas.set_options, options)
 
     def remove_options(self, names: Collection[str]) -> TableSchema:
         """Reset options to their defaults."""
-        return self._change_schema(remove_options, names)
+        return self._change_schema(schemas.remove_options, names)
 
     def _change_schema(
         self, change: Callable[Concatenate[TableSchema, P], TableSchema], *args: P.args, **options: P.kwargs
@@ -232,6 +224,18 @@ class Table:
         from lakebed.table.rows import delete
 
         return delete(self.context, where, keys=keys, options=options)
+
+    def update(self, where: Predicate | str, set: Columns, **options: Unpack[CommitOptions]) -> Snapshot | None:
+        """Change columns of the rows that a predicate finds, in one commit. Returns None when it finds none.
+
+        Args:
+            set: new values by column: one for all rows, or a function of the rows found (Arrow table to array).
+
+        Raises `InvalidRequest`: a key column, or an engine that does not replace rows. Cost: as `delete`, and the rows.
+        """
+        from lakebed.table.update import update
+
+        return update(self.context, where, set, options=options)
 
     def overwrite(
         self,

@@ -27,13 +27,13 @@ from lakebed.spark.types import arrow_schema_of, spark_schema
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.commit import Basis
 from lakebed.table.discard import discard, discard_changes
-from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.model import BucketChange, CommitKind
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.stream import created_ms
 from lakebed.table.table import Table
 from lakebed.table.types import arrow_schema
+from lakebed.table.update import check_updatable
 from lakebed.table.vectors import has_option
 
 OPERATION: Final = "__lakebed_operation"
@@ -105,13 +105,8 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        if self.changes and table.schema.primary_keys and not engine_of(table.schema).replaces_rows:
-            raise InvalidRequest(
-                f"Rows of {table.name} cannot be updated: the table merges rows by the engine "
-                f"{engine_name(table.schema.options)!r}, which does not replace a row by the next one of its key; "
-                "INSERT rows, which it merges, or DELETE by a condition on columns.",
-                kind="unsupported_update",
-            )
+        if self.changes:
+            check_updatable(table.schema, name=table.name)
         starts_anew = self.replaced is not None and self.replaced.starts_anew
         partition = self.replaced.partition if self.replaced is not None else {}
         if self.replaced is not None:

@@ -1,0 +1,112 @@
+"""Update rows that a predicate finds: read them, change columns, write them in place of the old ones, in one commit.
+
+Owns: `update` and `check_updatable`. Invariants: rows are read and replaced in one version; when another writer changed
+these rows or replaced their files meanwhile, the update is repeated on the new state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from lakebed.errors import Conflict, InvalidRequest
+from lakebed.table.commit import Basis, CommitOptions
+from lakebed.table.context import TableBranch
+from lakebed.table.discard import discard_changes
+from lakebed.table.engines.registry import engine_name, engine_of
+from lakebed.table.model import BucketChange, Snapshot, TableSchema
+from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_tree import Predicate
+from lakebed.table.rows import TRIES_MAX, commit_prepared, new_writer, without_matching
+from lakebed.table.scan import scan_snapshot
+from lakebed.table.schema import require_column
+from lakebed.table.types import arrow_type
+from lakebed.texts import refuse_unknown_keywords, shown
+
+Columns = Mapping[str, object | Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
+"""New values by column: one for all rows, or a function of the rows found."""
+
+
+def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, options: CommitOptions) -> Snapshot | None:
+    """Change columns of the rows for which a predicate is true; None when there is none. See `Table.update`.
+
+    Cost: as a delete by predicate, and writing the rows found.
+    """
+    refuse_unknown_keywords(options, CommitOptions)
+    schema = branch.schema
+    check_updatable(schema, name=branch.name)
+    _check_columns(schema, columns)
+    predicate = parse_predicate(where) if isinstance(where, str) else where
+    for tries_left in reversed(range(TRIES_MAX)):
+        basis = Basis(branch.snapshots.latest())
+        changes = _changes(branch, basis, predicate, columns)
+        if not changes:
+            return None
+        try:
+            if schema.primary_keys:
+                return commit_prepared(branch, changes, basis=basis, options=options)
+            return commit_prepared(branch, changes, kind="OVERWRITE", options=options)
+        except Conflict as lost:
+            if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed", "index_changed"):
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def check_updatable(schema: TableSchema, *, name: str) -> None:
+    """Raise `InvalidRequest` for a table whose rows are not replaced by writing them again."""
+    if schema.primary_keys and not engine_of(schema).replaces_rows:
+        raise InvalidRequest(
+            f"Rows of {name} cannot be updated: the table merges rows by the engine "
+            f"{engine_name(schema.options)!r}, which does not replace a row by the next one of its key; "
+            "INSERT rows, which it merges, or DELETE by a condition on columns.",
+            kind="unsupported_update",
+        )
+
+
+def _check_columns(schema: TableSchema, columns: Columns) -> None:
+    for name in columns:
+        require_column(schema, name)
+        if name in schema.primary_keys:
+            raise InvalidRequest(
+                f"An update changes the primary key column {name!r}: delete the row and insert another.",
+                kind="key_updated",
+                column=name,
+            )
+
+
+def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Columns) -> list[BucketChange]:
+    """The rows found, with their new values, and in an append table the files without them."""
+    found = scan_snapshot(branch, basis.snapshot, where=where).to_arrow()
+    if found.num_rows == 0:
+        return []
+    rows = found
+    for name, value in columns.items():
+        position = rows.schema.get_field_index(name)
+        rows = rows.set_column(position, name, _values(branch.schema, name, value, found))
+    writer = new_writer(branch)
+    writer.write(rows)
+    changes = writer.finish()
+    if branch.schema.primary_keys:
+        return changes
+    try:
+        return [*changes, *without_matching(branch, where, basis=basis)]
+    except Exception:
+        discard_changes(branch, changes)
+        raise
+
+
+def _values(schema: TableSchema, name: str, value: object, found: pa.Table) -> pa.Array | pa.ChunkedArray:
+    if callable(value):
+        values: pa.Array | pa.ChunkedArray = value(found)
+        return values
+    type_ = arrow_type(require_column(schema, name).type)
+    try:
+        return pa.repeat(pa.scalar(value, type_), found.num_rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise InvalidRequest(
+            f"{shown(str(value))} is not a value of column {name!r}, which is {require_column(schema, name).type}: "
+            f"give another one ({error}).",
+            kind="invalid_value",
+            column=name,
+        ) from error

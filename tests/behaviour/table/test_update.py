@@ -1,0 +1,108 @@
+"""Updates by predicate: the same rows as in a dictionary, whatever the table is and whoever writes meanwhile."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lakebed.compute as pc
+from lakebed.errors import InvalidRequest
+from lakebed.objects.open import open_store
+from lakebed.table.table import Table
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("s", pa.string())])
+KINDS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "append": ([], {}),
+    "buckets": ([], {"bucket": "2", "bucket-key": "id"}),
+    "vectors": ([], {"deletion-vectors.enabled": "true"}),
+    "keyed": (["id"], {"bucket": "2"}),
+    "logged": (["id"], {"bucket": "2", "changelog-producer": "input"}),
+}
+
+
+def make(kind: str, **options: str) -> Table:
+    keys, own = KINDS[kind]
+    return Table.create(
+        open_store(f"memory://update-{uuid.uuid4()}"),
+        name="t",
+        schema=SCHEMA,
+        primary_keys=keys,
+        options={**own, **options},
+    )
+
+
+def rows(ids: list[int], v: int) -> pa.Table:
+    return pa.table({"id": ids, "v": [v] * len(ids), "s": [str(one) for one in ids]}, schema=SCHEMA)
+
+
+def state(table: Table) -> dict[int, tuple[Any, ...]]:
+    found = {row["id"]: (row["v"], row["s"]) for row in table.read().to_pylist()}
+    assert len(found) == table.read().num_rows
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_give_what_a_dictionary_has(kind: str) -> None:
+    """Constants and functions of the rows found; rows that do not match stay; None when none matches."""
+    rng, table = random.Random(kind), make(kind)
+    table.write(rows(list(range(8)), 1))
+    table.write(rows(list(range(8, 12)), 2))
+    there = state(table)
+    for step in range(5):
+        low = rng.randint(0, 11)
+        if step % 2:
+            table.update(f"id >= {low}", {"v": step, "s": None})
+            there |= {key: (step, None) for key in there if key >= low}
+        else:
+            table.update(f"id < {low}", {"v": lambda found: pc.add(found["v"], found["id"])})
+            there |= {key: (v + key, s) for key, (v, s) in there.items() if key < low}
+        assert state(table) == there
+    newest = table.latest()
+    assert table.update("id > 100", {"v": 0}) is None
+    assert table.latest() == newest
+    table.compact(full=True)
+    assert state(table) == there
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_update_that_loses_a_race_is_repeated(kind: str) -> None:
+    """Rows that another writer changed or deleted after they were found are found again."""
+    table = make(kind)
+    table.write(rows([1, 2, 3], 1))
+    other = Table.open(table.store, name="t", environment=table.environment)
+    calls = []
+
+    def doubled(found: pa.Table) -> pa.ChunkedArray:
+        calls.append(found.num_rows)
+        if len(calls) == 1:
+            other.update("id = 1", {"v": 10})
+            other.delete("id = 2")
+        return pc.multiply(found["v"], 2)
+
+    table.update("id <= 3", {"v": doubled})
+    assert calls == [3, 2]
+    assert state(table) == {1: (20, "1"), 3: (2, "3")}
+
+
+def test_updates_that_may_not_be() -> None:
+    """A key, an unknown column, a value that does not fit, an engine that merges: refused, and nothing is written."""
+    table = make("keyed")
+    table.upsert(rows([1], 1))
+    for columns, words in (
+        ({"id": 2}, "primary key column 'id'"),
+        ({"w": 2}, "'w'"),
+        ({"v": "x"}, "'x' is not a value of column 'v', which is BIGINT"),
+    ):
+        with pytest.raises(InvalidRequest, match=words):
+            table.update("id = 1", columns)
+    merging = make("keyed", **{"merge-engine": "partial-update"})
+    with pytest.raises(InvalidRequest, match="does not replace a row by the next one of its key"):
+        merging.update("id = 1", {"v": 1})
+    assert [one.id for one in table.snapshots()] == [1]
+    assert {meta.path for meta in table.store.list("bucket-0")} | {
+        meta.path for meta in table.store.list("bucket-1")
+    } == {row["file_path"] for row in table.system("files").to_pylist()}
