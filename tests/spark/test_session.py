@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pyspark.sql import SparkSession
 import lakebed.spark
 from lakebed.errors import InvalidRequest
 from lakebed.spark import java
-from lakebed.spark.start import query_loggers
 
 PROGRAM = """
 import os
@@ -136,18 +134,6 @@ def test_cores_must_be_positive() -> None:
     """Zero cores are refused before a JVM starts."""
     with pytest.raises(InvalidRequest, match="at least one core"):
         lakebed.spark.session(cores=0)
-
-
-def test_the_loggers_of_errors_take_what_pyspark_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made before PySpark logs its first error; loggers of another class would end an error's construction."""
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        monkeypatch.delitem(logging.Logger.manager.loggerDict, name, raising=False)
-    for logger in query_loggers():
-        logger.disabled = False
-        logger.propagate = False
-        logger.handlers.clear()
-        logger.addHandler(logging.NullHandler())
-        logger.error("a message", errorClass="A_CONDITION")  # type: ignore[call-arg]
 
 
 def test_session_is_quiet_and_leaves_nothing(tmp_path: Path) -> None:
