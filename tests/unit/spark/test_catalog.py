@@ -76,12 +76,12 @@ def test_a_table_is_created_loaded_and_dropped(ask: Ask) -> None:
 def test_properties_of_declarative_pipelines_are_kept(ask: Ask, lake: Lake) -> None:
     """Spark looks for them when a flow continues; all other unknown ones are mistakes."""
     kept = {"pipelines.autocdc.scdType": "SCD1", "pipelines.reset.allowed": "false"}
-    assert ask("create_table", table="db.t", schema=columns(id="long"), partition_keys=[], properties=kept) == {"ok": {}}
+    made = {"schema": columns(id="long"), "partition_keys": []}
+    assert ask("create_table", table="db.t", properties=kept, **made) == {"ok": {}}
     assert ask("load", table="db.t")["ok"]["properties"].items() >= kept.items()
     lake.table("db.t").append(pa.table({"id": [1]}))
     for properties in ({"pipeline.x": "1"}, {"autocdc": "1"}):
-        made = {"schema": columns(id="long"), "partition_keys": [], "properties": properties}
-        assert ask("create_table", table="db.u", **made)["error"]["kind"] == "unknown_option"
+        assert ask("create_table", table="db.u", properties=properties, **made)["error"]["kind"] == "unknown_option"
 
 
 def test_a_plan_is_of_the_version_that_was_loaded(ask: Ask, lake: Lake) -> None:
