@@ -44,25 +44,32 @@ _LITERALS_MAX: Final = 1000
 
 FILES: Final = pa.schema(
     [
-        pa.field("url", pa.string(), nullable=False),
+        pa.field("folder", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
         pa.field("size_bytes", pa.int64(), nullable=False),
         pa.field("modified_ms", pa.int64(), nullable=False),
         pa.field("row_count", pa.int64(), nullable=False),
         pa.field("file_name", pa.string(), nullable=False),
     ]
 )
-"""One row a file for Spark's reader. `url` is spelled as Hadoop spells paths: nothing is percent-encoded but what the
-object's own name holds. `modified_ms` is Unix time in milliseconds, 0 when unknown."""
+"""One row a file for Spark's reader. `urls_of` makes its URL of `folder` and `name`, spelled as Hadoop spells paths:
+nothing is percent-encoded but what the object's own name holds. `file_name` is the name in the manifest. `modified_ms`
+is Unix time in milliseconds, 0 when unknown."""
 
 UNITS: Final = pa.schema(
     [
         pa.field("scan", pa.int32()),
-        *(field.with_nullable(True) for field in FILES),
+        pa.field("folder", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("modified_ms", pa.int64()),
+        pa.field("file_name", pa.string()),
         pa.field("pack", pa.binary()),
     ]
 )
-"""One row a file or a pack: a file has its `scan` (the position in `ReaderPlan.natives`) and the columns of `FILES`, a
-pack its pickled `Pack`. Files come first, in the order of the scans."""
+"""One row a file or a pack: a file has its `scan` (the position in `ReaderPlan.natives`) and columns of `FILES`, a pack
+its pickled `Pack`. Files come first, in the order of the scans. `folder` is null where it is that of the row before,
+`file_name` where it is `name`."""
 
 Reaches = Callable[[str], bool]
 """Whether Spark has a file system for one of Hadoop's schemes (``file``, ``s3a``, ``gs``)."""
@@ -124,16 +131,36 @@ class ReaderPlan:
         column as ``id``, ``name``, ``type`` (as Paimon spells it), ``nullable``, and, unless it is null in these files,
         ``stored_name`` and ``stored_type``.
         """
-        tables = [
-            scan.files.add_column(0, "scan", pa.array(np.full(scan.files.num_rows, position, np.int32)))
-            .append_column("pack", pa.nulls(scan.files.num_rows, pa.binary()))
-            .cast(UNITS)
-            for position, scan in enumerate(self.natives)
-        ]
+        tables = [_units(position, scan.files) for position, scan in enumerate(self.natives)]
         if self.packs:
             tables.append(packs_to_arrow(self.packs))
         scans = json.dumps([_described(scan) for scan in self.natives])
         return pa.concat_tables(tables or [UNITS.empty_table()]).replace_schema_metadata({"scans": scans})
+
+
+def urls_of(files: pa.Table) -> pa.ChunkedArray:
+    """The URLs of `FILES`."""
+    return pc.binary_join_element_wise(files.column("folder").cast(pa.string()), files.column("name"), "/")
+
+
+def _units(position: int, files: pa.Table) -> pa.Table:
+    """The files of a scan as rows of `UNITS`."""
+    count = files.num_rows
+    folder, name, file_name = (files.column(column).combine_chunks() for column in ("folder", "name", "file_name"))
+    is_new = np.append(True, np.diff(folder.indices.to_numpy()) != 0)[:count]
+    shown = folder.dictionary.take(pc.if_else(pa.array(is_new), folder.indices, None))
+    return pa.Table.from_arrays(
+        [
+            pa.array(np.full(count, position, np.int32)),
+            shown,
+            name,
+            files.column("size_bytes"),
+            files.column("modified_ms"),
+            pa.nulls(count, pa.string()) if file_name.equals(name) else file_name,
+            pa.nulls(count, pa.binary()),
+        ],
+        schema=UNITS,
+    )
 
 
 def packs_to_arrow(packs: Sequence[object]) -> pa.Table:
@@ -234,7 +261,7 @@ def _native_scans(
         [split.files for split in alone],
         ("file_name", "file_size", "creation_time_ms", "row_count", "schema_id", "external_path", "write_cols"),
     )
-    is_far, urls = _urls(alone, groups, files.column("file_name"), root=root, addresses=addresses)
+    is_far, folders, names = _places(alone, groups, files.column("file_name"), root=root, addresses=addresses)
     is_outside = pc.or_(pc.not_equal(pc.fill_null(files.column("external_path"), ""), ""), is_far)
     is_evolved = ~np.isin(files.column("schema_id").to_numpy(), list(readable))
     # A file of another writer may lack partition columns, which Spark's reader would return as nulls.
@@ -245,7 +272,8 @@ def _native_scans(
     is_native[is_alone] = ~refused
     found = pa.table(
         [
-            urls,
+            folders,
+            names,
             files.column("file_size"),
             pc.fill_null(files.column("creation_time_ms"), 0),
             files.column("row_count"),
@@ -263,15 +291,15 @@ def _native_scans(
     return scans, [split for split, native in zip(splits, is_native, strict=True) if not native]
 
 
-def _urls(
+def _places(
     splits: Sequence[Split],
     groups: npt.NDArray[np.int64],
     names: pa.ChunkedArray,
     *,
     root: str,
     addresses: Mapping[str, str] | None,
-) -> tuple[pa.Array, pa.Array]:
-    """Whether each file is outside of the table's store, where Hadoop may need other credentials; and its URL.
+) -> tuple[pa.Array, pa.DictionaryArray, pa.ChunkedArray | pa.Array]:
+    """Whether each file is outside of the table's store, where Hadoop may need other credentials; its folder and name.
 
     Args:
         groups: the position of each file's split.
@@ -281,13 +309,14 @@ def _urls(
     if addresses is None:
         # Joined once for each split: a plan may have many files, and few folders.
         is_far = pa.array(["://" in split.folder for split in splits], pa.bool_())
-        folders = pa.array([f"{root}/{split.folder}" for split in splits], pa.string())
-        return is_far.take(positions), pc.binary_join_element_wise(folders.take(positions), names, "/")
-    folders = pa.array([split.folder for split in splits], pa.string()).take(positions)
-    paths = pc.binary_join_element_wise(folders, names, "/")
+        folders = pa.array([f"{root}/{split.folder}" for split in splits], pa.string()).dictionary_encode()
+        return is_far.take(positions), folders.take(positions), names
+    inside = pa.array([split.folder for split in splits], pa.string()).take(positions)
+    paths = pc.binary_join_element_wise(inside, names, "/")
     found = pa.array(map(addresses.get, paths.to_pylist()), pa.string())
     is_far = pc.fill_null(pc.match_substring(found, "://"), True)
-    return is_far, pc.binary_join_element_wise(pa.scalar(root), found, "/")
+    zeros = pa.array(np.zeros(len(found), np.int32))
+    return is_far, pa.DictionaryArray.from_arrays(zeros, pa.array([root])), pc.fill_null(found, "")
 
 
 def _lacks(write_cols: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np.bool_]:

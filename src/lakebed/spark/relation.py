@@ -17,6 +17,8 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from lakebed.spark.plan import urls_of
+
 _BLOCK_BYTES = 128 << 20
 """The block size in a file status; Spark uses it only to place tasks on HDFS nodes, which are not looked up."""
 
@@ -59,7 +61,8 @@ def exact_files(spark: SparkSession, files: pa.Table, *, schema: StructType) -> 
     cache = sources.FileStatusCache.getOrCreate(session)
     remember = cache.putLeafFiles
     paths = jvm.java.util.ArrayList(files.num_rows)
-    urls, sizes_bytes, times_ms = (files.column(name).to_pylist() for name in ("url", "size_bytes", "modified_ms"))
+    urls = urls_of(files).to_pylist()
+    sizes_bytes, times_ms = (files.column(name).to_pylist() for name in ("size_bytes", "modified_ms"))
     for url, size_bytes, modified_ms in zip(urls, sizes_bytes, times_ms, strict=True):
         path = path_of(url)
         statuses = gateway.new_array(status_of, 1)

@@ -55,10 +55,25 @@ def prune_manifests(
 
 def prune_files(entries: pa.Table, *, where: Predicate, schema: TableSchema, schema_of: SchemaOf) -> pa.Table:
     """The files that may hold a matching row or, in a primary-key table, may take part in the merge of one."""
+    entries = prune_partitions(entries, where=where, schema=schema, schema_of=schema_of)
+    if all(columns_of(part) <= set(schema.partition_keys) for part in conjuncts(where)):
+        return entries
     entries = prune_buckets(entries, where=where, schema=schema)
     judged = schema.trimmed_primary_keys if schema.primary_keys else None
     may = may_match(entries, where, schema=schema, schema_of=schema_of, stats_columns=judged)
     return entries if may.all() else entries.filter(pa.array(may))
+
+
+def prune_partitions(entries: pa.Table, *, where: Predicate, schema: TableSchema, schema_of: SchemaOf) -> pa.Table:
+    """Drop partitions that cannot hold a matching row. Cost: one look at each partition, not at each file."""
+    part = only_on(where, schema.partition_keys)
+    if part is None or entries.num_rows == 0:
+        return entries
+    encoded = entries.column("partition").combine_chunks().dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    _, first = np.unique(codes, return_index=True)
+    may = may_match(entries.take(pa.array(first)), part, schema=schema, schema_of=schema_of, stats_columns=())
+    return entries if may.all() else entries.filter(pa.array(may[codes]))
 
 
 def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -> pa.Table:

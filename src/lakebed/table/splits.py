@@ -76,7 +76,7 @@ def plan_splits(
         order, group_of = order[kept[order]], group_of[kept[order]]
         starts = _pack_starts(weights[order], group_of, target_bytes)
         packs = [(number, False, rows) for number, rows in _cut(order, group_of, starts)]
-    row_counts = _column(entries, "row_count")
+    sums = _sums(_column(entries, "row_count"), [rows for _, _, rows in packs])
     return [
         Split(
             partition=groups[number].partition,
@@ -86,11 +86,20 @@ def plan_splits(
             files=PlannedFiles(entries, rows),
             needs_merge=needs_merge,
             schema_id=schema.id,
-            row_count=int(row_counts[rows].sum()),
+            row_count=row_count,
             other_folders=groups[number].other_folders,
         )
-        for number, needs_merge, rows in packs
+        for (number, needs_merge, rows), row_count in zip(packs, sums, strict=True)
     ]
+
+
+def _sums(values: IntArray, groups: Sequence[IntArray]) -> list[int]:
+    """The sum of the values at each group's positions; no group is empty."""
+    if not groups:
+        return []
+    starts = np.cumsum([0, *map(len, groups)])[:-1]
+    sums: list[int] = np.add.reduceat(values[np.concatenate(groups)], starts).tolist()
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +348,7 @@ def _pack_starts(weights: IntArray, group_of: IntArray, target_bytes: int) -> In
     count = len(weights)
     if count == 0:
         return np.zeros(0, np.int64)
-    sums = list(itertools.accumulate(weights.tolist(), initial=0))
+    sums = [0, *np.cumsum(weights).tolist()]
     bounds = [*(np.flatnonzero(np.diff(group_of)) + 1).tolist(), count]
     starts, start = [], 0
     for bound in bounds:
@@ -352,9 +361,9 @@ def _pack_starts(weights: IntArray, group_of: IntArray, target_bytes: int) -> In
 
 def _cut(rows: IntArray, group_of: IntArray, starts: IntArray) -> list[tuple[int, IntArray]]:
     """The rows from each start to the next, with their group."""
-    if len(starts) == 0:
-        return []
-    return list(zip(group_of[starts].tolist(), np.split(rows, starts[1:]), strict=True))
+    bounds = [*starts.tolist(), len(rows)]
+    parts = [rows[start:end] for start, end in itertools.pairwise(bounds)]
+    return list(zip(group_of[starts].tolist(), parts, strict=True))
 
 
 def _plain_rows(entries: pa.Table) -> BoolArray:

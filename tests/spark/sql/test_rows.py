@@ -160,3 +160,30 @@ def test_a_running_session_gets_a_catalog(spark: SparkSession, lake: Lake) -> No
     lake.create_table("db.t", pa.schema([("id", pa.int64())]))
     session = lakebed.spark.session(catalogs={"more": lake.url})
     assert [tuple(row) for row in session.sql("SHOW TABLES IN more.db").collect()] == [("db", "t", False)]
+
+
+def test_files_are_dealt_to_tasks_as_those_of_spark(session: SparkSession, lake: Lake) -> None:
+    """Files of several sizes and folders, cut and packed: as many tasks as Spark has for them, and every row once."""
+    schema = pa.schema([("id", pa.int64()), pa.field("p", pa.string(), nullable=False)])
+    table = lake.create_table("db.t", schema, partition_keys=["p"])
+    for number, part in enumerate(("a b", "b", "c", "c", "c")):
+        ids = range(1000 * number, 1000 * number + 300 * (number + 1))
+        table.append(pa.table({"id": list(ids), "p": [part] * len(ids)}, schema=schema))
+    folder = Path(table.url.removeprefix("file://"))
+    paths = [str(path) for path in folder.rglob("*.parquet")]
+    ids = sorted(table.read()["id"].to_pylist())
+    for split_bytes, open_bytes, task_count_max in (
+        (1500, 0, None),
+        (5000, 10, None),
+        (9000, 4000, None),
+        (1000, 10, 3),
+    ):
+        session.conf.set("spark.sql.files.maxPartitionBytes", split_bytes)
+        session.conf.set("spark.sql.files.openCostInBytes", open_bytes)
+        session.conf.set("spark.sql.files.minPartitionNum", 1)
+        if task_count_max is not None:
+            session.conf.set("spark.sql.files.maxPartitionNum", task_count_max)
+        ours, plain = session.table("lake.db.t"), session.read.schema("id BIGINT").parquet(*paths)
+        task_count = ours.rdd.getNumPartitions()
+        assert task_count == plain.rdd.getNumPartitions() > 1, (split_bytes, open_bytes, task_count_max)
+    assert sorted(row[0] for row in ours.select("id").collect()) == ids

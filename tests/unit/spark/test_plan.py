@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakebed.objects import open_store
-from lakebed.spark.plan import FILES, UNITS, ReaderPlan, plan_readers
+from lakebed.spark.plan import FILES, UNITS, ReaderPlan, plan_readers, urls_of
 from lakebed.table.imports import open_source, take_over
 from lakebed.table.predicate_tree import column
 from lakebed.table.table import Table
@@ -51,9 +51,10 @@ def test_plain_files_go_to_sparks_reader(tmp_path: Path) -> None:
     assert scan.is_current
     assert scan.files.schema == FILES
     assert sum(scan.files["row_count"].to_pylist()) == 30
-    for url, size in zip(scan.files["url"].to_pylist(), scan.files["size_bytes"].to_pylist(), strict=True):
+    urls = urls_of(scan.files).to_pylist()
+    for url, size in zip(urls, scan.files["size_bytes"].to_pylist(), strict=True):
         assert Path(url.removeprefix("file://")).stat().st_size == size
-    assert len(set(scan.files["url"].to_pylist())) == 3
+    assert len(set(urls)) == 3
 
 
 def test_without_a_file_system_lakebed_reads(tmp_path: Path) -> None:
@@ -132,6 +133,7 @@ def test_a_plan_as_arrow(tmp_path: Path) -> None:
     assert units.schema.equals(UNITS)
     files, packs = units.filter(units["pack"].is_null()), units.filter(units["pack"].is_valid())
     assert files["scan"].to_pylist() == [0]
+    assert files["file_name"].to_pylist() == [None]
     assert [sum(split.row_count for split in pickle.loads(pack).splits) for pack in packs["pack"].to_pylist()] == [20]
     (described,) = json.loads(units.schema.metadata[b"scans"])
     assert described["schema_id"] == 0
@@ -144,6 +146,23 @@ def test_a_plan_as_arrow(tmp_path: Path) -> None:
         "stored_type": "INT",
     }
     assert planned(made(tmp_path / "empty")).to_arrow().num_rows == 0
+
+
+def test_a_plan_names_each_folder_once(tmp_path: Path) -> None:
+    """The folder stands at the first of its files; folder and name of each row are the URL."""
+    store = open_store(tmp_path / "t", durable=False)
+    table = Table.create(store, name="t", schema=ROWS, partition_keys=["v"])
+    for start in (0, 1, 1, 0):
+        table.write(rows(start, 2))
+    plan = planned(table)
+    folder, urls, folders = "", [], 0
+    for unit in plan.to_arrow().to_pylist():
+        folders += unit["folder"] is not None
+        folder = unit["folder"] or folder
+        urls.append(f"{folder}/{unit['name']}")
+    assert (folders, len(urls)) == (3, 8)
+    assert urls == [url for scan in plan.natives for url in urls_of(scan.files).to_pylist()]
+    assert all(Path(url.removeprefix("file://")).is_file() for url in urls)
 
 
 def test_planning_loads_no_pyspark() -> None:

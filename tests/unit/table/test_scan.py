@@ -18,7 +18,7 @@ from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Split, Sta
 from lakebed.table.predicate import bind
 from lakebed.table.predicate_tree import Predicate, column
 from lakebed.table.scan import check_readable
-from lakebed.table.scan_pruning import only_on, prune_buckets, prune_manifests
+from lakebed.table.scan_pruning import only_on, prune_buckets, prune_files, prune_manifests
 from lakebed.table.schema import new_schema
 from lakebed.table.splits import plan_splits, sorted_runs
 from lakebed.table.types import arrow_schema
@@ -163,6 +163,29 @@ def test_tables_that_would_be_misread_are_refused(options: dict[str, str], word:
     """A feature this reader does not know is an error that names it, never wrong rows."""
     with pytest.raises(UnsupportedFormat, match=word):
         check_readable(replace(KEYED, options=KEYED.options | options))
+
+
+def test_partitions_and_statistics_prune_together() -> None:
+    """Every file of a partition that may match, unless its statistics rule it out."""
+
+    def entry(day: int, low: int, high: int) -> BucketChange:
+        ends = [encode_row([day, value, 0], ["INT", "BIGINT", "BIGINT"]) for value in (low, high)]
+        stats = Stats(ends[0], ends[1], (0, 0, 0))
+        one = file(f"{day}-{low}", 0, 0, value_stats=stats)
+        return BucketChange(encode_row([day], ["INT"]), 0, -1, added=(one,))
+
+    entries = entries_of_changes([entry(day, low, low + 9) for day in (1, 2, 3) for low in (0, 10, 20)])
+
+    def left(where: Predicate) -> list[str]:
+        found = prune_files(entries, where=where, schema=PARTITIONED, schema_of=lambda _: PARTITIONED)
+        return sorted(found["file_name"].to_pylist())
+
+    every = ["0", "10", "20"]
+    assert left(column("dt") == 2) == [f"2-{low}" for low in every]
+    assert left(column("dt").is_in([1, 3])) == [f"{day}-{low}" for day in (1, 3) for low in every]
+    assert left((column("dt") >= 2) & (column("id") < 15)) == ["2-0", "2-10", "3-0", "3-10"]
+    assert left((column("dt") == 2) | (column("id") == 15)) == ["1-10", "2-0", "2-10", "2-20", "3-10"]
+    assert left(column("dt") == 4) == []
 
 
 def test_planning_many_files_is_vectorised() -> None:

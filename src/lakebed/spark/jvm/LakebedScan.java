@@ -47,6 +47,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   private final Integer limit;
   private final CaseInsensitiveStringMap options;
   private final boolean columnar;
+  private final NativeFiles.Session session = NativeFiles.Session.active();
   private List<String> files;
   private InputPartition[] partitions;
   private PartitionReaderFactory factory;
@@ -167,15 +168,19 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     if (partitions != null) {
       return;
     }
+    PlannedScan planned = session.within(this::planned); // Spark may ask when another session is the active one
+    factory = planned.readers();
+    partitions = planned.partitions();
+  }
+
+  private PlannedScan planned() {
     JsonNode plan =
         table.lake.ask(
             "plan", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
             table.loaded.get("schema_id").asInt(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
             NativeFiles.schemes(), "predicates", Predicates.encoded(predicates.toArray(new Predicate[0])), "limit", limit,
             "task_count_min", NativeFiles.parallelism(), "names_files", namesFiles, "rewrites", rewrites, "files", files);
-    PlannedScan planned = PlannedScan.of(plan, columns, constants(), this::filters, table.lake.python, columnar);
-    factory = planned.readers();
-    partitions = planned.partitions();
+    return PlannedScan.of(plan, columns, constants(), this::filters, table.lake.python, columnar);
   }
 
   /** Predicates name columns as the table does; files that name them otherwise, or are rewritten, get none. */

@@ -3,11 +3,11 @@ package org.lakebed.spark;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.paths.SparkPath;
-import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -19,6 +19,7 @@ import org.apache.spark.sql.execution.datasources.NoopCache$;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils$;
 import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScan;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.connector.PredicateUtils$;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
@@ -26,7 +27,6 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 import scala.collection.immutable.Map$;
 import scala.collection.immutable.Seq$;
-import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Spark's own Parquet reader over exactly the files of a plan: nothing is listed, and no status is asked for.
@@ -38,6 +38,17 @@ final class NativeFiles {
 
   private static SparkSession session() {
     return SparkSession.active();
+  }
+
+  /** The session whose settings a scan was made with. */
+  record Session(SparkSession spark) {
+    static Session active() {
+      return new Session(session());
+    }
+
+    <T> T within(Supplier<T> run) {
+      return spark.withActive(run::get);
+    }
   }
 
   static Configuration configuration() {
@@ -96,9 +107,6 @@ final class NativeFiles {
     return scan.createReaderFactory();
   }
 
-  /** One file of a plan. {@code constants}: the values of the columns that are not in it. */
-  record File(String url, long sizeBytes, long modifiedMs, InternalRow constants) {}
-
   /** Reading a URL takes microseconds, and a plan has many: one without special characters is itself. */
   private static SparkPath path(String url) {
     for (int i = 0; i < url.length(); i++) {
@@ -111,29 +119,31 @@ final class NativeFiles {
     return SparkPath.fromUrlString(url);
   }
 
-  /** Deal files out to tasks, as Spark deals out those of its own tables: large ones are cut, small ones packed. */
-  static InputPartition[] partitions(List<File> files) {
+  /** The files of a task as Spark's reader takes them. */
+  static InputPartition partition(PackedFiles files) {
+    PartitionedFile[] parts = new PartitionedFile[files.count()];
+    for (int i = 0; i < parts.length; i++) {
+      parts[i] =
+          new PartitionedFile(
+              files.constants(i), path(files.url(i)), files.start(i), files.length(i), new String[0],
+              files.modifiedMs(i), files.sizeBytes(i), Map$.MODULE$.empty());
+    }
+    return new FilePartition(0, parts);
+  }
+
+  /** Deal files out to tasks, as Spark deals out those of its own tables. */
+  static List<PackedFiles> deal(List<PackedFiles.File> files) {
     SparkSession session = session();
-    long openBytes = session.sessionState().conf().filesOpenCostInBytes();
+    SQLConf conf = session.sessionState().conf();
+    long openBytes = conf.filesOpenCostInBytes();
     long total = 0;
-    for (File file : files) {
+    for (PackedFiles.File file : files) {
       total += file.sizeBytes() + openBytes;
     }
     Object all = total;
     long splitBytes = FilePartition.maxSplitBytes(session, () -> all);
-    List<PartitionedFile> parts = new ArrayList<>();
-    for (File file : files) {
-      SparkPath path = path(file.url());
-      for (long start = 0; start < file.sizeBytes(); start += splitBytes) {
-        long length = Math.min(splitBytes, file.sizeBytes() - start);
-        parts.add(
-            new PartitionedFile(
-                file.constants(), path, start, length, new String[0], file.modifiedMs(), file.sizeBytes(), Map$.MODULE$.empty()));
-      }
-    }
-    parts.sort((a, b) -> Long.compare(b.length(), a.length()));
-    return CollectionConverters.asJava(
-            FilePartition.getFilePartitions(session, CollectionConverters.asScala(parts).toSeq(), splitBytes))
-        .toArray(new InputPartition[0]);
+    Option<Object> most = conf.filesMaxPartitionNum();
+    Integer taskCountMax = most.isDefined() ? (Integer) most.get() : null;
+    return PackedFiles.deal(files, new PackedFiles.Sizes(splitBytes, openBytes, taskCountMax));
   }
 }

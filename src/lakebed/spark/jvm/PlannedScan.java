@@ -5,8 +5,6 @@ import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
 import java.util.function.Function;
-import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.sources.Filter;
@@ -18,12 +16,12 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) {
   // The columns of a plan: a file has its scan, a pack for a worker has none.
   private static final int SCAN = 0;
-  private static final int URL = 1;
-  private static final int SIZE_BYTES = 2;
-  private static final int MODIFIED_MS = 3;
+  private static final int FOLDER = 1;
+  private static final int NAME = 2;
+  private static final int SIZE_BYTES = 3;
+  private static final int MODIFIED_MS = 4;
   private static final int FILE_NAME = 5;
   private static final int PACK = 6;
-  private static final InternalRow NO_CONSTANTS = new GenericInternalRow(new Object[0]);
 
   /**
    * Take a plan over.
@@ -35,12 +33,13 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
       JsonNode plan, StructType columns, StructType constants, Function<StructType, Filter[]> filters, String python,
       boolean columnar) {
     List<StructType> scans = new ArrayList<>();
-    List<List<NativeFiles.File>> listed = new ArrayList<>();
+    List<List<PackedFiles.File>> listed = new ArrayList<>();
     for (JsonNode scan : plan.get("scans")) {
       scans.add(columns.isEmpty() ? new StructType() : (StructType) DataType.fromJson(scan.asText()));
       listed.add(new ArrayList<>());
     }
     List<InputPartition> found = new ArrayList<>();
+    String[] folder = new String[1]; // of the row before
     ArrowRows.take(
         plan.get("units").asText(),
         batch -> {
@@ -48,15 +47,18 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
             if (batch.column(SCAN).isNullAt(i)) {
               found.add(new ScanReaders.Merged(batch.column(PACK).getBinary(i)));
             } else {
-              listed.get(batch.column(SCAN).getInt(i)).add(file(batch, i, !constants.isEmpty()));
+              if (!batch.column(FOLDER).isNullAt(i)) {
+                folder[0] = batch.column(FOLDER).getUTF8String(i).toString();
+              }
+              listed.get(batch.column(SCAN).getInt(i)).add(file(folder[0], batch, i, !constants.isEmpty()));
             }
           }
         });
     PartitionReaderFactory[] readers = new PartitionReaderFactory[listed.size()];
     for (int i = 0; i < readers.length; i++) {
       readers[i] = NativeFiles.reader(scans.get(i), constants, filters.apply(scans.get(i)));
-      for (InputPartition partition : NativeFiles.partitions(listed.get(i))) {
-        found.add(new ScanReaders.Native(i, partition));
+      for (PackedFiles files : NativeFiles.deal(listed.get(i))) {
+        found.add(new ScanReaders.Native(i, files));
       }
     }
     byte[] reader = Base64.getDecoder().decode(plan.get("reader").asText());
@@ -65,13 +67,13 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
         found.toArray(new InputPartition[0]), new ScanReaders(readers, reader, python, width, columnar));
   }
 
-  private static NativeFiles.File file(ColumnarBatch batch, int row, boolean isNamed) {
-    InternalRow constants =
-        isNamed
-            ? new GenericInternalRow(new Object[] {batch.column(FILE_NAME).getUTF8String(row).copy()})
-            : NO_CONSTANTS;
-    return new NativeFiles.File(
-        batch.column(URL).getUTF8String(row).toString(), batch.column(SIZE_BYTES).getLong(row),
-        batch.column(MODIFIED_MS).getLong(row), constants);
+  private static PackedFiles.File file(String folder, ColumnarBatch batch, int row, boolean isNamed) {
+    byte[] name = batch.column(NAME).getUTF8String(row).getBytes();
+    byte[] constant = null;
+    if (isNamed) {
+      constant = batch.column(FILE_NAME).isNullAt(row) ? name : batch.column(FILE_NAME).getUTF8String(row).getBytes();
+    }
+    return new PackedFiles.File(
+        folder, name, batch.column(SIZE_BYTES).getLong(row), batch.column(MODIFIED_MS).getLong(row), constant);
   }
 }

@@ -26,7 +26,7 @@ final class ScanReaders implements PartitionReaderFactory {
   }
 
   /** Files of one group. */
-  record Native(int group, InputPartition files) implements InputPartition {}
+  record Native(int group, PackedFiles files) implements InputPartition {}
 
   /** Splits for a worker, pickled. */
   record Merged(byte[] splits) implements InputPartition {
@@ -44,7 +44,7 @@ final class ScanReaders implements PartitionReaderFactory {
   @Override
   public PartitionReader<InternalRow> createReader(InputPartition partition) {
     if (partition instanceof Native files) {
-      return groups[files.group()].createReader(files.files());
+      return groups[files.group()].createReader(NativeFiles.partition(files.files()));
     }
     return new MergedRows(merged(partition));
   }
@@ -52,7 +52,7 @@ final class ScanReaders implements PartitionReaderFactory {
   @Override
   public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
     if (partition instanceof Native files) {
-      return groups[files.group()].createColumnarReader(files.files());
+      return groups[files.group()].createColumnarReader(NativeFiles.partition(files.files()));
     }
     return merged(partition);
   }
