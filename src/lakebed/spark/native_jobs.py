@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from pyspark.sql import types as spark
 
 from lakebed import __version__
 from lakebed.spark.expression import quoted
-from lakebed.spark.native_writes import WrittenFile, file_target, native_scheme, null_value, taken_over
+from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, null_value, taken_over
 from lakebed.spark.relation import is_available
 from lakebed.spark.types import spark_schema
 from lakebed.table.discard import discard_changes
@@ -38,7 +39,8 @@ _WIDTHS: Final[dict[type[spark.DataType], int]] = {
 class _Returned(msgspec.Struct, frozen=True):
     """What a job returned."""
 
-    files: list[WrittenFile]
+    files: str | None
+    """Where `WrittenFiles` are."""
     null_in: str | None
 
 
@@ -72,7 +74,12 @@ def write_files(
     finally:
         left = sink.take(job)
     returned = msgspec.json.decode(left, type=_Returned)
-    changes = taken_over(table, returned.files, schema.id, starts_anew=starts_anew, partition=partition)
+    stored = None if returned.files is None else Path(returned.files)
+    try:
+        changes = taken_over(table, WrittenFiles(stored), schema.id, starts_anew=starts_anew, partition=partition)
+    finally:
+        if stored is not None:
+            stored.unlink()
     if returned.null_in is not None:
         discard_changes(table.context, changes)
         raise null_value(returned.null_in, schema)

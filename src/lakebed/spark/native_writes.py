@@ -13,7 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -66,6 +68,23 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     size_bytes: int
     closed_ms: int
     footer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFiles:
+    """The files of a job, as the jar stored them: an Arrow stream with the fields of `WrittenFile`.
+
+    Iterating reads the stream, batch by batch: a job may have a hundred thousand files, and a footer takes kilobytes.
+    """
+
+    path: Path | None
+    """None: there are none."""
+
+    def __iter__(self) -> Iterator[WrittenFile]:
+        if self.path is not None:
+            with pa.OSFile(str(self.path)) as source, pa.ipc.open_stream(source) as batches:
+                for batch in batches:
+                    yield from (WrittenFile(**row) for row in batch.to_pylist())
 
 
 def native_scheme(store: ObjectStore, schema: TableSchema) -> str | None:
@@ -176,7 +195,7 @@ def _add_ids(spark_type: Any, parsed: Type) -> None:
 
 def taken_over(
     table: Table,
-    files: Sequence[WrittenFile],
+    files: Iterable[WrittenFile],
     schema_id: int,
     *,
     starts_anew: bool,
@@ -200,7 +219,7 @@ def taken_over(
 
 
 def changes_of_files(
-    files: Sequence[WrittenFile], *, schema: TableSchema, index: BucketIndex, partition: Mapping[str, object]
+    files: Iterable[WrittenFile], *, schema: TableSchema, index: BucketIndex, partition: Mapping[str, object]
 ) -> list[BucketChange]:
     """Make the changes of a commit from the files of all tasks.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.committing import BRANCH_MOVED, commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
-from lakebed.spark.native_writes import WrittenFile, file_target, native_scheme, taken_over
+from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, taken_over
 from lakebed.spark.shipping import ship
 from lakebed.spark.stream_commits import commit_batch
 from lakebed.spark.types import arrow_schema_of, spark_schema
@@ -151,7 +152,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         results: of the accepted tasks, as their workers returned them, in base64.
-        files: instead: that tasks wrote themselves.
+        files: instead: where `WrittenFiles` are, which tasks wrote themselves.
         schema_id: that `files` were written with.
         replaced: as of `BeginWrite`.
         basis: the version that the rows were computed from, as `Load` answered it.
@@ -162,7 +163,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     results: list[str] = msgspec.field(default_factory=list)
-    files: list[WrittenFile] = msgspec.field(default_factory=list)
+    files: str | None = None
     schema_id: int = 0
     replaced: Replaced | None = None
     basis: str | None = None
@@ -183,14 +184,17 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except Conflict as error:
             if error.kind == COLUMNS_CHANGED:
                 discard_changes(table.context, changes)
-                discard(table.store, [file.path for file in self.files], environment=table.context.environment)
+                discard(table.store, [file.path for file in self._written()], environment=table.context.environment)
             raise
 
+    def _written(self) -> WrittenFiles:
+        return WrittenFiles(None if self.files is None else Path(self.files))
+
     def _committed(self, table: Table, changes: list[BucketChange]) -> dict[str, Any]:
-        if self.files:
+        if self.files is not None:
             partition = self.replaced.partition if self.replaced is not None else {}
             starts_anew = self.replaced is not None and self.replaced.starts_anew
-            changes += taken_over(table, self.files, self.schema_id, starts_anew=starts_anew, partition=partition)
+            changes += taken_over(table, self._written(), self.schema_id, starts_anew=starts_anew, partition=partition)
         overwrite = None if self.replaced is None else self.replaced.overwrite(table)
         basis = Basis(snapshot_of(self.basis)) if self.has_basis else None
         deletes = [] if self.rewritten is None else self.rewritten.deletes(table)

@@ -2,6 +2,7 @@ package org.lakebed.spark;
 
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
+import java.nio.file.Path;
 import java.util.EnumSet;
 import java.util.Map;
 import java.util.Set;
@@ -48,7 +49,7 @@ public final class FileSink implements TableProvider {
     return BucketFunction.column(FileTarget.of(target));
   }
 
-  /** Return, once, what a job that has ended left: its files, or the column in which it found a null; else null. */
+  /** Return, once, what a job that has ended left: where its files are named, the column in which it found a null. */
   public static String take(String job) {
     return RETURNED.remove(job);
   }
@@ -130,7 +131,8 @@ public final class FileSink implements TableProvider {
     @Override
     public void commit(WriterCommitMessage[] messages) {
       ObjectNode returned = Bridge.JSON.createObjectNode();
-      returned.set("files", Bridge.JSON.valueToTree(FileTaskWriter.Result.files(messages)));
+      Path files = FileTaskWriter.Result.store(messages);
+      returned.put("files", files == null ? null : files.toString());
       returned.put("null_in", FileTaskWriter.Result.nullIn(messages));
       RETURNED.put(job, returned.toString());
     }

@@ -1,21 +1,28 @@
 package org.lakebed.spark;
 
+import java.io.BufferedOutputStream;
 import java.io.IOException;
+import java.io.OutputStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Iterator;
 import java.util.List;
-import java.util.Map;
 import java.util.Objects;
 import java.util.UUID;
 import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
 import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.SerializableConfiguration;
 
@@ -72,8 +79,16 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
 
   /** A finished file. {@code footer}: its Parquet footer, from which the driver takes all that it states of the file. */
   record Written(String path, int bucket, long sizeBytes, long closedMs, byte[] footer) implements java.io.Serializable {
-    Map<String, Object> members() {
-      return Map.of("path", path, "bucket", bucket, "size_bytes", sizeBytes, "closed_ms", closedMs, "footer", footer);
+    private static final StructType COLUMNS =
+        new StructType()
+            .add("path", DataTypes.StringType, false)
+            .add("bucket", DataTypes.IntegerType, false)
+            .add("size_bytes", DataTypes.LongType, false)
+            .add("closed_ms", DataTypes.LongType, false)
+            .add("footer", DataTypes.BinaryType, false);
+
+    private InternalRow row() {
+      return new GenericInternalRow(new Object[] {UTF8String.fromString(path), bucket, sizeBytes, closedMs, footer});
     }
   }
 
@@ -84,9 +99,29 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
       return "Result";
     }
 
-    /** The files of all messages, as the bridge reads them. */
-    static List<Map<String, Object>> files(WriterCommitMessage[] messages) {
-      return all(messages).map(Written::members).toList();
+    /**
+     * Put the files of all messages into a new file, an Arrow stream that only this user may read; null: there are none.
+     *
+     * <p>A job may have a hundred thousand files, whose footers as one text would take the driver's memory.
+     */
+    static Path store(WriterCommitMessage[] messages) {
+      if (all(messages).findAny().isEmpty()) {
+        return null;
+      }
+      try {
+        Path path = Files.createTempFile("lakebed-written-", ".arrow");
+        path.toFile().deleteOnExit();
+        try (OutputStream out = new BufferedOutputStream(Files.newOutputStream(path));
+            ArrowRows.Writer rows = new ArrowRows.Writer(Written.COLUMNS, out)) {
+          for (Iterator<Written> found = all(messages).iterator(); found.hasNext(); ) {
+            rows.write(found.next().row());
+          }
+          rows.finish();
+        }
+        return path;
+      } catch (IOException e) {
+        throw new java.io.UncheckedIOException(e);
+      }
     }
 
     static List<String> paths(WriterCommitMessage[] messages) {

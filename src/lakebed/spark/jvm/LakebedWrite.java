@@ -1,6 +1,7 @@
 package org.lakebed.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
@@ -144,12 +145,19 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     if (nullIn != null) {
       throw Errors.mistake("Column '" + nullIn + "' is NOT NULL, but null in some of the rows.");
     }
+    Path files = FileTaskWriter.Result.store(messages);
     committing = true;
-    table.lake.change(
-        "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "files",
-        FileTaskWriter.Result.files(messages), "schema_id", target == null ? 0 : target.schemaId, "replaced", replaced,
-        "staged", table.staged(), "rewritten", rewritten(), "batch", batch(), "basis",
-        restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
+    try {
+      table.lake.change(
+          "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "files",
+          files == null ? null : files.toString(), "schema_id", target == null ? 0 : target.schemaId, "replaced",
+          replaced, "staged", table.staged(), "rewritten", rewritten(), "batch", batch(), "basis",
+          restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
+    } finally {
+      if (files != null) {
+        files.toFile().delete();
+      }
+    }
   }
 
   /** The columns that tasks bring. */
