@@ -44,7 +44,10 @@ def commit_changes(
         if newest is not None:
             return newest
     snapshot = table.commit(changes, kind=kind, overwrite=overwrite, basis=basis, **options)
-    check_there(table, changes)
+    if overwrite is not None and overwrite.rows is not None:
+        check_committed(table, snapshot)
+    else:
+        check_there(table, changes)
     return snapshot
 
 

@@ -34,10 +34,15 @@ class Overwrite:
     """Instead: every partition that the change adds files to, and no other."""
     where: Predicate | None = None
     """Instead: the partitions for which it is true; over partition columns."""
+    rows: Predicate | None = None
+    """Instead: the rows for which it is true, over any columns; of tables without a primary key."""
 
 
 def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, overwrite: Overwrite) -> Derive:
     """The change as a function of the newest snapshot: DELETEs of what it replaces, then `changes`.
+
+    Args:
+        overwrite: not one of rows, whose files are read and rewritten.
 
     Raises:
         InvalidRequest: `overwrite.partition` or `overwrite.where` names a column that is not a partition column, or a

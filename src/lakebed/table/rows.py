@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,14 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.commit import Basis, CommitOptions, CommitRequest, commit
+from lakebed.table.commit import Basis, CommitOptions, CommitRequest, StagedChange, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.data_file import RollingWriter
 from lakebed.table.discard import discard, discard_changes
 from lakebed.table.dynamic_bucket import is_dynamic
 from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
+from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split, TableSchema
 from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
 from lakebed.table.predicate import bind
@@ -212,6 +213,8 @@ def commit_changes(
 ) -> Snapshot:
     """Make changes the newest snapshot. Arguments as `Table.commit`."""
     refuse_unknown_keywords(options, CommitOptions)
+    if overwrite is not None and overwrite.rows is not None:
+        return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options)
     derive = None
     if overwrite is not None:
         # What an overwrite takes away is in no changelog, so neither is what it brings.
@@ -291,6 +294,55 @@ def without_matching(branch: TableBranch, where: Predicate | str, *, basis: Basi
         discard_changes(branch, changes)
         raise
     return changes
+
+
+@dataclass(slots=True)
+class _OverwrittenRows:
+    """The change that deletes the rows for which a predicate is true and adds others, for each newest snapshot.
+
+    Rows that another writer added before the commit are overwritten too. A file is rewritten once, however many races
+    the commit loses.
+    """
+
+    branch: TableBranch
+    where: Predicate
+    added: Sequence[BucketChange]
+    done: dict[str, tuple[Rewrite, BucketChange | None]] = field(default_factory=dict)
+    """By name of the file: what was read, and its change; None: no row matches."""
+
+    def derive(self, head: Snapshot | None) -> StagedChange:
+        """Return the change of a snapshot."""
+        rewrites, plan = rewrites_of(self.branch, self.where, basis=Basis(head))
+        wanted = {rewrite.split.files[0].file_name: rewrite for rewrite in rewrites}
+        self.discard([name for name, (rewrite, _) in self.done.items() if wanted.get(name) != rewrite])
+        store, environment = self.branch.store, self.branch.environment
+        for name, rewrite in wanted.items():
+            if name not in self.done:
+                change = without_rows(store, rewrite, where=self.where, plan=plan, environment=environment)
+                self.done[name] = (rewrite, change)
+        changes = [*(change for _, change in self.done.values() if change is not None), *self.added]
+        return StagedChange(entries=entries_of_changes(changes), base=head, changes=changes)
+
+    def discard(self, names: Sequence[str]) -> None:
+        """Delete what was written in place of some files."""
+        gone = [change for _, change in map(self.done.pop, names) if change is not None]
+        discard_changes(self.branch, gone)
+
+
+def _commit_overwritten_rows(
+    branch: TableBranch, where: Predicate, added: Sequence[BucketChange], *, options: CommitOptions
+) -> Snapshot:
+    """Commit changes in place of the rows for which a predicate is true; the files of `added` stay when it fails.
+
+    Raises as `commit`. Cost: reads the files that may match, and rewrites those with matching rows.
+    """
+    replaced = _OverwrittenRows(branch, where, added)
+    try:
+        return commit(branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options))
+    except (Conflict, InvalidRequest):
+        # Both say that nothing was committed; any other error leaves that open.
+        replaced.discard(list(replaced.done))
+        raise
 
 
 def without_rows(

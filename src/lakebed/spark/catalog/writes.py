@@ -30,6 +30,7 @@ from lakebed.table.commit import Basis
 from lakebed.table.discard import discard, discard_changes
 from lakebed.table.model import BucketChange, CommitKind
 from lakebed.table.overwrite import Overwrite
+from lakebed.table.predicate_tree import Predicate
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.stream import created_ms
 from lakebed.table.table import Table
@@ -44,6 +45,10 @@ OPERATION: Final = "__lakebed_operation"
 DELETE_BYTES_MAX: Final = 64 << 20
 """Encoded bytes of files that the bridge rewrites for a DELETE; for more, Spark runs a job."""
 
+OVERWRITE_BYTES_MAX: Final = 512 << 20
+"""Encoded bytes of files that the bridge reads, and rewrites without the rows that an overwrite replaces: they are in
+one commit with the new rows, so no job of Spark's can do it. Takes some 10 s, within the time limit of a request."""
+
 MARK_BYTES_MAX: Final = 1 << 30
 """As `DELETE_BYTES_MAX`, in tables with deletion vectors: the bridge reads the columns of the condition alone, and
 writes no data file. Spark's job would rewrite the files."""
@@ -55,7 +60,8 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         partition: values of partition columns; empty: the whole table.
         dynamic: every partition that has new rows.
-        where: instead: predicates over partition columns, all true for the partitions to replace.
+        where: instead: predicates, all true for the partitions to replace, or for the rows if they name other columns
+            too.
     """
 
     partition: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -70,20 +76,50 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def overwrite(self, table: Table) -> Overwrite:
         """Return what the commit replaces.
 
-        Raises `InvalidRequest`: `where` has a part that is no comparison of a partition column with values.
+        Raises `InvalidRequest`: `where` has a part that is no comparison of a column with values, or names other
+        columns than those of partitions in a table with a primary key.
         """
         schema = table.schema
         if self.where is None:
             return Overwrite(partition=self.partition, dynamic=self.dynamic and bool(schema.partition_keys))
-        found = translate([from_json(one) for one in self.where], arrow_schema(schema.partition_fields))
-        if found.inexact or found.where is None:
-            columns = ", ".join(schema.partition_keys) or "none"
+        terms = [from_json(one) for one in self.where]
+        found = translate(terms, arrow_schema(schema.partition_fields))
+        if found.where is not None and not found.inexact:
+            return Overwrite(where=found.where)
+        found = translate(terms, arrow_schema(schema.fields))
+        if found.where is not None and not found.inexact and not schema.primary_keys:
+            return Overwrite(rows=found.where)
+        columns = "columns"
+        if schema.primary_keys:
+            columns = f"partition columns ({', '.join(schema.partition_keys) or 'it has none'})"
+        raise InvalidRequest(
+            f"Rows of {table.name} can be overwritten only by comparisons of {columns} with values. For other "
+            "conditions, DELETE and INSERT.",
+            kind="inexact_overwrite",
+        )
+
+    def check(self, table: Table) -> None:
+        """Raise as `overwrite`, and when the files that the commit would rewrite are too large for this process.
+
+        Cost: for an overwrite of rows, the manifests of the newest snapshot.
+        """
+        rows = self.overwrite(table).rows
+        if rows is None:
+            return
+        found_bytes = _bytes_with(table, rows)
+        if found_bytes > OVERWRITE_BYTES_MAX:
             raise InvalidRequest(
-                f"Rows of {table.name} can be overwritten only by comparisons of partition columns with values; its "
-                f"partition columns: {columns}. For other conditions, DELETE and INSERT.",
-                kind="inexact_overwrite",
+                f"The files of {table.name} that may have rows to overwrite have {found_bytes >> 20} MB, and at most "
+                f"{OVERWRITE_BYTES_MAX >> 20} MB are rewritten by a commit: overwrite by partition columns, or DELETE "
+                "and INSERT.",
+                kind="large_overwrite",
             )
-        return Overwrite(where=found.where)
+
+
+def _bytes_with(table: Table, where: Predicate) -> int:
+    """Return the encoded bytes of the files that may have rows for which a predicate is true."""
+    entries = scan_snapshot(table.context, table.latest(), where=where).entries()
+    return pc.sum(entries.column("file_size")).as_py() or 0
 
 
 @declared("begin_write")
@@ -111,7 +147,7 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         starts_anew = self.replaced is not None and self.replaced.starts_anew
         partition = self.replaced.partition if self.replaced is not None else {}
         if self.replaced is not None:
-            self.replaced.overwrite(table)
+            self.replaced.check(table)
         task = write_task(table, starts_anew=starts_anew, partition=partition, schema=staged_schema(self.staged))
         rows = StructType.fromJson(json.loads(self.schema))
         task.check(table.store, arrow_schema_of(rows))
@@ -258,9 +294,8 @@ class CanDelete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         found = self.translated(table)
         if found.inexact or found.where is None:
             return {"alone": not found.inexact}
-        read = scan_snapshot(table.context, table.latest(), where=found.where).entries()
         bytes_max = MARK_BYTES_MAX if has_option(table.schema) else DELETE_BYTES_MAX
-        return {"alone": (pc.sum(read.column("file_size")).as_py() or 0) <= bytes_max}
+        return {"alone": _bytes_with(table, found.where) <= bytes_max}
 
 
 @declared("delete")
