@@ -339,8 +339,7 @@ def _commit_overwritten_rows(
     replaced = _OverwrittenRows(branch, where, added)
     try:
         return commit(branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options))
-    except (Conflict, InvalidRequest):
-        # Both say that nothing was committed; any other error leaves that open.
+    except (InvalidRequest, Conflict):  # nothing was committed, as in `_committed`
         replaced.discard(list(replaced.done))
         raise
 
