@@ -339,7 +339,7 @@ def _commit_overwritten_rows(
     replaced = _OverwrittenRows(branch, where, added)
     try:
         return commit(branch, CommitRequest(kind="OVERWRITE", derive=replaced.derive, options=options))
-    except (InvalidRequest, Conflict):  # nothing was committed, as in `_committed`
+    except (InvalidRequest, Conflict):  # nothing was committed, as in `commit_prepared`
         replaced.discard(list(replaced.done))
         raise
 
