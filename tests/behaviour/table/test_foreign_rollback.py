@@ -18,7 +18,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.manifest_cache import PROCESS_CACHE
 from lakebed.table.model import Snapshot
-from lakebed.table.rows import _without_matching
+from lakebed.table.rows import without_matching
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
 from lakebed.testing.between import Between
@@ -314,7 +314,7 @@ def test_a_change_made_before_a_rollback_does_not_fit_the_same_id_of_another_lin
         table.append(rows(number))
     newest = table.latest()
     assert newest is not None
-    planned = _without_matching(table.context, "id = 2")
+    planned = without_matching(table.context, "id = 2")
     assert planned
 
     def elsewhere() -> None:
@@ -335,7 +335,7 @@ def test_a_rewrite_whose_race_was_lost_to_an_expired_snapshot_is_checked() -> No
     """The snapshot that replaced a file expired before the loser looked: its rewrite is refused all the same."""
     table = new_table()
     table.append(rows(1, 2))
-    planned = _without_matching(table.context, "id = 2")
+    planned = without_matching(table.context, "id = 2")
 
     def elsewhere() -> None:
         plain = reopened(table)
