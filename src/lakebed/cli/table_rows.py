@@ -20,6 +20,7 @@ from lakebed.table.incremental import TableDiff
 from lakebed.table.model import Snapshot
 from lakebed.table.options import DELETION_VECTORS
 from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.scan import scan_snapshot
 from lakebed.table.table import Table
 
 Columns = Annotated[str | None, option("--columns", help="Only these columns, comma-separated.")]
@@ -152,7 +153,7 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
         opened = self.open_branch()
         chosen = parse_predicate(self.where)
         if self.dry_run:
-            number = opened.scan(where=chosen).count()
+            number = scan_snapshot(opened.context, opened.latest(), merges_new=True, where=chosen).count()
             self.result(
                 {"dry_run": True, "rows": number}, f"Would delete {output.count(number, 'row')} of {self.table}."
             )
@@ -163,7 +164,7 @@ class Delete(Deletion, BranchTableCommand, name="delete"):
             self.result(
                 {"table": self.table, "snapshot": None}, f"No row of {self.table} matches; nothing was written."
             )
-        elif opened.options.get(DELETION_VECTORS):
+        elif opened.options.get(DELETION_VECTORS) and not opened.schema.primary_keys:
             left = opened.scan(version=made.id).count()
             self.result(
                 {"table": opened.name, **table_output.of_snapshot(made), "rows_left": left},

@@ -30,7 +30,8 @@ from lakebed.spark.repository import collect_repository, list_repository, stage_
 from lakebed.spark.shipping import packed, ship, split_files
 from lakebed.spark.tasks import Batches, changes_of_units, dealt, parallelism
 from lakebed.table.change_units import ROW_KIND_COLUMN
-from lakebed.table.compact import CompactReport, CompactTask, compact, run_task
+from lakebed.table.compact import CompactReport, compact, run_task
+from lakebed.table.compact_plan import CompactTask
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import ExpireRules
 from lakebed.table.incremental import plan_diff
@@ -84,7 +85,7 @@ def compact_table(
             spark,
             tasks,
             size_bytes=lambda task: task.input_bytes,
-            files=lambda task: split_files(task.split),
+            files=lambda task: [file for split in task.reads for file in split_files(split)],
             store=table.store,
             function=partial(_run_task, plan=plan),
         )

@@ -286,7 +286,7 @@ def _read(
     columns: Sequence[str] | None,
     where: Predicate | str | None = None,
 ) -> DataFrame:
-    scan = scan_snapshot(table.context, basis.snapshot, columns=columns, where=where)
+    scan = scan_snapshot(table.context, basis.snapshot, merges_new=True, columns=columns, where=where)
     return read_splits(spark, table, splits=scan.splits(), plan=scan.plan)
 
 

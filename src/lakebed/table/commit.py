@@ -59,7 +59,7 @@ from lakebed.table.options import (
     TableOptions,
 )
 from lakebed.table.vector_update import check_live, check_vectors, has_deleted, read_files
-from lakebed.table.vectors import load_positions, vectors_of
+from lakebed.table.vectors import load_positions, may_have_vectors, vectors_of
 
 _LOG: Final = logger("table")
 
@@ -373,12 +373,12 @@ class _Commit:
             self._check_basis(self.request.basis, self.entries, head)
         if rests_on_state(self.entries):
             self._check(self.entries, head)
-        if not self.schema.primary_keys and any(map(read_files, self.request.changes)):
+        if may_have_vectors(self.schema) and any(map(read_files, self.request.changes)):
             self._check_vectors(head)
         return StagedChange(entries=self.entries, base=head, changes=self.request.changes)
 
     def _index_of(self, staged: StagedChange) -> str | None:
-        """The index manifest of the result, written when the change is one of keys in dynamic buckets."""
+        """The index manifest of the result, written when the change is one of keys or deleted rows."""
         kept = staged.keeps or staged.base
         before = kept.index_manifest if kept else None
         if staged.keeps is not None:
@@ -420,7 +420,10 @@ class _Commit:
             or any(
                 snapshot.commit_kind != "COMPACT" and writes_same_buckets(entries, delta) for snapshot, delta in deltas
             )
-            or has_deleted(self.branch, before=basis.snapshot, now=head, entries=entries)
+            or (
+                not self.schema.primary_keys  # there only compactions mark rows, and change none
+                and has_deleted(self.branch, before=basis.snapshot, now=head, entries=entries)
+            )
         ):
             read = "the empty table" if basis.snapshot is None else f"snapshot {basis.snapshot.id}"
             raise Conflict(

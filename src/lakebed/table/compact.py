@@ -1,19 +1,15 @@
-"""Merge small files into fewer, larger, sorted ones: the plan (pure) and the merge itself (in bounded memory).
+"""Carry out a compaction: merge the files that its plan names, in bounded memory, and commit.
 
-Owns: `plan_compaction`, `run_task`, and `compact`, which runs a plan and commits it as one COMPACT snapshot.
-Primary-key tables compact as the format's other clients do ("universal"): the newest sorted runs of a bucket are merged
-into the level below them when there are ``num-sorted-run.compaction-trigger`` of them, all of them when the newer ones
-outgrow ``compaction.max-size-amplification-percent`` of the oldest. Append tables concatenate small files, and rewrite
-files of which many rows are deleted.
+Owns: `run_task`, and `compact`, which runs a plan (`compact_plan`) and commits it as one COMPACT snapshot.
 
 Invariants:
 - A compaction changes no row: merged files hold exactly what a reader saw before. Rows that deletion vectors delete
   are left out, and the vectors end with their files.
-- Deletes are dropped only in the highest level, below which nothing older can lie, and only where the table's merge
-  engine allows it (`MergeEngine.drops_deletes`).
+- In a primary-key table with deletion vectors a compaction makes the rows of level 0 visible: in one commit it writes
+  them above level 0 and marks the older rows of their keys, so a key has one visible row at most.
 - With the changelog producer ``full-compaction``, a compaction into the highest level also writes how the rows there
   change (`changelog`); everything else changes rows only below that level.
-- A file that needs no rewriting is only moved to its level (DELETE + ADD of one name), and keeps its `commit_snapshot`.
+- A file that is only moved to its level keeps its `commit_snapshot`.
 - When another writer replaced a file meanwhile, the compaction is planned again from the newest snapshot. Appends never
   replace files.
 """
@@ -22,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -33,75 +29,28 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.changelog import changelog_settings, log_rewrite
-from lakebed.table.changelog_options import Producer, level_count_of, producer_of
 from lakebed.table.commit import CommitRequest, commit
+from lakebed.table.compact_plan import CompactTask, plan_compaction
 from lakebed.table.context import TableBranch
 from lakebed.table.data_file import RollingWriter
 from lakebed.table.discard import discard, discard_changes
-from lakebed.table.engines.engine import MergeEngine
-from lakebed.table.engines.registry import engine_of
 from lakebed.table.external import targets_of
-from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.file_stats import partition_columns
-from lakebed.table.layout import Layout
-from lakebed.table.manifest import files_of
-from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, Split, TableSchema, VectorPlace
-from lakebed.table.options import (
-    COMPACTION_MAX_FILES,
-    COMPACTION_MAX_SIZE_AMPLIFICATION,
-    COMPACTION_MIN_FILES,
-    COMPACTION_SIZE_RATIO,
-    COMPACTION_SORTED_RUN_TRIGGER,
-    TableOptions,
-)
+from lakebed.table.lookup import Lookup
+from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, TableSchema, VectorPlace
 from lakebed.table.read import ReadPlan, merged_windows, read_split
 from lakebed.table.scan import check_readable
-from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
 from lakebed.table.vectors import vectors_of
 from lakebed.table.write_settings import check_writable, file_settings
 
 COMPACT_TRIES_MAX = 5
 """How often a compaction is planned again because another writer replaced its files."""
 
-DELETED_SHARE = 0.2
-"""An append file of whose rows deletion vectors delete at least this share is worth rewriting alone."""
-
-SMALL_FILE_SHARE = 0.7
-"""A file below this share of ``target-file-size`` is worth rewriting together with others."""
-
 PARALLEL_TASK_BYTES_MAX = 64 * 1024 * 1024
 """Tasks run side by side while none is larger than this (encoded); above it one by one, to bound memory."""
 
 COMPACT_WINDOW_BYTES = 64 * 1024 * 1024
 """Arrow bytes a task's merge reads ahead over all its runs."""
-
-
-_NO_VECTORS: Mapping[str, VectorPlace] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class CompactTask:
-    """Files of one bucket to become fewer. Picklable: executors run it with `run_task`."""
-
-    split: Split
-    """The files to rewrite, in merge order; may be empty when files are only moved."""
-    total_buckets: int
-    output_level: int
-    drop_deletes: bool
-    moved: tuple[DataFile, ...] = ()
-    """Files that only change their level."""
-    logs_changes: bool = False
-    """Whether the changes of the rows of its level are written to changelog files."""
-
-    @property
-    def inputs(self) -> tuple[DataFile, ...]:
-        """All files that the task replaces."""
-        return (*self.split.files, *self.moved)
-
-    @property
-    def input_bytes(self) -> int:
-        """Encoded bytes that are read."""
-        return sum(file.file_size for file in self.split.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,209 +103,6 @@ RunTasks = Callable[[Sequence[CompactTask], ReadPlan], list[BucketChange]]
 """Runs the tasks of a compaction, each by `run_task`."""
 
 
-def plan_compaction(
-    entries: pa.Table,
-    *,
-    schema: TableSchema,
-    layout: Layout,
-    full: bool = False,
-    vectors: Mapping[str, VectorPlace] = _NO_VECTORS,
-) -> list[CompactTask]:
-    """Decide what to rewrite; pure.
-
-    Args:
-        entries: live ADD entries (`manifest.ENTRY_SCHEMA`).
-        schema: the newest: keys, partition columns, options.
-        layout: gives the folders.
-        full: everything of a bucket that is not in its final form, whatever the triggers say.
-        vectors: where the deletion vectors of append files are; a compaction applies them.
-
-    Returns:
-        At most one task a bucket of a primary-key table; any number a bucket of an append table.
-    """
-    if entries.num_rows == 0:
-        return []
-    files = files_of(entries)
-    totals = entries.column("total_buckets").to_numpy()
-    options = TableOptions(schema.options)
-    tasks: list[CompactTask] = []
-    for group in bucket_groups(entries, schema=schema, layout=layout):
-        members = [files[i] for i in group.members]
-        split = Split(
-            partition=group.partition,
-            partition_values=group.partition_values,
-            bucket=group.bucket,
-            folder=group.folder,
-            files=(),
-            needs_merge=bool(schema.primary_keys),
-            schema_id=schema.id,
-            row_count=0,
-            other_folders=group.other_folders,
-        )
-        total = int(totals[group.members[0]])
-        if schema.primary_keys:
-            task = _plan_keyed(members, schema=schema, options=options, split=split, total_buckets=total, full=full)
-            tasks.extend([task] if task is not None else [])
-        else:
-            packs = _small_file_packs(members, schema=schema, options=options, full=full)
-            for pack in [*packs, *_worn_files(members, packs, vectors, full=full)]:
-                of_pack = {file.file_name: vectors[file.file_name] for file in pack if file.file_name in vectors}
-                part = replace(_with_files(split, pack), vectors=of_pack)
-                tasks.append(CompactTask(part, total, output_level=0, drop_deletes=False))
-    return tasks
-
-
-def _plan_keyed(
-    files: Sequence[DataFile],
-    *,
-    schema: TableSchema,
-    options: TableOptions,
-    split: Split,
-    total_buckets: int,
-    full: bool,
-) -> CompactTask | None:
-    level_max = max(level_count_of(options) - 1, max(file.level for file in files))
-    runs = sorted_runs(files, schema=schema)[::-1]
-    picked_count = len(runs) if full else _picked_count(runs, options)
-    if picked_count == 0:
-        return None
-    output_level = level_max
-    if picked_count < len(runs):
-        # Level 0 cannot be an output: take newer runs in until the next older one leaves a level free above it.
-        while picked_count < len(runs) and runs[picked_count][0].level <= 1:
-            picked_count += 1
-        output_level = level_max if picked_count == len(runs) else runs[picked_count][0].level - 1
-    engine = engine_of(schema)
-    picked = [file for run in runs[:picked_count] for file in run]
-    if picked_count < len(runs) and _needs_oldest(picked, engine):
-        picked_count, output_level = len(runs), level_max
-        picked = [file for run in runs for file in run]
-    older_levels = [run[0].level for run in runs[picked_count:]]
-    rewritten, moved = _rewritten_and_moved(picked, schema=schema, output_level=output_level, engine=engine)
-    if not rewritten and not moved:
-        return None
-    return CompactTask(
-        split=_with_files(split, sorted(rewritten, key=merge_rank)),
-        total_buckets=total_buckets,
-        output_level=output_level,
-        drop_deletes=not older_levels and engine.drops_deletes,
-        moved=tuple(moved),
-        logs_changes=output_level == level_max and producer_of(schema) is Producer.FULL_COMPACTION,
-    )
-
-
-def _needs_oldest(newer: Sequence[DataFile], engine: MergeEngine) -> bool:
-    """Whether the newer files of a bucket may be merged only together with all older ones."""
-    with_deletes = not all(is_plain(file) for file in newer)
-    return engine.keeps_levels_apart or not engine.merges_apart(with_deletes=with_deletes)
-
-
-def _picked_count(runs: Sequence[Sequence[DataFile]], options: TableOptions) -> int:
-    """How many of a bucket's runs, newest first, are worth merging now; 0: none."""
-    trigger = options.get(COMPACTION_SORTED_RUN_TRIGGER)
-    if len(runs) < trigger:
-        return 0
-    sizes = [sum(file.file_size for file in run) for run in runs]
-    if sum(sizes[:-1]) * 100 > options.get(COMPACTION_MAX_SIZE_AMPLIFICATION) * sizes[-1]:
-        return len(runs)
-    picked = max(1, len(runs) - trigger + 1)
-    total = sum(sizes[:picked])
-    while picked < len(runs) and total * (100 + options.get(COMPACTION_SIZE_RATIO)) >= sizes[picked] * 100:
-        total += sizes[picked]
-        picked += 1
-    return picked if picked > 1 else 0
-
-
-def _rewritten_and_moved(
-    files: Sequence[DataFile], *, schema: TableSchema, output_level: int, engine: MergeEngine
-) -> tuple[list[DataFile], list[DataFile]]:
-    """Which of the files must be merged, and which need only change their level (or nothing at all).
-
-    A file whose keys overlap no other is as good as merged: it is moved, unless it holds deletes that are to be dropped
-    or is so small that it should be joined with small neighbours.
-    """
-    is_final = is_plain if engine.drops_deletes else states_deletes
-    small_bytes = file_settings(schema).target_file_bytes * SMALL_FILE_SHARE
-    sections = key_sections(files, schema=schema)
-    rewritten: list[DataFile] = []
-    alone: list[DataFile] = []
-    for position, section in enumerate(sections):
-        if len(section) > 1 or not is_final(section[0]):
-            rewritten.extend(section)
-            continue
-        neighbours = sections[max(0, position - 1) : position] + sections[position + 1 : position + 2]
-        is_small = section[0].file_size < small_bytes
-        if is_small and any(len(other) > 1 or other[0].file_size < small_bytes for other in neighbours):
-            rewritten.extend(section)
-        else:
-            alone.extend(section)
-    if len(rewritten) == 1 and is_final(rewritten[0]):
-        alone, rewritten = alone + rewritten, []
-    return rewritten, [file for file in alone if file.level != output_level]
-
-
-def _small_file_packs(
-    files: Sequence[DataFile], *, schema: TableSchema, options: TableOptions, full: bool
-) -> list[list[DataFile]]:
-    """Small files of an append bucket, packed to about the target size; numbered buckets keep their row order.
-
-    With `full` also imported files that are not in the table's own form, whatever their size.
-    """
-    target_bytes = file_settings(schema).target_file_bytes
-    count_min = 2 if full else options.get(COMPACTION_MIN_FILES)
-    count_max = max(count_min, options.get(COMPACTION_MAX_FILES))
-    packs: list[list[DataFile]] = [[]]
-    for file in sorted(files, key=lambda file: file.min_sequence_number) if _is_ordered(files) else files:
-        is_small = file.file_size < target_bytes * SMALL_FILE_SHARE or (full and _is_imported(file, schema))
-        if not is_small:
-            if _is_ordered(files):
-                packs.append([])
-            continue
-        pack = packs[-1]
-        if len(pack) >= count_max or sum(f.file_size for f in pack) + file.file_size > 2 * target_bytes:
-            packs.append([])
-        packs[-1].append(file)
-    return [
-        pack for pack in packs if len(pack) >= count_min or (full and any(_is_imported(file, schema) for file in pack))
-    ]
-
-
-def _is_imported(file: DataFile, schema: TableSchema) -> bool:
-    """Whether a file lacks partition columns, or is outside of a table that keeps its files in its folder."""
-    if file.write_cols is not None and not set(schema.partition_keys) <= set(file.write_cols):
-        return True
-    return file.external_path is not None and not ExternalPaths.of(schema.options).roots
-
-
-def _worn_files(
-    files: Sequence[DataFile],
-    packs: Sequence[Sequence[DataFile]],
-    vectors: Mapping[str, VectorPlace],
-    *,
-    full: bool,
-) -> list[list[DataFile]]:
-    """Files outside of all packs that are worth rewriting alone: many of their rows are deleted by vectors."""
-    packed = {file.file_name for pack in packs for file in pack}
-    worn = []
-    for file in files:
-        place = vectors.get(file.file_name)
-        if place is None or file.file_name in packed:
-            continue
-        share = 1.0 if place.cardinality is None else place.cardinality / max(1, file.row_count)
-        if full or share >= DELETED_SHARE:
-            worn.append([file])
-    return worn
-
-
-def _is_ordered(files: Sequence[DataFile]) -> bool:
-    """Whether sequence numbers order the files (numbered buckets); in bucket -1 every file starts at 0."""
-    return len({file.min_sequence_number for file in files}) == len(files)
-
-
-def _with_files(split: Split, files: Sequence[DataFile]) -> Split:
-    return replace(split, files=tuple(files), row_count=sum(file.row_count for file in files))
-
-
 def run_task(
     store: ObjectStore,
     task: CompactTask,
@@ -365,7 +111,7 @@ def run_task(
     environment: Environment,
     window_bytes: int = COMPACT_WINDOW_BYTES,
 ) -> BucketChange:
-    """Do one task: write the new files and describe the change. Reads and writes nothing but data files.
+    """Do one task: write the new files and describe the change. Reads data files and their vectors alone.
 
     Args:
         task: of `plan_compaction`.
@@ -392,9 +138,10 @@ def run_task(
     settings = file_settings(schema)
     writer = new_writer(settings=settings, file_source=FileSource.COMPACT)
     logger = new_writer(settings=changelog_settings(settings, schema))
+    marked = _Marked()
     try:
         if task.split.files:
-            _rewrite(writer, store, task, plan)
+            marked = _rewrite(writer, store, task, plan)
             added = writer.close(first_sequence=min(file.min_sequence_number for file in task.split.files))
         if task.logs_changes:
             before = [file for file in task.split.files if file.level == task.output_level]
@@ -407,24 +154,45 @@ def run_task(
         bucket=task.split.bucket,
         total_buckets=task.total_buckets,
         added=(*added, *moved),
-        deleted=task.inputs,
+        deleted=(*task.inputs, *marked.emptied),
         changelog=tuple(changelog),
-        applied={file.file_name: task.split.vectors.get(file.file_name) for file in task.split.files},
+        vectors=marked.vectors,
+        applied={
+            **{file.file_name: task.split.vectors.get(file.file_name) for file in task.split.files},
+            **marked.applied,
+        },
     )
 
 
-def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> None:
-    """Write the rows of a task's files."""
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """What a task changes in older files."""
+
+    vectors: Mapping[str, bytes] = field(default_factory=dict)
+    emptied: Sequence[DataFile] = ()
+    applied: Mapping[str, VectorPlace | None] = field(default_factory=dict)
+    """The vectors with which these files were read."""
+
+
+def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan: ReadPlan) -> _Marked:
+    """Write the rows of a task's files, and look their keys up in its older files."""
     if not plan.schema.primary_keys:
         everything = replace(plan, columns=tuple(field.name for field in plan.schema.fields))
         for batch in read_split(store, task.split, plan=everything):
             writer.write(pa.Table.from_batches([batch]))
-        return
-    windows = merged_windows(
-        store, task.split, plan=plan, fields=plan.schema.fields, keep_deletes=not task.drop_deletes
-    )
-    for window in windows:
+        return _Marked()
+    keep_deletes = not task.drop_deletes
+    if task.older is None:
+        windows = merged_windows(store, task.split, plan=plan, fields=plan.schema.fields, keep_deletes=keep_deletes)
+        for window in windows:
+            writer.write(window.combine_chunks())
+        return _Marked()
+    lookup = Lookup(store, task.split, task.older, plan=plan)
+    for window in lookup.windows(keep_deletes=keep_deletes):
         writer.write(window.combine_chunks())
+    vectors, emptied = lookup.marks()
+    names = sorted({*vectors, *(file.file_name for file in emptied)})
+    return _Marked(vectors, emptied, {name: task.older.vectors.get(name) for name in names})
 
 
 def current_tasks(
@@ -523,7 +291,7 @@ def _run_tasks(
 def _read_plan(branch: TableBranch, tasks: Sequence[CompactTask]) -> ReadPlan:
     """What `run_task` needs besides the store; picklable."""
     schema = branch.schema
-    ids = {file.schema_id for task in tasks for file in task.inputs}
+    ids = {file.schema_id for task in tasks for split in task.reads for file in split.files}
     schemas = {schema_id: branch.schemas.load(schema_id) for schema_id in sorted(ids)}
     schemas[schema.id] = schema
     return ReadPlan(schema=schema, schemas=schemas, columns=())

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from lakebed.errors import Conflict, Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.table.index_manifest import HASH, IndexEntry, decode_index_manifest
+from lakebed.table.index_manifest import DELETION_VECTORS, HASH, IndexEntry, decode_index_manifest
 from lakebed.table.layout import Layout
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.options import (
@@ -86,20 +86,26 @@ class HashIndex:
         self._layout = layout
         self._held: dict[str, Int32s] = {}
 
-    def entries(self, index_manifest: str | None) -> list[IndexEntry]:
-        """The index files of a snapshot. Raises `UnsupportedFormat` for another kind of index. Cost: 1 GET."""
+    def entries(self, index_manifest: str | None, *, has_vectors: bool = False) -> list[IndexEntry]:
+        """The index files of a snapshot that hold hashes.
+
+        Args:
+            has_vectors: the table may have deletion vectors too.
+
+        Raises `UnsupportedFormat` for another kind of index. Cost: 1 GET.
+        """
         if index_manifest is None:
             return []
         path = self._layout.manifest(index_manifest)
         entries = decode_index_manifest(self._store.get(path), path=path)
-        kinds = {entry.index_type for entry in entries}
+        kinds = {entry.index_type for entry in entries} - ({DELETION_VECTORS} if has_vectors else set())
         if not kinds <= {HASH}:
             raise UnsupportedFormat(
                 f"{path} names index files of the kinds {', '.join(sorted(kinds))}; tables with dynamic buckets are "
                 "written only where all are HASH.",
                 path=path,
             )
-        return list(entries)
+        return [entry for entry in entries if entry.index_type == HASH]
 
     def hashes(self, entry: IndexEntry) -> Int32s:
         """The hashes in an index file. Raises `Corruption`. Cost: 1 GET, none if cached."""

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.table.context import TableBranch
-from lakebed.table.dynamic_bucket import encode_hashes, index_update, is_dynamic
-from lakebed.table.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest
+from lakebed.table.dynamic_bucket import IndexUpdate, encode_hashes, index_update, is_dynamic
+from lakebed.table.index_manifest import DELETION_VECTORS, HASH, IndexEntry, encode_index_manifest
 from lakebed.table.manifest import ADD
 from lakebed.table.model import BucketChange
-from lakebed.table.vector_update import vector_update
-from lakebed.table.vectors import encode_vectors, load_positions
+from lakebed.table.vector_update import VectorUpdate, vector_update
+from lakebed.table.vectors import encode_vectors, has_option, load_positions, may_have_vectors
 
 PutIndex = Callable[[bytes], str]
 
@@ -44,50 +44,64 @@ def index_after(
 
     Raises as `index_update` and `vector_update`.
     """
-    schema = branch.schema
-    if not schema.primary_keys:
-        return _with_vectors(branch, before, entries=entries, changes=changes, put=put, put_manifest=put_manifest)
-    if not is_dynamic(schema) or not (changes or drops):
+    of_hashes = _hashes_after(branch, before, changes=changes, drops=drops)
+    of_vectors = _vectors_after(branch, before, entries=entries, changes=changes)
+    if of_hashes is None and of_vectors is None:
         return before
-    index = branch.hash_index
-    update = index_update(changes, index.entries(before), index=index, drops=drops)
-    if update is None:
-        return before
+    there = [] if before is None else branch.manifests.index_entries(before)
     written = []
-    for partition, bucket, hashes in update.written:
-        body = encode_hashes(hashes)
-        written.append(IndexEntry(partition, bucket, put(body), len(body), len(hashes)))
-    return put_manifest(encode_index_manifest([*update.kept, *written]))
+    if of_hashes is None:
+        kept = [entry for entry in there if entry.index_type == HASH]
+    else:
+        kept = list(of_hashes.kept)
+        for partition, bucket, hashes in of_hashes.written:
+            body = encode_hashes(hashes)
+            written.append(IndexEntry(partition, bucket, put(body), len(body), len(hashes)))
+    if of_vectors is None:
+        kept += [entry for entry in there if entry.index_type != HASH]
+    else:
+        kept += of_vectors.kept
+        for partition, bucket, vectors in of_vectors.written:
+            body, ranges = encode_vectors(vectors)
+            written.append(IndexEntry(partition, bucket, put(body), len(body), len(ranges), DELETION_VECTORS, ranges))
+    return put_manifest(encode_index_manifest([*kept, *written])) if kept or written or of_hashes else None
 
 
-def _with_vectors(
+def _hashes_after(
     branch: TableBranch,
     before: str | None,
     *,
-    entries: pa.Table,
     changes: Sequence[BucketChange],
-    put: PutIndex,
-    put_manifest: PutIndex,
-) -> str | None:
-    if before is None and not any(change.vectors for change in changes):
+    drops: Callable[[Sequence[bytes]], Sequence[bool]] | None,
+) -> IndexUpdate | None:
+    """What a commit changes in the keys of dynamic buckets; None: nothing."""
+    schema = branch.schema
+    if not is_dynamic(schema) or not (changes or drops):
+        return None
+    index = branch.hash_index
+    return index_update(changes, index.entries(before, has_vectors=has_option(schema)), index=index, drops=drops)
+
+
+def _vectors_after(
+    branch: TableBranch, before: str | None, *, entries: pa.Table, changes: Sequence[BucketChange]
+) -> VectorUpdate | None:
+    """What a commit changes in the deletion vectors; None: nothing."""
+    if not may_have_vectors(branch.schema):
+        return None
+    marks = any(change.vectors for change in changes)
+    if before is None and not marks:
         return None
     is_added = pc.equal(entries["kind"], ADD)
     added, deleted = (entries.filter(one)["file_name"].to_pylist() for one in (is_added, pc.invert(is_added)))
     gone = set(deleted) - set(added)
-    if not gone and not any(change.vectors for change in changes):
-        return before
-    update = vector_update(
+    if not gone and not marks:
+        return None
+    there = () if before is None else branch.manifests.index_entries(before)
+    return vector_update(
         changes,
-        entries=() if before is None else branch.manifests.index_entries(before),
+        entries=[entry for entry in there if entry.index_type != HASH],
         gone=gone,
         schema=branch.schema,
         layout=branch.layout,
         load=partial(load_positions, branch.store),
     )
-    if update is None:
-        return before
-    written = []
-    for partition, bucket, vectors in update.written:
-        body, ranges = encode_vectors(vectors)
-        written.append(IndexEntry(partition, bucket, put(body), len(body), len(ranges), DELETION_VECTORS, ranges))
-    return put_manifest(encode_index_manifest([*update.kept, *written])) if update.kept or written else None

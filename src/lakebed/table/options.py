@@ -342,7 +342,13 @@ DELETION_VECTORS = _option(
     "deletion-vectors.enabled",
     False,
     parse_boolean,
-    "Append tables: mark deleted rows in files of their own, and rewrite their files when the table is compacted.",
+    "Mark deleted rows in files of their own, and leave them out when the table is compacted.",
+)
+VECTORS_MERGE_ON_READ = _option(
+    "deletion-vectors.merge-on-read",
+    False,
+    parse_boolean,
+    "Primary-key tables with deletion vectors: read rows before a compaction has marked the older rows of their keys.",
 )
 ROW_TRACKING = _option(
     "row-tracking.enabled",
@@ -510,25 +516,11 @@ def check_options(
         if text.strip().lower() in option.unsupported:
             raise unsupported_option(name, text)
     options = TableOptions(values)
-    if primary_keys:
-        check_no_keyed_vectors(options)
     if options.is_set(BUCKET) and options.get(BUCKET) > 0 and not primary_keys and not options.get(BUCKET_KEY):
         raise InvalidRequest(
             "A table with buckets and without primary key needs option 'bucket-key'.",
             kind="invalid_option",
             option="bucket-key",
-        )
-
-
-def check_no_keyed_vectors(options: TableOptions) -> None:
-    """Refuse deletion vectors in a table with a primary key. Raises `InvalidRequest`."""
-    if options.get(DELETION_VECTORS):
-        raise InvalidRequest(
-            f"Option {DELETION_VECTORS.name!r} = 'true' is not supported for writing a table with a primary key: its "
-            "vectors are made by compactions that look up older rows. lakebed reads such tables; write them with the "
-            "client that made them, or create the table without this option.",
-            kind="unsupported_option",
-            option=DELETION_VECTORS.name,
         )
 
 

@@ -50,8 +50,11 @@ memory. Larger splits go through the streaming merge."""
 WINDOW_BYTES = 128 * 1024 * 1024
 """Arrow bytes that a streaming merge reads ahead over all its runs."""
 
-_POSITION = "\0position"
-"""A column of numbers of rows; no column of a table has this name."""
+POSITION = "\0position"
+"""A column of numbers of rows in their file; no column of a table has this name."""
+
+FILE = "\0file"
+"""A column of positions of files in their split; no column of a table has this name."""
 
 ENCODED_TO_ARROW = 4
 """Approximate ratio of a row's size in memory to its size in a file; used to size windows only."""
@@ -195,8 +198,8 @@ def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> I
         found = [NO_POSITIONS]
         for group in range(opened.row_group_count) if groups is None else sorted(groups):
             rows = source.adapt(live.read(columns=source.names_in(opened), row_groups=[group]))
-            rows = rows.append_column(_POSITION, pa.array(live.positions([group])))
-            found.append(filter_rows(rows, plan.where).column(_POSITION).to_numpy())
+            rows = rows.append_column(POSITION, pa.array(live.positions([group])))
+            found.append(filter_rows(rows, plan.where).column(POSITION).to_numpy())
         yield file, np.concatenate(found)
 
 
@@ -468,7 +471,7 @@ def merged_windows(
     if filters:
         wanted = early_filters(runs, where=plan.where, key_part=plan.key_part, engine=engine)
     cursors = [
-        _cursor_of(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes, where=where)
+        run_cursor(store, split, run, plan=plan, fields=fields, window_bytes=per_run_bytes, where=where)
         for run, where in zip(runs, wanted, strict=True)
     ]
     names = [key.name for key in plan.keys]
@@ -481,9 +484,7 @@ def merged_windows(
         window = _next_window(cursors, names, engine)
         if window is None:
             continue
-        if not keep_deletes:
-            mask = _without_deletes(_numbers(window, KIND_COLUMN), None)
-            window = window if mask is None else window.filter(pa.array(mask))
+        window = window if keep_deletes else without_deletes(window)
         if window.num_rows:
             yield window
 
@@ -495,11 +496,17 @@ def unmerged_rows(
 
     Of the plan's predicate the part on keys applies.
     """
-    cursor = _cursor_of(
+    cursor = run_cursor(
         store, split, split.files, plan=plan, fields=fields, window_bytes=plan.window_bytes, where=plan.key_part
     )
     for _, rows in cursor.batches:
         yield rows
+
+
+def without_deletes(rows: pa.Table) -> pa.Table:
+    """Merged rows, with `KIND_COLUMN`, without those that delete their key."""
+    mask = _without_deletes(_numbers(rows, KIND_COLUMN), None)
+    return rows if mask is None else rows.filter(pa.array(mask))
 
 
 def cut_complete(cursors: Sequence[Cursor], keys: Sequence[str]) -> list[tuple[pa.Table, Codes]]:
@@ -528,7 +535,7 @@ def _next_window(cursors: Sequence[Cursor], keys: Sequence[str], engine: MergeEn
     return engine.merge(pa.concat_tables(heads).combine_chunks(), groups)
 
 
-def _cursor_of(
+def run_cursor(
     store: ObjectStore,
     split: Split,
     run: Sequence[DataFile],
@@ -536,18 +543,39 @@ def _cursor_of(
     plan: ReadPlan,
     fields: Sequence[DataField],
     window_bytes: int,
-    where: Predicate | None,
+    where: Predicate | None = None,
+    numbered: bool = False,
 ) -> Cursor:
+    """A stream of the rows of a sorted run that are not deleted.
+
+    Args:
+        split: that `run` is of.
+        plan: schemas; its predicate is not used.
+        fields: columns to decode; `SYSTEM_COLUMNS` follow.
+        window_bytes: Arrow bytes that it reads ahead, about.
+        where: only rows for which it is true.
+        numbered: add the columns `FILE` and `POSITION`; then `where` is None.
+    """
+    numbers = {file.file_name: number for number, file in enumerate(split.files)} if numbered else {}
+
     def batches() -> Iterator[tuple[str, pa.Table]]:
         for file in run:
+            path = data_path(split, file)
             opened = _open(store, split, file, window_bytes=window_bytes)
             source = _Source(file, split, plan, fields)
             row_bytes = max(1, file.file_size * ENCODED_TO_ARROW // max(1, file.row_count))
-            rows = max(1, min(1_000_000, window_bytes // row_bytes))
+            batch_rows = max(1, min(1_000_000, window_bytes // row_bytes))
             groups = source.row_groups(opened, where)
             columns = source.names_in(opened, *SYSTEM_COLUMNS)
-            for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=rows):
+            if numbered:
+                live = opened if isinstance(opened, LiveRows) else LiveRows(opened, NO_POSITIONS)
+                for positions, batch in live.numbered_batches(columns=columns, batch_rows=batch_rows):
+                    found = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
+                    of_file = pa.array(np.full(len(positions), numbers[file.file_name]))
+                    yield path, found.append_column(FILE, of_file).append_column(POSITION, pa.array(positions))
+                continue
+            for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=batch_rows):
                 found = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
-                yield data_path(split, file), found if where is None else filter_rows(found, where)
+                yield path, found if where is None else filter_rows(found, where)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())

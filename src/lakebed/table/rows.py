@@ -28,6 +28,7 @@ from lakebed.table.discard import discard, discard_changes
 from lakebed.table.dynamic_bucket import is_dynamic
 from lakebed.table.external import targets_of
 from lakebed.table.frames import as_arrow
+from lakebed.table.index_manifest import IndexEntry
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split, TableSchema
 from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
@@ -71,7 +72,9 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
         newest = branch.snapshots.latest()
         if newest is None:
             return BucketIndex(None)
-        key_files = branch.hash_index.entries(newest.index_manifest) if is_dynamic(schema) else ()
+        key_files: Sequence[IndexEntry] = ()
+        if is_dynamic(schema):
+            key_files = branch.hash_index.entries(newest.index_manifest, has_vectors=has_option(schema))
         return BucketIndex(branch.manifests.live_entries(newest), key_files=key_files)
 
     schema = branch.schema
@@ -175,7 +178,7 @@ def _deletes(
     branch: TableBranch, where: Predicate | str, columns: Sequence[str] | None, basis: Basis
 ) -> list[BucketChange]:
     """Changes that delete the keys of the rows that match in a version; none when no row matches."""
-    found = scan_snapshot(branch, basis.snapshot, columns=columns, where=where).to_arrow()
+    found = scan_snapshot(branch, basis.snapshot, merges_new=True, columns=columns, where=where).to_arrow()
     if found.num_rows == 0:
         return []
     writer = new_writer(branch)

@@ -86,10 +86,17 @@ class Scan:
         snapshot: to read; None: a table without snapshots, which has no rows.
         schema: whose columns are returned.
         rows: which columns and rows.
+        merges_new: rows of level 0 are merged, also where readers leave them out (`vectors.skips_level_0`).
     """
 
     def __init__(
-        self, branch: TableBranch, *, snapshot: Snapshot | None, schema: TableSchema, rows: RowOptions
+        self,
+        branch: TableBranch,
+        *,
+        snapshot: Snapshot | None,
+        schema: TableSchema,
+        rows: RowOptions,
+        merges_new: bool = False,
     ) -> None:
         check_readable(schema)
         self.snapshot = snapshot
@@ -98,6 +105,7 @@ class Scan:
         self._where = _bound(rows.get("where"), schema)
         self._columns = _checked_columns(rows.get("columns"), schema)
         self._limit = _checked_limit(rows.get("limit"))
+        self._skips_new = bool(schema.primary_keys) and skips_level_0(branch.schema) and not merges_new
 
     def __repr__(self) -> str:
         version = None if self.snapshot is None else self.snapshot.id
@@ -245,7 +253,7 @@ class Scan:
         The rows of a level-0 file become visible when a compaction has marked the older rows of their keys; with the
         option ``deletion-vectors.merge-on-read`` at once.
         """
-        if not self.table_schema.primary_keys or not skips_level_0(self._branch.schema):
+        if not self._skips_new:
             return entries
         return entries.filter(pc.greater(entries["level"], 0))
 
@@ -261,6 +269,7 @@ class Scan:
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
             may_match=self._may_match() if judged else None,
             newest_survives=bool(judged) and newest_survives(engine_of(self.table_schema)),
+            is_marked=self._skips_new,
         )
         return tuple(with_vectors(splits, self.vectors()))
 
@@ -295,20 +304,26 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
 
 
 def scan_snapshot(
-    branch: TableBranch, snapshot: Snapshot | None, *, schema_id: int | None = None, **rows: Unpack[RowOptions]
+    branch: TableBranch,
+    snapshot: Snapshot | None,
+    *,
+    schema_id: int | None = None,
+    merges_new: bool = False,
+    **rows: Unpack[RowOptions],
 ) -> Scan:
     """Plan a read of one snapshot.
 
     Args:
         snapshot: None for a table without a snapshot, which has no rows.
         schema_id: whose columns are returned (time travel: the snapshot's own); None: the newest schema's.
+        merges_new: see `Scan`: for those who change rows by what they read.
     """
     schema = branch.schema
     if snapshot is not None and schema_id is None and snapshot.schema_id > schema.id:
         schema_id = snapshot.schema_id
     if schema_id is not None:
         schema = branch.schemas.load(schema_id)
-    return Scan(branch, snapshot=snapshot, schema=schema, rows=rows)
+    return Scan(branch, snapshot=snapshot, schema=schema, rows=rows, merges_new=merges_new)
 
 
 def check_readable(schema: TableSchema) -> None:

@@ -23,13 +23,17 @@ from typing_extensions import Buffer
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.table.engines.option_names import refuse_named, with_renamed
-from lakebed.table.engines.registry import accepted_options, check_defined, with_checked_engine
+from lakebed.table.engines.registry import (
+    accepted_options,
+    check_defined,
+    refuse_change_of_marking,
+    with_checked_engine,
+)
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.options import (
     BUCKET_FUNCTION,
-    DELETION_VECTORS,
     IMMUTABLE_OPTIONS,
     TableOptions,
     check_option_names,
@@ -464,7 +468,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     """
     _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
     merged = {**schema.options, **options}
-    _refuse_end_of_vectors(schema, merged)
+    refuse_change_of_marking(schema, merged)
     check_options(options, primary_keys=schema.primary_keys, accepted=accepted_options(merged))
     ExternalPaths.of(merged)
     return with_checked_engine(_changed(schema, options=merged))
@@ -478,7 +482,7 @@ def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
     check_option_names([name for name in names if name not in schema.options])
     _refuse_immutable(schema, [name for name in names if name in schema.options])
     kept = {name: value for name, value in schema.options.items() if name not in names}
-    _refuse_end_of_vectors(schema, kept)
+    refuse_change_of_marking(schema, kept)
     return with_checked_engine(_changed(schema, options=kept))
 
 
@@ -491,17 +495,6 @@ def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:
                 kind="invalid_option",
                 option=name,
             )
-
-
-def _refuse_end_of_vectors(schema: TableSchema, options: Mapping[str, str]) -> None:
-    was, will = (TableOptions(values).get(DELETION_VECTORS) for values in (schema.options, options))
-    if was and not will:
-        raise InvalidRequest(
-            f"Option {DELETION_VECTORS.name!r} cannot be turned off: other clients would return the rows again that "
-            "the table's deletion vectors delete. Create a new table and copy the rows instead.",
-            kind="invalid_option",
-            option=DELETION_VECTORS.name,
-        )
 
 
 def schema_html(schema: TableSchema, *, title: str) -> str:

@@ -6,7 +6,8 @@ Invariants:
 - Files whose keys may overlap are in one split. So splits can be read anywhere, in any order, and concatenated.
 - `Split.files` of a merge are oldest first: higher levels before lower ones, then level 0 by sequence number, ties by
   the snapshot that committed them. Files of one level > 0 are adjacent, in key order: they are one sorted run.
-- `Split.needs_merge` is False only if every file may be read as plain Parquet: one run, and no deletes.
+- `Split.needs_merge` is False only if every file may be read on its own: one run, and no deletes; or files above level
+  0 of which deletion vectors mark the older row of every key.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def plan_splits(
     open_cost_bytes: int,
     may_match: BoolArray | None = None,
     newest_survives: bool = False,
+    is_marked: bool = False,
 ) -> list[Split]:
     """The splits of a set of live files, bucket by bucket.
 
@@ -56,6 +58,7 @@ def plan_splits(
         open_cost_bytes: least weight of a file.
         may_match: one element an entry; files that need no merge are dropped where it is False. None keeps all.
         newest_survives: drop other files, too, as `unneeded` allows.
+        is_marked: above level 0, vectors mark all rows of a key but one; only buckets with deletes need a merge there.
 
     Cost: a few sorts over all files, then Python steps for each bucket and each split; no `DataFile` is made.
     """
@@ -68,7 +71,8 @@ def plan_splits(
     weights = np.maximum(_column(entries, "file_size"), open_cost_bytes)
     kept = np.ones(len(order), np.bool_) if may_match is None else may_match
     if schema.primary_keys:
-        places = _KeyedRows.of(entries, order, group_of, schema)
+        free = _free_groups(entries, order, group_of) if is_marked else None
+        places = _KeyedRows.of(entries, order, group_of, schema, free=free)
         if newest_survives and not kept.all():
             places = places.without_unneeded(entries, kept)
         packs = _keyed_packs(entries, places, weights, kept, target_bytes=target_bytes)
@@ -238,9 +242,13 @@ class _KeyedRows:
     """Ranks of the least and greatest keys, by entry."""
     span: int
     """Above all ranks."""
+    free: BoolArray | None
+    """By group: each of its files is read on its own, though their keys may overlap; None: in no group."""
 
     @classmethod
-    def of(cls, entries: pa.Table, order: IntArray, group_of: IntArray, schema: TableSchema) -> _KeyedRows:
+    def of(
+        cls, entries: pa.Table, order: IntArray, group_of: IntArray, schema: TableSchema, *, free: BoolArray | None
+    ) -> _KeyedRows:
         """Sort entries, given by group."""
         if len(order) == group_of[-1] + 1:  # one file a bucket: no keys to compare
             low = high = np.zeros(len(order), np.int64)
@@ -248,7 +256,7 @@ class _KeyedRows:
         else:
             low, high, span = _dense_ranges(entries, schema)
         by_key = np.lexsort((high[order], low[order], group_of))
-        return cls(order[by_key], group_of[by_key], low, high, span)
+        return cls(order[by_key], group_of[by_key], low, high, span, free)
 
     def starts(self) -> IntArray:
         """The first row of every section."""
@@ -256,7 +264,8 @@ class _KeyedRows:
             return np.zeros(0, np.int64)
         offsets = self.group_of * self.span
         reach = np.maximum.accumulate(self.high[self.order] + offsets)
-        return np.flatnonzero(np.append(True, self.low[self.order][1:] + offsets[1:] > reach[:-1]))
+        is_start = np.append(True, self.low[self.order][1:] + offsets[1:] > reach[:-1])
+        return np.flatnonzero(is_start if self.free is None else is_start | self.free[self.group_of])
 
     def without_unneeded(self, entries: pa.Table, may_match: BoolArray) -> _KeyedRows:
         """Leave files out as `unneeded` says, section by section."""
@@ -341,6 +350,14 @@ def _keyed_packs(
         packs += [(number, True, part) for number, part in _cut(rows[by_age], row_groups, pack_starts)]
         packs.sort(key=lambda found: found[:2])
     return packs
+
+
+def _free_groups(entries: pa.Table, order: IntArray, group_of: IntArray) -> BoolArray:
+    """For each group whether all its files are above level 0 and without deletes."""
+    is_free = _plain_rows(entries) & (_column(entries, "level") > 0)
+    free = np.ones(int(group_of[-1]) + 1, np.bool_)
+    free[group_of[~is_free[order]]] = False
+    return free
 
 
 def _pack_starts(weights: IntArray, group_of: IntArray, target_bytes: int) -> IntArray:

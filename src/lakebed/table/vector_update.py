@@ -144,7 +144,7 @@ def vector_update(
 
     Args:
         changes: what the commit brings.
-        entries: all index files of the snapshot that the commit is based on.
+        entries: the index files of the snapshot that the commit is based on, without those of dynamic buckets.
         gone: names of the data files that the commit deletes.
         load: reads a vector.
 
@@ -156,7 +156,7 @@ def vector_update(
         for name, packed in change.vectors.items():
             of_bucket = added.setdefault((change.partition, change.bucket), {})
             of_bucket[name] = _joined(of_bucket.get(name), decode_positions(packed))
-    has_buckets = TableOptions(schema.options).get(BUCKET) > 0
+    has_buckets = bool(schema.primary_keys) or TableOptions(schema.options).get(BUCKET) > 0
     kept: list[IndexEntry] = []
     written = {bucket: dict(vectors) for bucket, vectors in added.items()}
     is_changed = bool(added)

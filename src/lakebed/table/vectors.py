@@ -10,6 +10,8 @@ Invariants:
 - A vector whose length, magic number or checksum is wrong is `Corruption`: a deleted row never returns.
 - Which files have vectors is decided by the index manifest. In a primary-key table, the option must be set too:
   otherwise its index manifest names the keys of dynamic buckets, and is not read.
+- In a primary-key table a compaction marks the older row of every key that it takes out of level 0 (`lookup`), so above
+  level 0 a key has one row that is not marked, at most.
 """
 
 from __future__ import annotations
@@ -202,11 +204,19 @@ class LiveRows:
         self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """As `OpenDataFile.batches`; a batch may be empty."""
+        for _, batch in self.numbered_batches(columns=columns, row_groups=row_groups, batch_rows=batch_rows):
+            yield batch
+
+    def numbered_batches(
+        self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
+    ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
+        """As `batches`, each with the positions of its rows."""
         positions, start = self._positions(row_groups), 0
         found = self._opened.batches(columns=columns or self._least, row_groups=row_groups, batch_rows=batch_rows)
         for batch in found:
             end = start + batch.num_rows
-            yield batch.filter(pa.array(self._is_live(positions[start:end])))
+            is_live = self._is_live(positions[start:end])
+            yield positions[start:end][is_live], batch.filter(pa.array(is_live))
             start = end
 
     def positions(self, row_groups: Sequence[int] | None) -> Positions:

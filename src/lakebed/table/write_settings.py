@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from lakebed.errors import InvalidRequest
 from lakebed.table.data_file import FileSettings
 from lakebed.table.dynamic_bucket import DynamicBuckets, is_dynamic
-from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, engine_of, known_engine
+from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, check_marking, engine_of, known_engine
 from lakebed.table.model import TableSchema
 from lakebed.table.options import (
     BUCKET,
@@ -23,7 +23,6 @@ from lakebed.table.options import (
     TARGET_FILE_SIZE,
     WRITE_BUFFER_SIZE,
     TableOptions,
-    check_no_keyed_vectors,
 )
 from lakebed.table.options import check_writable as check_options_writable
 from lakebed.table.placement import check_placement
@@ -98,9 +97,9 @@ def check_writable(schema: TableSchema) -> None:
         InvalidRequest: an unsupported option, or a table with dynamic buckets whose keys may move between partitions.
     """
     check_options_writable(schema.options)
-    if schema.primary_keys:
-        check_no_keyed_vectors(TableOptions(schema.options))
     check_defined(schema.options)
+    if schema.primary_keys:
+        check_marking(schema)
     check_placement(schema)
     accepted: frozenset[str] = frozenset()
     if schema.primary_keys:

@@ -382,7 +382,7 @@ def _(name: str) -> None:
     assert files(table) == before
     assert table.read()["k"].to_pylist() == [5, 6, 7, 8, 9]
     for refused in (
-        lambda: make({name: "true"}, keyed=True),
+        lambda: make({name: "true", "merge-engine": "first-row"}, keyed=True),
         lambda: make(keyed=True).set_options({name: "true"}),
         lambda: table.set_options({name: "false"}),
         lambda: table.remove_options([name]),
@@ -394,6 +394,20 @@ def _(name: str) -> None:
     late.set_options({name: "true"})
     late.delete("k < 5")
     assert late.read()["k"].to_pylist() == [5, 6, 7, 8, 9]
+    keyed = make({name: "true"}, keyed=True)
+    keyed.upsert(rows(10))
+    assert keyed.read().num_rows == 0
+    keyed.compact()
+    assert keyed.read().num_rows == 10
+
+
+@proves("deletion-vectors.merge-on-read")
+def _(name: str) -> None:
+    table = make({name: "true", "deletion-vectors.enabled": "true"}, keyed=True)
+    table.upsert(rows(10))
+    assert table.read().num_rows == 10
+    table.set_options({name: "false"})
+    assert table.read().num_rows == 0
 
 
 # ---- manifests and commits

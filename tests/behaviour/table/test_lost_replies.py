@@ -52,17 +52,33 @@ def opened(store: ObjectStore, branch: str | None = None) -> Table:
 
 @cache
 def base(keyed: bool, marked: bool) -> dict[str, bytes]:
-    """Three commits, tags on the first two, and a branch with a commit of its own."""
+    """Commits, tags on the first two, and a branch with a commit of its own.
+
+    With keys and vectors, the newest rows are not visible before the next compaction.
+    """
     store = open_store(f"memory://{uuid.uuid4()}")
-    keys, options = (["id"], {"bucket": "1"}) if keyed else ([], {"deletion-vectors.enabled": str(marked).lower()})
+    options = {"deletion-vectors.enabled": str(marked).lower()}
+    keys = ["id"] if keyed else []
+    if keyed:
+        options |= {"bucket": "1", "compaction.size-ratio": "0"}
     table = Table.create(store, name="t", schema=SCHEMA, primary_keys=keys, options=options, environment=environment())
-    table.write(rows({1: 1, 2: 20}))
-    table.write(rows({3: 3}))
-    if marked:
+    if keyed and marked:
+        for values in ({n: n for n in (1, 2, 3, *range(100, 1000))}, {2: 20, 4: 4}):
+            table.upsert(rows(values))
+            table.compact()
+        table.delete(keys=pa.table({"id": range(100, 1000)}))
+        table.compact()
+        table.upsert(rows({2: 21, 9: 9}))
+        table.delete(keys=pa.table({"id": [3]}))
+    elif marked:
+        table.write(rows({1: 1, 2: 20}))
+        table.write(rows({3: 3}))
         table.write(rows({4: 4, 5: 5, 6: 6}))
         table.delete("id = 5")
         table.delete("id = 6")
     else:
+        table.write(rows({1: 1, 2: 20}))
+        table.write(rows({3: 3}))
         table.write(rows({4: 4}))
     table.create_tag("one", snapshot_id=1)
     table.create_tag("two", snapshot_id=2)
@@ -89,6 +105,8 @@ VERBS = {
     "expire_marked": Verb(lambda table: table.expire(retain_max=1, retain_min=1, older_than_ms=0), BEFORE, marked=True),
     "delete_tag_marked": Verb(lambda table: table.delete_tag("one", "two"), BEFORE, marked=True),
     "rollback_marked": Verb(lambda table: table.rollback_to(4), {**BEFORE, 6: 6}, marked=True),
+    "upsert_unseen": Verb(lambda table: table.upsert(rows({1: 11})), BEFORE, keyed=True, marked=True),
+    "look_up": Verb(lambda table: table.compact(), {1: 1, 2: 21, 4: 4, 9: 9}, keyed=True, marked=True),
     "overwrite": Verb(lambda table: table.overwrite(rows({7: 7})), {7: 7}),
     "compact": Verb(lambda table: table.compact(full=True), BEFORE),
     "upsert": Verb(lambda table: table.upsert(rows({2: 21, 9: 9})), {1: 1, 2: 21, 3: 3, 4: 4, 9: 9}, keyed=True),
@@ -154,8 +172,8 @@ def losing(store: ObjectStore, index: int, fault: Fault, *, for_good: bool) -> F
     return FaultyStore(store, faults=decide)
 
 
-LONG = {"compact_marked", "expire_marked", "delete_tag_marked", "rollback_marked"}
-"""Verbs whose run without deletion vectors is in every test run."""
+LONG = {"upsert_unseen", "look_up", "compact_marked", "expire_marked", "delete_tag_marked", "rollback_marked"}
+"""Verbs whose run without deletion vectors, or with crashes, is in every test run."""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.compact import CompactTask, plan_compaction
+from lakebed.table.compact_plan import CompactTask, plan_compaction
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, Stats, TableSchema

@@ -48,7 +48,9 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         limit: so many rows are enough, of which any may come.
         task_count_min: tasks that can run at once.
         names_files: after the columns comes one with the name of each row's file; only without a primary key.
-        rewrites: the rows are written again: all rows of the files are read, in which the predicates may be true.
+        rewrites: UPDATE, DELETE or MERGE reads them. Without a primary key all rows of the files are read in which the
+            predicates may be true, and written again; with one, rows are merged that no compaction has seen yet, which
+            other readers leave out in tables with deletion vectors.
         files: of a rewrite: only files of these names; None: no restriction.
     """
 
@@ -71,7 +73,7 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _splits(self, table: Table) -> tuple[Sequence[Split], ReadPlan]:
         schema = table.context.schemas.load(self.schema_id)
         columns = self.columns or [schema.fields[0].name]
-        if self.rewrites:
+        if self.rewrites and not schema.primary_keys:
             rewritten = Rewritten(
                 snapshot=self.snapshot, schema_id=self.schema_id, predicates=self.predicates, files=self.files
             )
@@ -80,6 +82,7 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             table.context,
             snapshot_of(self.snapshot),
             schema_id=self.schema_id,
+            merges_new=self.rewrites,
             columns=columns,
             where=translate([from_json(one) for one in self.predicates], arrow_schema(schema.fields)).where,
         )

@@ -25,7 +25,7 @@ final class KeyedChange implements SupportsDelta {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new LakebedScan.Builder(table, false);
+    return new LakebedScan.Builder(table, true);
   }
 
   @Override

@@ -185,7 +185,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
 
   /** Predicates name columns as the table does; files that name them otherwise, or are rewritten, get none. */
   private Filter[] filters(StructType stored) {
-    return !rewrites && Arrays.equals(stored.fieldNames(), columns.fieldNames())
+    return (!rewrites || !table.primaryKeys().isEmpty()) && Arrays.equals(stored.fieldNames(), columns.fieldNames())
         ? NativeFiles.filters(predicates.toArray(new Predicate[0]))
         : new Filter[0];
   }
@@ -221,7 +221,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     private Integer limit;
     private RowsTable counted;
 
-    /** {@code rewrites}: every row of the files that are read is wanted, to be written again. */
+    /** {@code rewrites}: UPDATE, DELETE or MERGE reads; see the verb {@code plan} of the bridge. */
     Builder(LakebedTable table, boolean rewrites) {
       this(table, rewrites, CaseInsensitiveStringMap.empty());
     }

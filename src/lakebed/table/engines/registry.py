@@ -11,16 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from lakebed.errors import UnsupportedFormat
-from lakebed.table.changelog_options import check_producer
+from lakebed.errors import InvalidRequest, UnsupportedFormat
+from lakebed.table.changelog_options import Producer, check_producer, producer_of
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.option_names import IGNORE_DELETE_NAMES, PREFIX, check_fields
 from lakebed.table.model import TableSchema
 from lakebed.table.options import (
     AGGREGATION_REMOVE_ON_DELETE,
+    DELETION_VECTORS,
     MERGE_ENGINE,
     PARTIAL_UPDATE_REMOVE_ON_DELETE,
     SEQUENCE_FIELD,
+    TableOptions,
     unsupported_option,
 )
 
@@ -117,6 +119,55 @@ def check_defined(options: Mapping[str, str]) -> None:
         raise unsupported_option(MERGE_ENGINE.name, text)
 
 
+def check_marking(schema: TableSchema) -> None:
+    """Refuse to create or to write a primary-key table whose compactions cannot mark the older rows of a key.
+
+    Raises `InvalidRequest`: deletion vectors together with an engine or an option that excludes them.
+    """
+    if not TableOptions(schema.options).get(DELETION_VECTORS):
+        return
+    if engine_of(schema).keeps_levels_apart:
+        raise InvalidRequest(
+            f"Option {DELETION_VECTORS.name!r} = 'true' does not fit the merge engine "
+            f"{engine_name(schema.options)!r}: it keeps the oldest row of a key, so there are no older rows to mark. "
+            "Create the table without this option.",
+            kind="unsupported_option",
+            option=DELETION_VECTORS.name,
+        )
+    if producer_of(schema) is Producer.FULL_COMPACTION:
+        raise InvalidRequest(
+            f"Option {DELETION_VECTORS.name!r} = 'true' does not fit 'changelog-producer' = 'full-compaction': rows "
+            "become visible with every compaction, and such a changelog has those of full ones only. Leave one out.",
+            kind="unsupported_option",
+            option=DELETION_VECTORS.name,
+        )
+    name = "deletion-vectors.bitmap64"
+    if schema.options.get(name, "false").strip().lower() == "true":
+        raise InvalidRequest(
+            f"The table has a primary key and {name}=true: lakebed reads such vectors and does not write them, so it "
+            "could not compact the table. Write it with the client that set the option.",
+            kind="unsupported_option",
+            option=name,
+        )
+
+
+def refuse_change_of_marking(schema: TableSchema, options: Mapping[str, str]) -> None:
+    """Refuse options by which existing files would be read wrongly. Raises `InvalidRequest`."""
+    was, will = (TableOptions(values).get(DELETION_VECTORS) for values in (schema.options, options))
+    if was == will or (will and not schema.primary_keys):
+        return
+    why = (
+        "cannot be turned off: other clients would return the rows again that the table's deletion vectors delete"
+        if was
+        else "of a table with a primary key is set when it is created: no vectors mark the older rows of its keys"
+    )
+    raise InvalidRequest(
+        f"Option {DELETION_VECTORS.name!r} {why}. Create a new table and copy the rows instead.",
+        kind="invalid_option",
+        option=DELETION_VECTORS.name,
+    )
+
+
 def with_checked_engine(schema: TableSchema) -> TableSchema:
     """The schema.
 
@@ -126,6 +177,7 @@ def with_checked_engine(schema: TableSchema) -> TableSchema:
     if schema.primary_keys and engine_name(schema.options) in ENGINES:
         engine_of(schema)
         check_fields(schema)
+        check_marking(schema)
     return schema
 
 

@@ -1,0 +1,312 @@
+"""Law: a primary-key table with deletion vectors equals a dictionary as of the last compaction, in every version.
+
+Programs of upserts, deletes, overwrites, compactions, tags, branches, expiry, tag deletion and rollbacks run on a real
+table, with fixed or dynamic buckets and by several merge engines. The model holds what was written and what the last
+compaction made visible. Every live snapshot, tag and branch has the rows that it had, each key once, and cleaning takes
+nothing away from any.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakebed.errors import InvalidRequest
+from lakebed.fsck.model import CheckReport, Findings
+from lakebed.fsck.table import check_table
+from lakebed.objects.open import open_store
+from lakebed.runtime import Environment
+from lakebed.table.table import Table
+from lakebed.testing.clock import ManualClock
+from worlds.table.world import InlineRuntime
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64()), ("w", pa.int64())])
+Row = tuple[int | None, int | None]
+Rows = dict[int, Row]
+EVER = 2**60
+KEYS = 60
+
+TABLES: dict[str, dict[str, str]] = {
+    "fixed": {"bucket": "2"},
+    "dynamic": {"bucket": "-1", "dynamic-bucket.target-row-num": "25"},
+    "few levels": {"bucket": "1", "num-sorted-run.compaction-trigger": "2"},
+    "sequence": {"bucket": "1", "sequence.field": "v"},
+    "partial": {"bucket": "1", "merge-engine": "partial-update"},
+    "sums": {"bucket": "1", "merge-engine": "aggregation", "fields.default-aggregate-function": "sum"},
+}
+
+STEPS = ("upsert", "upsert", "upsert", "delete", "delete_where", "overwrite", "compact", "compact", "full", "tag",
+         "untag", "expire", "rollback", "as_latest", "fork", "in_branch", "publish", "drop_branch")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class State:
+    """What was written into a version, and what is visible in it."""
+
+    written: Rows = field(default_factory=dict)
+    visible: Rows = field(default_factory=dict)
+    deleted: dict[int, int] = field(default_factory=dict)
+    """With ``sequence.field``: the greatest value of a delete, by key."""
+
+
+@dataclass
+class World:
+    """A table and what each version holds."""
+
+    kind: str
+    snapshots: dict[int, State] = field(default_factory=dict)
+    tags: dict[str, tuple[int, State]] = field(default_factory=dict)
+    branch: State | None = None
+    forked_at: int = 0
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        clock = ManualClock()
+        clock.advance(1_000.0)
+        environment = Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
+        store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
+        options = {"deletion-vectors.enabled": "true", "target-file-size": "2 kb", **TABLES[self.kind]}
+        self.table = Table.create(
+            store, name="t", schema=SCHEMA, primary_keys=["id"], options=options, environment=environment
+        )
+
+    @property
+    def now(self) -> State:
+        """Of the newest snapshot."""
+        return self.snapshots[max(self.snapshots)] if self.snapshots else State()
+
+    def noted(self, state: State) -> None:
+        """The newest snapshot holds this."""
+        newest = self.table.latest()
+        if newest is not None:
+            self.snapshots[newest.id] = state
+
+    def merged(self, old: Row | None, new: Row) -> Row:
+        """One row of a key, by the engine."""
+        if old is None or self.kind in ("fixed", "dynamic", "few levels"):
+            return new
+        if self.kind == "sequence":
+            return new if (new[0] or 0) >= (old[0] or 0) else old
+        if self.kind == "partial":
+            return (old[0] if new[0] is None else new[0], old[1] if new[1] is None else new[1])
+        return (_sum(old[0], new[0]), _sum(old[1], new[1]))
+
+    def written(self, state: State, rows: Rows) -> State:
+        """A state after some rows were written."""
+        after, deleted = dict(state.written), dict(state.deleted)
+        for key, row in rows.items():
+            if self.kind == "sequence" and key in deleted and (row[0] or 0) < deleted[key]:
+                continue
+            after[key] = self.merged(after.get(key), row)
+        return State(after, state.visible, deleted)
+
+    def without(self, state: State, keys: dict[int, int]) -> State:
+        """A state after some keys were deleted, each at a value of the sequence field."""
+        after, deleted = dict(state.written), dict(state.deleted)
+        for key, value in keys.items():
+            if self.kind == "sequence":
+                if key in after and (after[key][0] or 0) > value:
+                    continue
+                deleted[key] = max(value, deleted.get(key, value))
+            after.pop(key, None)
+        return State(after, state.visible, deleted)
+
+    def fresh(self, number: int) -> Rows:
+        """New rows; with nulls where the engine keeps older values for them."""
+        self.turn += 1
+        chance = random.Random(1000 * self.turn + number)
+        keys = chance.sample(range(KEYS), 1 + number)
+        value = chance.randrange(100) if self.kind == "sequence" else self.turn
+        sparse = self.kind in ("partial", "sums")
+        return {key: (None if sparse and key % 3 == number % 3 else value, self.turn) for key in keys}
+
+    @property
+    def takes_deletes(self) -> bool:
+        """Whether the engine deletes rows by key."""
+        return self.kind not in ("partial", "sums")
+
+    # ---- steps
+
+    def upsert(self, number: int, table: Table | None = None, state: State | None = None) -> State:
+        rows = self.fresh(number)
+        after = self.written(self.now if state is None else state, rows)
+        (table or self.table).upsert(as_table(rows))
+        if table is None:
+            self.noted(after)
+        return after
+
+    def delete(self, number: int) -> None:
+        if self.takes_deletes:
+            keys = dict.fromkeys(range(number, min(KEYS, number + 7)), number * 3)
+            after = self.without(self.now, keys)
+            self.table.delete(keys=pa.table({"id": list(keys), "v": list(keys.values())}))
+            self.noted(after)
+
+    def delete_where(self, number: int) -> None:
+        """By a predicate on a value: it meets rows that no compaction has seen too."""
+        if self.takes_deletes:
+            gone = {key: row[0] or 0 for key, row in self.now.written.items() if row[1] == self.turn - number % 3}
+            after = self.without(self.now, gone)
+            assert (self.table.delete(f"w = {self.turn - number % 3}") is not None) == bool(gone)
+            self.noted(after)
+
+    def overwrite(self, number: int) -> None:
+        rows = self.fresh(number)
+        self.table.overwrite(as_table(rows))
+        self.noted(State(rows, {}))
+
+    def compact(self, number: int, *, full: bool = False) -> None:
+        before = self.now
+        self.table.compact(full=full)
+        self.noted(State(before.written, before.written, before.deleted))
+
+    def full(self, number: int) -> None:
+        self.compact(number, full=True)
+
+    def tag(self, number: int) -> None:
+        if self.snapshots and f"t{number}" not in self.tags:
+            chosen = sorted(self.snapshots)[number % len(self.snapshots)]
+            self.table.create_tag(f"t{number}", snapshot_id=chosen)
+            self.tags[f"t{number}"] = (chosen, self.snapshots[chosen])
+
+    def untag(self, number: int) -> None:
+        if self.tags:
+            name = sorted(self.tags)[number % len(self.tags)]
+            self.table.delete_tag(name)
+            del self.tags[name]
+
+    def expire(self, number: int) -> None:
+        keep = 1 + number % 3
+        self.table.expire(retain_max=keep, retain_min=1, older_than_ms=0)
+        for gone in sorted(self.snapshots)[:-keep]:
+            del self.snapshots[gone]
+
+    def rollback(self, number: int) -> None:
+        targets = {f"tag.{name}": one for name, one in self.tags.items()}
+        targets |= {str(one): (one, state) for one, state in self.snapshots.items()}
+        if not targets:
+            return
+        name = sorted(targets)[number % len(targets)]
+        target, state = targets[name]
+        if self.forked_at > target:
+            with pytest.raises(InvalidRequest, match="started from snapshot"):
+                self.table.rollback_to(name)
+            return
+        self.table.rollback_to(name)
+        if max(self.snapshots) == target:
+            return
+        self.snapshots = {one: kept for one, kept in self.snapshots.items() if one <= target}
+        self.tags = {one: tag for one, tag in self.tags.items() if tag[0] <= target}
+        self.noted(state)
+
+    def as_latest(self, number: int) -> None:
+        if self.snapshots:
+            target = sorted(self.snapshots)[number % len(self.snapshots)]
+            state = self.snapshots[target]
+            self.table.rollback_to_as_latest(target)
+            self.noted(state)
+
+    def fork(self, number: int) -> None:
+        if self.snapshots and self.branch is None:
+            self.table.create_branch("b")
+            self.branch, self.forked_at = self.now, max(self.snapshots)
+
+    def in_branch(self, number: int) -> None:
+        if self.branch is not None:
+            branch = self.table.of_branch("b")
+            state = self.upsert(number, branch, self.branch)
+            branch.compact(full=number % 2 == 0)
+            self.branch = State(state.written, state.written, state.deleted)
+
+    def publish(self, number: int) -> None:
+        if self.branch is not None and max(self.snapshots) == self.forked_at:
+            self.table.fast_forward("b")
+            self.noted(self.branch)
+            self.drop_branch(number)
+
+    def drop_branch(self, number: int) -> None:
+        if self.branch is not None:
+            self.table.delete_branch("b")
+            self.branch, self.forked_at = None, 0
+
+    # ---- the law
+
+    def check(self) -> None:
+        """Every version reads as it did, after cleaning too."""
+        self.table.remove_orphan_files(older_than_ms=EVER)
+        table = Table.open(self.table.store, name="t", environment=self.table.environment)
+        assert [one.id for one in table.snapshots()] == sorted(self.snapshots)
+        for snapshot_id, state in self.snapshots.items():
+            same(table, state.visible, version=snapshot_id)
+        for name, (_, state) in self.tags.items():
+            same(table, state.visible, tag=name)
+        if self.branch is not None:
+            same(table.of_branch("b"), self.branch.visible)
+
+    def check_deeply(self) -> None:
+        """The deep check finds no error."""
+        report = CheckReport(self.table.url, deep=True)
+        check_table(self.table, Findings(report, store="t"))
+        assert not report.error_count, [one.sentence for one in report.findings]
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
+
+
+def as_table(rows: Rows) -> pa.Table:
+    """Rows by key."""
+    values = list(rows.values())
+    return pa.table({"id": list(rows), "v": [one[0] for one in values], "w": [one[1] for one in values]}, SCHEMA)
+
+
+def same(table: Table, rows: Rows, **version: Any) -> None:
+    """A version's rows, in full and by predicates, and their number."""
+    scan = table.scan(**version)
+    found = scan.to_arrow()
+    assert found.num_rows == scan.count() == len(rows)
+    assert {one["id"]: (one["v"], one["w"]) for one in found.to_pylist()} == rows
+    some = table.read(where="id >= 10 and w > 3", columns=["id"], **version)
+    assert sorted(some["id"].to_pylist()) == sorted(n for n, row in rows.items() if n >= 10 and (row[1] or 0) > 3)
+
+
+def run(kind: str, program: list[tuple[str, int]]) -> None:
+    """A program on a new table, checked at its end and after every eighth step."""
+    world = World(kind)
+    verbs: dict[str, Callable[[int], object]] = {name: getattr(world, name) for name in STEPS}
+    for position, (name, number) in enumerate(program):
+        verbs[name](number)
+        if position % 8 == 7:
+            world.check()
+    world.check()
+    world.check_deeply()
+
+
+PROGRAMS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), min_size=6, max_size=16)
+QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+BEGIN = [("upsert", 39), ("compact", 0), ("upsert", 5), ("delete", 3), ("compact", 0), ("upsert", 2), ("compact", 0)]
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@settings(QUIET, max_examples=1)
+@given(program=PROGRAMS)
+def test_the_table_equals_a_dictionary(kind: str, program: list[tuple[str, int]]) -> None:
+    """Any program, with every kind of bucket and several engines."""
+    run(kind, [*BEGIN, *program])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", TABLES)
+@settings(QUIET, max_examples=150, derandomize=False)
+@given(program=PROGRAMS)
+def test_the_table_equals_a_dictionary_at_length(kind: str, program: list[tuple[str, int]]) -> None:
+    """Many programs."""
+    run(kind, [*BEGIN, *program])
