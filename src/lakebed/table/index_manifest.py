@@ -121,12 +121,14 @@ def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
     }
     if all(entry.index_type == HASH for entry in entries):
         return encode_values(_HASH_SCHEMA, values, len(entries))
+    # Other clients write index files without a vector, and require the list of their vectors nevertheless.
     values["_DELETIONS_VECTORS_RANGES"] = [
-        [
+        None
+        if entry.index_type != DELETION_VECTORS
+        else [
             {"f0": one.data_file, "f1": one.offset, "f2": one.length, "_CARDINALITY": one.cardinality}
             for one in entry.ranges
         ]
-        or None
         for entry in entries
     ]
     values["_EXTERNAL_PATH"] = [entry.external_path for entry in entries]

@@ -140,26 +140,6 @@ def _(name: str) -> None:
     assert len(files(table)) == 1
 
 
-@proves("dynamic-bucket.target-row-num", "dynamic-bucket.initial-buckets", "dynamic-bucket.max-buckets")
-def _(name: str) -> None:
-    small = {"dynamic-bucket.target-row-num": "10"}
-    fixed = small if name.endswith("max-buckets") else {}
-    counts = []
-    for options in (fixed, {**fixed, name: "2" if name.endswith("max-buckets") else "10"}):
-        table = make({"bucket": "-1", **options}, primary_keys=["k"])
-        table.upsert(rows(40))
-        counts.append(len({file["bucket"] for file in files(table)}))
-    assert counts == {"max-buckets": [4, 2], "target-row-num": [1, 4], "initial-buckets": [1, 10]}[name.split(".")[1]]
-
-
-@proves("dynamic-bucket.assigner-parallelism")
-def _(name: str) -> None:
-    # Spark's writer places by it (tests/spark/test_write.py has the rows).
-    for text, count in (("1", 1), ("3", 3)):
-        table = make({"bucket": "-1", name: text}, primary_keys=["k"])
-        assert DynamicBuckets.of(table.schema).placed_by(table.options).class_count == count
-
-
 @proves("bucket-function.type")
 def _(name: str) -> None:
     table = make({"bucket": "4", name: "mod"}, keyed=True)
@@ -394,20 +374,14 @@ def _(name: str) -> None:
     late.set_options({name: "true"})
     late.delete("k < 5")
     assert late.read()["k"].to_pylist() == [5, 6, 7, 8, 9]
-    keyed = make({name: "true"}, keyed=True)
-    keyed.upsert(rows(10))
-    assert keyed.read().num_rows == 0
-    keyed.compact()
-    assert keyed.read().num_rows == 10
 
 
 @proves("deletion-vectors.merge-on-read")
 def _(name: str) -> None:
-    table = make({name: "true", "deletion-vectors.enabled": "true"}, keyed=True)
-    table.upsert(rows(10))
-    assert table.read().num_rows == 10
-    table.set_options({name: "false"})
-    assert table.read().num_rows == 0
+    for text, count in (("true", 10), ("false", 0)):
+        table = make({name: text, "deletion-vectors.enabled": "true"}, keyed=True)
+        table.upsert(rows(10))
+        assert table.read().num_rows == count
 
 
 # ---- manifests and commits

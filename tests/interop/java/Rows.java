@@ -92,8 +92,8 @@ final class Rows {
         FileStoreTable table = Tables.store(request);
         if (Tables.has(request, "overwrite")) {
             BatchWriteBuilder builder = table.newBatchWriteBuilder().withOverwrite(Tables.map(request.get("overwrite")));
-            try (TableWriteImpl<?> write = (TableWriteImpl<?>) builder.newWrite();
-                    IOManager files = temporary();
+            try (IOManager files = temporary(); // closed after the compactions of the writer
+                    TableWriteImpl<?> write = (TableWriteImpl<?>) builder.newWrite();
                     BatchTableCommit commit = builder.newCommit()) {
                 write.withIOManager(files);
                 writeRows(table, write, request, true, "overwrite");
@@ -102,8 +102,8 @@ final class Rows {
             return request.get("rows").size();
         }
         String user = UUID.randomUUID().toString();
-        try (TableWriteImpl<?> write = table.newWrite(user);
-                IOManager files = temporary();
+        try (IOManager files = temporary();
+                TableWriteImpl<?> write = table.newWrite(user);
                 StreamTableCommit commit = table.newCommit(user)) {
             write.withIOManager(files);
             writeRows(table, write, request, false, user);
@@ -174,8 +174,8 @@ final class Rows {
         boolean full = !Tables.has(request, "full") || request.get("full").booleanValue();
         String user = UUID.randomUUID().toString();
         List<CommitMessage> messages = new ArrayList<>();
-        try (TableWriteImpl<?> write = table.newWrite(user);
-                IOManager files = temporary();
+        try (IOManager files = temporary();
+                TableWriteImpl<?> write = table.newWrite(user);
                 StreamTableCommit commit = table.newCommit(user)) {
             write.withIOManager(files);
             if (table.primaryKeys().isEmpty() && table.bucketMode() == BucketMode.BUCKET_UNAWARE) {

@@ -128,7 +128,7 @@ def test_rows_that_no_compaction_has_seen(java: Java, lake: Lake) -> None:
 
 @pytest.mark.parametrize("options", [{"bucket": "2"}, {"bucket": "-1"}], ids=["fixed", "dynamic"])
 def test_tables_with_a_primary_key(java: Java, lake: Lake, options: dict[str, str]) -> None:
-    """Java writes and compacts; lakebed reads the same rows at every step, counts them, and refuses to write."""
+    """Java writes and compacts; lakebed reads the same rows at every step, and counts them."""
     java.create("default.t", SCHEMA, primary_keys=["id"], options={**VECTORS, **options})
     table = lake.table("t")
     chance = random.Random(4)
@@ -149,9 +149,6 @@ def test_tables_with_a_primary_key(java: Java, lake: Lake, options: dict[str, st
     newest: Any = table.latest()
     compared = table.diff(min(versions))
     assert set(compared.added["id"].to_pylist()) == set(versions[newest.id]) - set(versions[min(versions)])
-    for verb in (lambda: table.upsert(rows([1], 1)), lambda: table.compact(full=True), lambda: table.delete("id >= 0")):
-        with pytest.raises(InvalidRequest, match=r"deletion-vectors\.enabled"):
-            verb()
     before = as_model(table.read())
     table.create_tag("kept", snapshot_id=min(versions))
     table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
@@ -159,3 +156,59 @@ def test_tables_with_a_primary_key(java: Java, lake: Lake, options: dict[str, st
     assert as_model(table.read(tag="kept")) == versions[min(versions)]
     table.rollback_to("kept")
     assert as_model(table.read()) == versions[min(versions)] == as_model(java.read("default.t"))
+
+
+@pytest.mark.parametrize(
+    ("maker", "options"),
+    [
+        ("lakebed", {"bucket": "2"}),
+        ("java", {"bucket": "-1"}),
+        pytest.param("java", {"bucket": "1", "sequence.field": "v"}, marks=pytest.mark.long),
+        pytest.param("lakebed", {"bucket": "-1"}, marks=pytest.mark.long),
+        pytest.param("lakebed", {"bucket": "1", "merge-engine": "partial-update"}, marks=pytest.mark.long),
+    ],
+)
+def test_alternation_of_compactions(java: Java, lake: Lake, maker: str, options: dict[str, str]) -> None:
+    """Upserts, deletes and compactions that look rows up, by turns; a row is visible after the next compaction."""
+    options = {**VECTORS, "target-file-size": "8 kb", **options}
+    if maker == "java":
+        java.create("default.t", SCHEMA, primary_keys=["id"], options=options)
+    else:
+        lake.create_table("t", SCHEMA, primary_keys=["id"], options=options)
+    table = lake.table("t")
+    takes_deletes = "merge-engine" not in options
+    chance = random.Random(f"{maker} {options}")
+    written: Model = {}
+    visible: Model = {}
+    tagged: Model = {}
+    marks = 0
+    for step in range(12):
+        numbers = sorted(chance.sample(range(3000), 1500 if step == 0 else 40))
+        java_turn = (step % 2 == 0) == (maker == "java")
+        deletes = takes_deletes and step % 4 == 3
+        if java_turn:
+            java.write("default.t", rows(numbers, step), kind="-D" if deletes else "+I", wait_compaction=True)
+        elif deletes:
+            table.delete(keys=rows(numbers, step))
+        else:
+            table.upsert(rows(numbers, step))
+        written = {key: v for key, v in written.items() if key not in numbers}
+        written |= {} if deletes else dict.fromkeys(numbers, step)
+        if not java_turn and step % 5 != 1:
+            table.compact(full=step == 9)
+        if java_turn or step % 5 != 1:
+            visible = dict(written)
+        if step == 5:
+            table.create_tag("five")
+            tagged = dict(visible)
+        assert as_model(table.read()) == visible, step
+        assert table.scan().count() == len(visible)
+        assert as_model(java.read("default.t")) == visible, step
+        marks += any(split.vectors for split in table.scan().splits())
+        assert not any(split.needs_merge for split in table.scan().splits()) or "sequence.field" in options
+    assert marks > 3
+    table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
+    java.call("remove_orphans")
+    assert as_model(java.read("default.t")) == visible == as_model(table.read())
+    assert as_model(java.read("default.t", options={"scan.tag-name": "five"})) == tagged
+    assert as_model(table.read(tag="five")) == tagged
