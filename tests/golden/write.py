@@ -10,14 +10,18 @@ import datetime
 import pathlib
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakebed.table.dynamic_bucket import encode_hashes
+from lakebed.table.index_manifest import DELETION_VECTORS, IndexEntry, encode_index_manifest
 from lakebed.table.manifest import encode_manifest, encode_manifest_list, entries_of_changes
 from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Snapshot, Stats
 from lakebed.table.schema import add_column, encode_schema, new_schema
 from lakebed.table.snapshot_json import encode_snapshot, encode_tag
 from lakebed.table.stats import EMPTY_STATS
+from lakebed.table.vectors import encode_vectors
 from worlds.binary_rows import encode_row
 
 COLUMNS = pa.schema(
@@ -96,6 +100,31 @@ ROWS = pa.table(
 )
 
 
+VECTORS = {
+    "data-array.parquet": np.array([0, 3, 65_535, 65_536, 2**31 - 1]),
+    "data-bits.parquet": np.arange(0, 20_000, 2),
+}
+"""Deleted rows: in two containers of arrays and a third, and in one of bits."""
+
+
+def index_files() -> dict[str, bytes]:
+    """An index file of deletion vectors, and an index manifest that names it, one of keys and one without a vector."""
+    vectors, ranges = encode_vectors(VECTORS)
+    empty, _ = encode_vectors({})
+    keys = encode_hashes(np.array([-5, 0, 2**31 - 1], np.int32))
+    entries = [
+        IndexEntry(PARTITION, 0, "index-0-0", len(vectors), len(ranges), DELETION_VECTORS, ranges),
+        IndexEntry(PARTITION, 1, "index-0-1", len(empty), 0, DELETION_VECTORS),
+        IndexEntry(PARTITION, 0, "index-0-2", len(keys), 3),
+    ]
+    return {
+        "index-0-0": vectors,
+        "index-0-1": empty,
+        "index-0-2": keys,
+        "index-manifest-0-3": encode_index_manifest(entries),
+    }
+
+
 def main() -> None:
     """Write every file that is not there yet."""
     snapshot = encode_snapshot(SNAPSHOT)
@@ -106,6 +135,7 @@ def main() -> None:
         "tag-month": encode_tag(snapshot, create_time_ms=1_700_000_000_789, time_retained_ms=86_400_250),
         "manifest-0-0": encode_manifest(entries_of_changes(CHANGES)),
         "manifest-list-0-1": encode_manifest_list(METAS),
+        **index_files(),
     }
     folder = pathlib.Path(__file__).parent / "lakebed"
     folder.mkdir(exist_ok=True)

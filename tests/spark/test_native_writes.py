@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 
 import lakebed.spark
 from lakebed.errors import InvalidRequest
+from lakebed.fsck.model import CheckReport, Findings
+from lakebed.fsck.table import check_table
 from lakebed.objects import open_store
 from lakebed.spark.reading import local_frame
 from lakebed.table.binary_row import decode_rows
@@ -88,6 +90,24 @@ def bounds(table: Table, file: DataFile) -> Iterator[tuple[str, Any, Any, Any]]:
         yield field.name, low[i][0].as_py(), high[i][0].as_py(), file.value_stats.null_counts[i]
 
 
+def found_by_the_deep_check(table: Table) -> list[str]:
+    """The sentences of its errors."""
+    report = CheckReport(table.url, deep=True)
+    check_table(Table.open(table.store, name="t"), Findings(report, store="t"))
+    return [one.sentence for one in report.findings if one.severity == "error"]
+
+
+def damage(path: Path, column: str) -> None:
+    """Overwrite bytes of a column's last page."""
+    group = pq.read_metadata(path).row_group(0)
+    (chunk,) = [one for one in map(group.column, range(group.num_columns)) if one.path_in_schema == column]
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    body = bytearray(path.read_bytes())
+    end = start + chunk.total_compressed_size
+    body[end - 12 : end] = b"\xff" * 12
+    path.write_bytes(body)
+
+
 def test_the_same_table_either_way(
     spark: SparkSession, make_table: MakeTable, sorted_rows: SortedRows, by_lakebed: Callable[[], None]
 ) -> None:
@@ -100,6 +120,7 @@ def test_the_same_table_either_way(
     lakebed.spark.write(frame, own)
     assert written_by(native) == {"parquet-mr"}
     assert written_by(own) == {"parquet-cpp-arrow"}
+    assert found_by_the_deep_check(native) == []
     assert repr(sorted_rows(native.read())) == repr(sorted_rows(own.read()))  # NaN is not equal to itself
     frame.unpersist()
     stored = [pq.read_schema(places(table)[0]) for table in (native, own)]
@@ -123,6 +144,9 @@ def test_the_same_table_either_way(
         found = [table.scan(where=where) for table in (native, own)]
         assert len({scan.to_arrow().num_rows for scan in found}) == 1, where
         assert len({sum(len(split.files) for split in scan.splits()) for scan in found}) == 1, where
+    (path, *_) = places(native)
+    damage(path, "deep.y.list.element")
+    assert [path.name in sentence for sentence in found_by_the_deep_check(native)] == [True]
 
 
 def test_partitions_have_the_folders_that_lakebed_names(

@@ -234,7 +234,7 @@ def changes_of_files(
             buckets than the partition has. The files are not deleted.
         InternalError: a file is not what its table needs.
 
-    Cost: about 0.5 ms a file.
+    Cost: CPU time of 0.5 ms a file of 5 columns, 1.3 ms of 20: bounds are taken column by column.
     """
     settings, placement = WriteSettings.of(schema), Placement.of(schema)
     found: dict[tuple[bytes, int], list[DataFile]] = {}

@@ -21,7 +21,6 @@ from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.auto_tags import AutomaticTagging
-from lakebed.table.dynamic_bucket import DynamicBuckets
 from lakebed.table.options import OPTIONS
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock

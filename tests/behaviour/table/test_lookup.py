@@ -151,6 +151,19 @@ def test_a_writer_of_an_older_version_loses_by_sequence_numbers() -> None:
     sound(table)
 
 
+def test_new_keys_of_dynamic_buckets_keep_the_vectors() -> None:
+    """One index manifest has the keys of the buckets and the vectors; a commit of one keeps the other."""
+    table = new_table(bucket="-1", **{"dynamic-bucket.target-row-num": "5000"})
+    table.upsert(rows({3: 30}))
+    table.compact()
+    table.upsert(rows({3000: 1}))
+    assert values_of(opened(table.store)) == OLD | {3: 30}
+    table.upsert(rows({3: 31}))
+    table.compact()
+    assert values_of(opened(table.store)) == OLD | {3: 31, 3000: 1}
+    assert len({entry["bucket"] for entry in table.scan().entries().to_pylist()}) == 1
+
+
 def test_what_does_not_fit() -> None:
     """An engine without older rows to mark, wide vectors, and a change of the option are refused; nothing changes."""
     with pytest.raises(InvalidRequest, match="first-row"):

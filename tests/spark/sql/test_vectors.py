@@ -57,3 +57,37 @@ def test_marked_rows_are_in_no_result(sql: Run, lake: Lake, spark: SparkSession)
     found = table.read()
     assert found.num_rows == len(expected)
     assert dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == expected
+
+
+def test_a_primary_key_with_vectors(sql: Run, lake: Lake, spark: SparkSession) -> None:
+    """Rows are visible after a compaction; DELETE, UPDATE and MERGE see the newest rows; reads need no merge."""
+    sql(
+        "CREATE TABLE lake.db.keyed (id BIGINT NOT NULL, v STRING) TBLPROPERTIES "
+        "('primary-key' = 'id', 'bucket' = '1', 'deletion-vectors.enabled' = 'true')"
+    )
+    table = lake.table("db.keyed")
+    table.upsert(pa.table({"id": range(ROWS), "v": [f"v{n}" for n in range(ROWS)]}))
+    table.compact()
+    expected = {n: f"v{n}" for n in range(ROWS)}
+    sql("INSERT INTO lake.db.keyed VALUES (1, 'one'), (9000, 'new')")
+    assert dict(sql("SELECT id, v FROM lake.db.keyed")) == expected
+    expected |= {1: "one", 9000: "new"}
+    sql("UPDATE lake.db.keyed SET v = concat(v, '!') WHERE v = 'one' OR v = 'v1' OR v = 'v2'")
+    expected |= {1: "one!", 2: "v2!"}
+    sql(
+        "MERGE INTO lake.db.keyed t USING (SELECT explode(array(5, 9000, 9001)) AS id) s ON t.id = s.id "
+        "WHEN MATCHED AND t.id < 10 THEN DELETE WHEN MATCHED THEN UPDATE SET v = concat(t.v, ' merged') "
+        "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 'inserted')"
+    )
+    del expected[5]
+    expected |= {9000: "new merged", 9001: "inserted"}
+    lakebed.spark.delete("v = 'v7' or v = 'inserted'", table)
+    del expected[7], expected[9001]
+    assert jobs.compact_table(spark, table).rows_before < 20
+    assert dict(sql("SELECT id, v FROM lake.db.keyed")) == expected
+    assert sql("SELECT count(*) FROM lake.db.keyed") == [(len(expected),)]
+    assert sql("SELECT v FROM lake.db.keyed WHERE id = 2") == [("v2!",)]
+    assert not any(split.needs_merge for split in table.scan().splits())
+    assert any(split.vectors for split in table.scan().splits())
+    changed = jobs.diff_versions(spark, table, 2).collect()
+    assert {row.id for row in changed} == {1, 2, 5, 7, 9000}

@@ -127,3 +127,12 @@ def test_small_append_files_are_joined(count: int, full: bool, expected: int) ->
     tasks = plan(*files, big, of=of, full=full)
     assert len(tasks) == expected
     assert all("big" not in names(task.inputs) for task in tasks)
+
+
+def test_a_large_file_between_others_that_are_merged() -> None:
+    """Files on both sides of it are merged apart, so that no result overlaps with it."""
+    low = [file("a", 0, 9, sequence=0, size=MB), file("b", 5, 9, sequence=10, size=MB)]
+    high = [file("c", 50, 59, sequence=20, size=MB), file("d", 55, 59, sequence=30, size=MB)]
+    tasks = plan(*low, file("big", 20, 40, sequence=40), *high, full=True)
+    assert [names(task.split.files) for task in tasks] == [["a", "b"], ["c", "d"]]
+    assert [names(task.moved) for task in tasks] == [["big"], []]

@@ -12,12 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lakebed.objects.open import open_store
+from lakebed.table.avro import decode_columns
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.bucket import bucket_of
+from lakebed.table.index_manifest import decode_index_manifest, encode_index_manifest
 from lakebed.table.manifest import decode_manifest, decode_manifest_list, encode_manifest, files_of, fold
+from lakebed.table.model import VectorPlace
 from lakebed.table.schema import decode_schema, encode_schema
 from lakebed.table.snapshot_json import decode_snapshot, decode_tag, encode_snapshot
 from lakebed.table.types import arrow_type
+from lakebed.table.vectors import encode_vectors, load_positions
 from worlds.binary_rows import decode_row, encode_row
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -77,6 +82,38 @@ def test_own_manifest_list() -> None:
 def test_own_data_file() -> None:
     """A data file of a primary-key table has key columns, sequence number and kind before the values."""
     assert pq.read_table(OURS / "data-0.parquet").column_names == ["_KEY_id", "_SEQUENCE_NUMBER", "_VALUE_KIND", "id"]
+
+
+def test_own_index_files() -> None:
+    """Index files of vectors and keys, and the manifest that names them, open, and are written the same today."""
+    manifest = body(OURS / "index-manifest-0-3")
+    entries = decode_index_manifest(manifest, path="i")
+    assert [(one.index_type, one.bucket, one.row_count) for one in entries] == [
+        ("DELETION_VECTORS", 0, 2),
+        ("DELETION_VECTORS", 1, 0),
+        ("HASH", 0, 3),
+    ]
+    assert [(one.data_file, one.cardinality) for one in entries[0].ranges] == [
+        ("data-array.parquet", 5),
+        ("data-bits.parquet", 10_000),
+    ]
+    assert decode_index_manifest(encode_index_manifest(entries), path="i") == entries
+    _, columns = decode_columns(manifest, path="i")
+    lists = columns["_DELETIONS_VECTORS_RANGES"].to_pylist()
+    assert [None if one is None else len(one) for one in lists] == [2, 0, None]
+    places = {
+        one.data_file: VectorPlace("index-0-0", one.offset, one.length, one.cardinality, entries[0].file_size)
+        for one in entries[0].ranges
+    }
+    store = open_store(f"file://{OURS}")
+    found = {name: load_positions(store, place) for name, place in places.items()}
+    assert {name: positions.tolist() for name, positions in found.items()} == {
+        "data-array.parquet": [0, 3, 65_535, 65_536, 2**31 - 1],
+        "data-bits.parquet": list(range(0, 20_000, 2)),
+    }
+    assert encode_vectors(found)[0] == body(OURS / "index-0-0")
+    assert body(OURS / "index-0-1") == b"\x01"
+    assert body(OURS / "index-0-2").hex() == "fffffffb000000007fffffff"
 
 
 def parsed(text: str | None, kind: str) -> Any:
