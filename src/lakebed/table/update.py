@@ -77,7 +77,7 @@ def _check_columns(schema: TableSchema, columns: Columns) -> None:
 
 def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Columns) -> list[BucketChange]:
     """The rows found, with their new values, and in an append table the files without them."""
-    found = scan_snapshot(branch, basis.snapshot, where=where).to_arrow()
+    found = scan_snapshot(branch, basis.snapshot, merges_new=True, where=where).to_arrow()
     if found.num_rows == 0:
         return []
     rows = found

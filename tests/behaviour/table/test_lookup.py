@@ -128,12 +128,13 @@ def test_a_file_without_a_row_that_is_left_ends() -> None:
 
 
 def test_changes_by_a_predicate_see_rows_that_no_compaction_has_seen() -> None:
-    """A delete judges the newest row of each key, visible or not."""
+    """Deletes and updates judge the newest row of each key, visible or not."""
     table = new_table()
-    table.upsert(rows({1: 5000, 2: 3, 2500: 5000}))
-    table.delete("v = 5000 or v = 2")
+    table.upsert(rows({1: -1, 2: -3, 3: -4, 2500: -1}))
+    table.delete(f"v = -1 or v = {OLD[2]}")
+    table.update(f"v = -4 or v = {OLD[2]}", {"v": -5})
     table.compact()
-    assert values_of(table) == {n: v for n, v in OLD.items() if n != 1} | {2: 3}
+    assert values_of(table) == {n: v for n, v in OLD.items() if n != 1} | {2: -3, 3: -5}
 
 
 def test_a_writer_of_an_older_version_loses_by_sequence_numbers() -> None:
