@@ -37,6 +37,14 @@ works. Install a JDK 17 or newer (Debian: apt install openjdk-17-jdk-headless), 
     exit 0
 fi
 
+# fetch MINOR [OPTION]: Spark's own jars. With --update-snapshots Maven asks again for what it did not get before.
+fetch() {
+    minor=$1
+    shift
+    mvn --batch-mode --quiet "$@" --file tools/spark.xml "-Dspark=4.$minor.0" dependency:copy-dependencies \
+        "-DoutputDirectory=$work/spark-$minor" >"$work/log" 2>&1
+}
+
 pyspark=$("$python" -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "jars")')
 libraries=$(find "$pyspark" -name '*.jar' ! -name 'spark-*' | tr '\n' ':')
 work=$(mktemp -d)
@@ -47,8 +55,7 @@ for minor in $wanted; do
         jars="$pyspark/*"
     else
         # The first release of a minor: what compiles against it runs with the later ones.
-        if ! mvn --batch-mode --quiet --file tools/spark.xml "-Dspark=4.$minor.0" dependency:copy-dependencies \
-            "-DoutputDirectory=$work/spark-$minor" >"$work/log" 2>&1; then
+        if ! { fetch "$minor" || fetch "$minor" --update-snapshots; }; then
             tail -n 5 "$work/log" >&2
             printf '\n%s\n\n' "Maven could not get Spark 4.$minor.0, against which the catalog is compiled: is it installed, \
 and is there a network? Then run make jars again." >&2
