@@ -9,7 +9,8 @@ commit; Spark's own syncs nothing. Changes, streams, orphans and the format's ow
 Without rows of their own: bridge_start (the first statement of a new bridge, in seconds), analysis (a statement on a
 tag, in milliseconds, and one on a temporary view), plan_100k_cold, _warm and _selective (from SQL text
 to the tasks of a scan of 100,000 files in 10 partitions, in seconds; cold: a bridge that has read nothing of the table;
-selective: one partition).
+selective: one partition), write_memory (the most that the heap of the JVM holds during a write into 200 partitions, of
+two tasks together, in megabytes).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -43,6 +45,9 @@ FILE_COUNT = 4
 """Files of the rows that every write reads."""
 PARTITION_COUNT = 16
 BUCKET_COUNT = 8
+MANY_PARTITIONS = 200
+LOOK_S = 0.3
+"""Between collections, which stop the tasks."""
 HERE = Path(__file__).parent
 
 
@@ -136,6 +141,35 @@ class Bench:
             lambda: self.written(self.source(), self.new_table(clauses=properties)),
             lambda: self.plain(self.source().repartition(BUCKET_COUNT, "id")),
         )
+
+    def write_memory(self) -> Result:
+        """Every task writes into 200 partitions; what the heap holds then, and not how long it takes."""
+        rows = self.source().selectExpr(*SCHEMA.names, f"CAST(id % {MANY_PARTITIONS} AS INT) AS p")
+        clauses = "PARTITIONED BY (p)"
+
+        def ours() -> float:
+            table = self.new_table(f"{COLUMNS}, p INT NOT NULL", clauses)
+            return self.held_megabytes(lambda: self.written(rows, table))
+
+        return alternate(
+            "write_memory",
+            {"lakebed": ours, "spark-parquet": lambda: self.held_megabytes(lambda: self.plain(rows, "p"))},
+            unit="MB",
+            sample_count=self.sample_count,
+            rows=self.rows,
+            target=">= 1x",
+        )
+
+    def held_megabytes(self, run: Callable[[], float]) -> float:
+        """The most that the heap holds while something runs, more than before it: looked at after collections."""
+        before = self.heap_bytes()
+        held = [before]
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(run)
+            while not wait([running], timeout=LOOK_S).done:
+                held.append(self.heap_bytes())
+            running.result()
+        return (max(held) - before) / 1e6
 
     def scan(self) -> Result:
         """An aggregate over every column of the files of one table."""
@@ -296,6 +330,7 @@ WORKLOADS = (
     "write",
     "write_partitioned",
     "write_buckets",
+    "write_memory",
     "point_lookup",
     "bridge_start",
     "analysis",
