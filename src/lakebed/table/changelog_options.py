@@ -13,6 +13,7 @@ from lakebed.table.model import TableSchema
 from lakebed.table.options import (
     CHANGELOG_PRODUCER,
     COMPACTION_SORTED_RUN_TRIGGER,
+    DELETION_VECTORS,
     LEVEL_COUNT,
     MERGE_ENGINE,
     TableOptions,
@@ -57,8 +58,8 @@ def told_level(schema: TableSchema) -> int:
 def check_producer(schema: TableSchema) -> None:
     """Refuse a producer that a table cannot have.
 
-    Raises `InvalidRequest`: the table has no primary key, or the merge engine keeps the first row of a key, whose
-    written rows are not its changes.
+    Raises `InvalidRequest`: the table has no primary key; the merge engine keeps the first row of a key, whose written
+    rows are not its changes; or deletion vectors take rows of the highest level away before a full compaction.
     """
     options = TableOptions(schema.options)
     producer = PRODUCERS[options.get(CHANGELOG_PRODUCER)]
@@ -73,6 +74,12 @@ def check_producer(schema: TableSchema) -> None:
             producer,
             "is not possible with merge-engine = first-row, whose rows never change once they are there. Leave one of "
             "the two options out.",
+        )
+    if producer is Producer.FULL_COMPACTION and options.get(DELETION_VECTORS):
+        raise _refused(
+            producer,
+            "is not possible with deletion-vectors.enabled = true, where every compaction marks older rows. Leave one "
+            "of the two options out.",
         )
 
 

@@ -224,6 +224,10 @@ def test_options_that_may_not_be() -> None:
         Table.create(store, name="t", schema=SCHEMA, options={"changelog-producer": "input"})
     with pytest.raises(InvalidRequest, match="not possible with merge-engine = first-row"):
         make("full-compaction", **{"merge-engine": "first-row"})
+    with pytest.raises(InvalidRequest, match=r"not possible with deletion-vectors\.enabled = true"):
+        make("full-compaction", **{"deletion-vectors.enabled": "true"})
+    with pytest.raises(InvalidRequest, match=r"not possible with deletion-vectors\.enabled = true"):
+        make("none", **{"deletion-vectors.enabled": "true"}).set_options({"changelog-producer": "full-compaction"})
     with pytest.raises(InvalidRequest, match="'lookup' is not supported"):
         make("lookup")
     table = make("input", **{"merge-engine": "aggregation", "fields.v.aggregate-function": "sum"})
