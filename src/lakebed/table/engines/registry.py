@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.table.changelog_options import Producer, check_producer, producer_of
+from lakebed.table.changelog_options import check_producer
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.option_names import IGNORE_DELETE_NAMES, PREFIX, check_fields
 from lakebed.table.model import TableSchema
@@ -131,13 +131,6 @@ def check_marking(schema: TableSchema) -> None:
             f"Option {DELETION_VECTORS.name!r} = 'true' does not fit the merge engine "
             f"{engine_name(schema.options)!r}: it keeps the oldest row of a key, so there are no older rows to mark. "
             "Create the table without this option.",
-            kind="unsupported_option",
-            option=DELETION_VECTORS.name,
-        )
-    if producer_of(schema) is Producer.FULL_COMPACTION:
-        raise InvalidRequest(
-            f"Option {DELETION_VECTORS.name!r} = 'true' does not fit 'changelog-producer' = 'full-compaction': rows "
-            "become visible with every compaction, and such a changelog has those of full ones only. Leave one out.",
             kind="unsupported_option",
             option=DELETION_VECTORS.name,
         )
