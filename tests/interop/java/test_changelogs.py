@@ -57,8 +57,18 @@ def apply(there: dict[int, Any], changes: list[Change]) -> dict[int, Any]:
     return there
 
 
-@pytest.mark.parametrize("producer", ["input", "full-compaction"])
-@pytest.mark.parametrize("creator", ["java", "lakebed"])
+OTHER_WAY = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    ("producer", "creator"),
+    [
+        ("input", "java"),
+        ("full-compaction", "lakebed"),
+        pytest.param("input", "lakebed", marks=OTHER_WAY),
+        pytest.param("full-compaction", "java", marks=OTHER_WAY),
+    ],
+)
 def test_both_clients_follow_what_either_wrote(java: Java, lake: Lake, producer: str, creator: str) -> None:
     """Writes, deletes and compactions by turns: both read every change, and the changes come to the table's rows."""
     options = {"bucket": "2", "changelog-producer": producer, "num-sorted-run.compaction-trigger": "3"}
