@@ -120,7 +120,10 @@ def test_tables_are_written_read_and_tagged_and_the_secret_is_in_no_text(
         sql("INSERT INTO lake.db.t VALUES (100, 'w')")
         assert sql("SELECT sum(id), max(v) FROM lake.db.t") == [(5050, "w")]
         assert sql("SELECT sum(id) FROM lake.db.t VERSION AS OF 'x'") == [(4950,)]
+        rows = lakebed.spark.read(on_s3.session, on_s3.lake.table("db.t"))  # which has the credentials as options
+        assert rows.count() == 101
         shown = [str(sql("EXPLAIN EXTENDED SELECT * FROM lake.db.t WHERE id > 3"))]
+        shown.append(rows._jdf.queryExecution().toString())
         with pytest.raises(PySparkException) as raised:
             sql("SELECT * FROM lake.db.t VERSION AS OF 'nope'")
         shown.append(str(raised.value))
