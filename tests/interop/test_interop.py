@@ -488,6 +488,23 @@ def test_deletion_vectors_are_read_alike(lake: Lake, peers: Peers) -> None:
     assert table.scan().count() == 3
 
 
+def test_marked_rows_of_keys_are_read_alike(lake: Lake, peers: Peers) -> None:
+    """Every client sees what lakebed's last compaction made visible, without the rows that it marked."""
+    options = {"deletion-vectors.enabled": "true", "bucket": "2"}
+    table = lake.create_table("db.looked_up", PK, primary_keys=["id"], options=options)
+    table.upsert(rows_of(0, 1000))
+    table.compact()
+    table.upsert(rows_of(900, 150))
+    table.delete(keys=pa.table({"id": pa.array(range(30), PK.field("id").type)}))
+    for expected in (1000, 1020):
+        assert table.scan().count() == expected
+        for client in READERS:
+            assert canonical(peers.read("db.looked_up", client=client)) == canonical(table.read()), client
+        assert canonical(peers.sql("SELECT * FROM paimon.db.looked_up")) == canonical(table.read())
+        table.compact()
+    assert any(split.vectors for split in table.scan().splits())
+
+
 @pytest.mark.parametrize(
     ("engine", "options", "first"),
     [
