@@ -28,6 +28,8 @@ KINDS = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "2",  # 50 by default, for clusters
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",  # 10,000 tasks of VACUUM by default
     },
     "paimon": {
         "spark.sql.extensions": "org.apache.paimon.spark.extensions.PaimonSparkSessionExtensions",
