@@ -29,7 +29,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.table.branches import PUBLISHED_FOLDER, branch_exists, branch_not_found, fork_pin, published_mark
-from lakebed.table.commit import CommitRequest, Derive, StagedChange, commit
+from lakebed.table.commit import CommitOptions, CommitRequest, Derive, StagedChange, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import open_for_deletion
 from lakebed.table.layout import parse_schema
@@ -110,8 +110,11 @@ def _take_schemas(main: TableBranch, branch: str) -> None:
                 raise _schema_moved(branch) from None
 
 
-def fast_forward(main: TableBranch, branch: str, *, dry_run: bool) -> Snapshot:
+def fast_forward(main: TableBranch, branch: str, *, dry_run: bool, identity: CommitOptions | None = None) -> Snapshot:
     """Publish a branch; see `Table.fast_forward`.
+
+    Args:
+        identity: the user and the identifier of the commit; None: those of a batch.
 
     Raises:
         InvalidRequest: kind ``branch_of_branch``: `main` is a branch; or as `plan_fast_forward`.
@@ -134,10 +137,10 @@ def fast_forward(main: TableBranch, branch: str, *, dry_run: bool) -> Snapshot:
         return forward.target
     _take_schemas(main, branch)
     main.refresh()
-    return _publish(main, forward)
+    return _publish(main, forward, identity or CommitOptions())
 
 
-def _publish(main: TableBranch, forward: Forward) -> Snapshot:
+def _publish(main: TableBranch, forward: Forward, identity: CommitOptions) -> Snapshot:
     """Commit a branch's newest version to main, which has its schemas.
 
     Raises:
@@ -152,7 +155,7 @@ def _publish(main: TableBranch, forward: Forward) -> Snapshot:
     request = CommitRequest(
         kind="OVERWRITE",
         derive=_derive(main, source, forward, returned=returned),
-        options={"properties": {FAST_FORWARDED: forward.name}},
+        options={**identity, "properties": {FAST_FORWARDED: forward.name}},
     )
     return commit(main, request)
 

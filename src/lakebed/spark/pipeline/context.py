@@ -24,6 +24,7 @@ from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRe
 from lakebed.spark.pipeline.nodes import SourceLocation, nearest
 from lakebed.spark.pipeline.on_demand import new_engine
 from lakebed.spark.pipeline.rows import Rows
+from lakebed.spark.pipeline.table_branch import TableBranches
 from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.engines.registry import engine_of
 from lakebed.table.model import DataField
@@ -59,6 +60,17 @@ class RunContext:
     _tables: dict[str, Table] = field(default_factory=dict)
     _engine: Engine | None = None
     _inputs: Inputs | None = None
+    _branches: TableBranches | None = None
+
+    def __post_init__(self) -> None:
+        """Prepare the branches of tables, when the pipeline works in them."""
+        if self.plan.table_branch is not None:
+            self._branches = TableBranches(self.plan.table_branch, f"pipeline:{self.run_id}", self.records)
+
+    @property
+    def branches(self) -> TableBranches | None:
+        """The branches of the tables; None: steps write to main."""
+        return self._branches
 
     @property
     def lake(self) -> Lake:
@@ -94,7 +106,7 @@ class RunContext:
         def tables() -> list[tuple[str, int]]:
             read = [(name, self.table(name, step=step)) for name in sorted(identity.reads)]
             version = step.settings.get("version")
-            return [(name, table.resolve(version=version).id) for name, table in read if table.latest() is not None]
+            return [_version_read(name, table, version) for name, table in read if table.latest() is not None]
 
         return self._inputs.of(identity, tables=tables)
 
@@ -136,10 +148,23 @@ class RunContext:
         return {*self._recipes, *self.plan.tables, *query_names(self.lake)}
 
     def table(self, name: str, *, step: PlannedStep) -> Table:
-        """Return a table of the lake; a declared one with a schema is created when absent.
+        """Return a table of the lake, in its branch when it is there; a declared one is created when absent.
 
-        Raises `InvalidRequest`: neither declared nor in the lake; names the step's line.
+        Raises `InvalidRequest`: neither declared nor in the lake; names the step's line. `Conflict`: its branch cannot
+        be used; see `TableBranches.open`.
         """
+        main = self.main(name, step=step)
+        if self._branches is None:
+            return main
+        writes = self.identities[step.ordinal].writes == name
+        return self._branches.open(main, name, writes=writes, location=self.location(step))
+
+    def marked(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the metrics of a step, with the branch of the table that it worked in."""
+        return metrics if self._branches is None else self._branches.mark(metrics)
+
+    def main(self, name: str, *, step: PlannedStep) -> Table:
+        """Return main of a table; as `table`."""
         table = self._tables.get(name)
         if table is None:
             spec = self.plan.tables.get(name)
@@ -181,8 +206,12 @@ class RunContext:
             self._views[name] = self._recipes[name]()
         return self._views.get(name)
 
+    def before(self) -> Iterable[StepRecord]:
+        """Return the records whose totals a commit may continue, newest first: none in a branch, whose ids recur."""
+        return () if self._branches is not None else reversed(self.records)
+
     def last_snapshot(self, table: str) -> int | None:
-        """Return the newest snapshot that this run committed to a table; None when it did not write to it."""
+        """Return the newest snapshot that this run committed to main of a table; None when it did not."""
         return newest_commit(self.records, table)
 
     def _open(self, name: str, *, step: PlannedStep) -> Table:
@@ -209,9 +238,19 @@ class RunContext:
 
 
 def newest_commit(records: Iterable[StepRecord], table: str) -> int | None:
-    """Return the newest snapshot that steps committed to a table; None when none did. Records may be in any order."""
-    commits = (committed_snapshot(record) for record in records if record.metrics.get("table") == table)
+    """Return the newest snapshot that steps committed to main of a table; None when none did, in any order."""
+    commits: list[int | None] = []
+    for record in records:
+        if record.metrics.get("table") == table:
+            commits.append(committed_snapshot(record))
+        commits += [one["snapshot"] for one in record.metrics.get("published", ()) if one["table"] == table]
     return max((snapshot for snapshot in commits if snapshot is not None), default=None)
+
+
+def _version_read(name: str, table: Table, version: str | None) -> tuple[str, int]:
+    """Return a table and its snapshot as the identity of what a step reads; ids recur in branches of the same name."""
+    snapshot = table.resolve(version=version)
+    return (name if table.branch is None else f"{name}/{snapshot.delta_manifest_list}"), snapshot.id
 
 
 def query_names(lake: Lake) -> set[str]:

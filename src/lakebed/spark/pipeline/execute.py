@@ -171,7 +171,7 @@ def _advance(step: PlannedStep, context: RunContext, call: RunCall, done: Mappin
     call.progress.step_started(step)
     clock = context.environment.clock
     started_ms, started_s = clock.now_ms(), clock.monotonic_s()
-    metrics = kind.run(step, context)
+    metrics = context.marked(kind.run(step, context))
     record = StepRecord(
         ordinal=step.ordinal,
         name=step.name,

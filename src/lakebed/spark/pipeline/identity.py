@@ -1,8 +1,8 @@
 """The identity of a step, apart from its name and line: it finds finished work again in an edited pipeline. Pure.
 
 Owns: `identities`. Two steps have the same `source` when kind and settings are the same, and those of the ingest steps
-whose views they read. Keys at their defaults, the step's name, its line, a view's name and `cache` do not belong to it,
-so editing these changes nothing.
+whose views they read, and the pipeline's branch of each table. Keys at their defaults, the step's name, its line, a
+view's name and `cache` do not belong to it, so editing these changes nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ def identities(plan: Plan) -> list[StepIdentity]:
     found: list[StepIdentity] = []
     tables = {*plan.tables, *(name for step in plan.steps for name in _named_tables(step))}
     for step in plan.steps:
-        one = _identity(step, views, tables)
+        one = _identity(step, views, tables, plan.table_branch)
         if step.settings.get("as") is not None:
             views[step.settings["as"]] = one
         found.append(one)
     return found
 
 
-def _identity(step: PlannedStep, views: Mapping[str, StepIdentity], tables: set[str]) -> StepIdentity:
+def _identity(
+    step: PlannedStep, views: Mapping[str, StepIdentity], tables: set[str], table_branch: str | None
+) -> StepIdentity:
     settings = {name: value for name, value in step.settings.items() if name not in _MEANINGLESS}
     settings = {name: value for name, value in settings.items() if value != _default(step.kind, name)}
     words = _sources(step)
@@ -45,9 +47,10 @@ def _identity(step: PlannedStep, views: Mapping[str, StepIdentity], tables: set[
     writes = kind.table_written(step.settings)
     reads = {word for word in words if word in tables and word not in views}
     reads.update(name for name in _named_tables(step) if name != writes)
+    parts: list[Any] = [step.kind, settings, [view.source for view in used]]
     return StepIdentity(
         step=step,
-        source=digest([step.kind, settings, [view.source for view in used]]),
+        source=digest(parts if table_branch is None else [*parts, table_branch]),
         views=(step,) if kind.reads_files else tuple(view.step for view in used),
         reads=frozenset(reads),
         writes=writes,

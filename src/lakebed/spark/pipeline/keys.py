@@ -47,6 +47,8 @@ class Key:
     is_later: bool = False
     """The key is newer than the kind of step: at its default it is not part of a step's fingerprint, so that the runs
     of older releases stay the same runs."""
+    only_with: str = ""
+    """The key of the pipeline without which this one has no meaning; empty: none."""
 
 
 def _describe_rows(metrics: Mapping[str, Any]) -> list[str]:
@@ -89,7 +91,9 @@ class StepKind:
     depends_on_all: bool = False
     """It depends on every step before it."""
     needs_branch: bool = False
-    """It works only in a pipeline with ``branch:``."""
+    """It works only in a pipeline with ``branch:`` or ``table_branch:``."""
+    main_only: bool = False
+    """What it does to a table's versions must be done in main: a branch is deleted when it was published."""
     is_milestone: bool = False
     """A progress bar leaves a line for it, also inside a loop."""
 

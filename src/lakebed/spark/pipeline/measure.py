@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -23,6 +23,9 @@ import lakebed.compute as pc
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.table.model import Snapshot
 from lakebed.table.table import Table
+
+BRANCH_ID: Final = "branch_id"
+"""The metric of a step that worked in a branch of its table: which one. DO NOT CHANGE: on disk."""
 
 _ADD = 0
 
@@ -75,9 +78,10 @@ def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Itera
 
 
 def committed_snapshot(record: StepRecord) -> int | None:
-    """Return the snapshot that a step committed to its table; None when it committed nothing."""
+    """Return the snapshot that a step committed to main of its table; None when it committed nothing there."""
     # The record of a tag has the snapshot that it pins, but no time of a commit.
-    return int(record.metrics["snapshot"]) if "committed_ms" in record.metrics else None
+    is_on_main = "committed_ms" in record.metrics and BRANCH_ID not in record.metrics
+    return int(record.metrics["snapshot"]) if is_on_main else None
 
 
 def added_bytes(table: Table, snapshot: Snapshot) -> int:

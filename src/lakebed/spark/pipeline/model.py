@@ -95,6 +95,8 @@ class Plan:
     fingerprint: str
     branch: str | None = None
     """``repository/branch`` that the pipeline works in; None: the lake itself."""
+    table_branch: str | None = None
+    """The branch of each table that steps write to until it is published; None: they write to main."""
 
     @property
     def default_run_id(self) -> str:

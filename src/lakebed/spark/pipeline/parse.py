@@ -14,7 +14,7 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.spark.pipeline.nodes import Items, Mapping, Scalar, SourceLocation, compose, nearest
 from lakebed.spark.pipeline.steps import KINDS
 
-_TOP_KEYS = ("name", "lake", "branch", "vars", "tables", "steps")
+_TOP_KEYS = ("name", "lake", "branch", "table_branch", "vars", "tables", "steps")
 _PIPELINE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
@@ -54,6 +54,8 @@ class Document:
     location: SourceLocation
     branch: Scalar | None = None
     """``repository/branch`` to work in."""
+    table_branch: Scalar | None = None
+    """The branch of each table to write to."""
 
 
 def load(path: str | Path) -> Document:
@@ -103,6 +105,7 @@ def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
         steps=_body(steps),
         location=root.location,
         branch=_optional(root, "branch", "the branch to work in, as <repository>/<branch>"),
+        table_branch=_optional(root, "table_branch", "the branch of each table to write to until it is published"),
     )
 
 

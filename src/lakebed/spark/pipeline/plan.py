@@ -5,7 +5,7 @@ Every mistake in the text of a pipeline file is found here or in `parse`, before
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from lakebed.spark.pipeline.parse import Document, Loop, StepNode
 from lakebed.spark.pipeline.steps import KINDS
 from lakebed.spark.pipeline.values import Value, loop_values, substitute
 from lakebed.spark.pipeline.workspace import split_branch
+from lakebed.table.branches import check_branch_name
 from lakebed.table.types import parse_type
 
 STEP_COUNT_MAX = 100_000
@@ -46,7 +47,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
     """
     scope = _scope(document, variables or {})
     tables = {name: _table(name, entry.value, entry.location, scope) for name, entry in document.tables.entries.items()}
-    branch = _branch(document, scope)
+    branch, table_branch = _branch(document, scope), _table_branch(document, scope)
     steps: list[PlannedStep] = []
     lines_by_name: dict[str, int] = {}
     views: set[str] = set()
@@ -59,11 +60,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
             )
         if len(steps) >= STEP_COUNT_MAX:
             raise node.location.error(f"the pipeline has more than {STEP_COUNT_MAX:,} steps.")
-        if KINDS[step.kind].needs_branch and branch is None:
-            raise node.location.error(
-                f"a '{step.kind}' step needs a pipeline that works in a branch: name the branch above the steps, as in "
-                "`branch: analytics/dev`."
-            )
+        _check_branch(step, node.location, branch=branch, table_branch=table_branch)
         if step.settings.get("version") is not None and step.settings["from"] in views:
             raise node.location.error(
                 f"'{step.settings['from']}' is a view, which has no versions: leave `version` out, or name a table."
@@ -73,6 +70,8 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
         lines_by_name[step.name] = step.line
         tables = _with_sequence(tables, step, node.location)
         steps.append(step)
+    if table_branch is not None:
+        _check_main_only(steps, document.file, table_branch)
     return Plan(
         pipeline=document.name,
         file=document.file,
@@ -80,10 +79,9 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
         variables={name: value.text for name, value in scope.items()},
         tables=tables,
         steps=tuple(steps),
-        fingerprint=digest(
-            [document.name, [asdict(table) for table in tables.values()], [step.fingerprint for step in steps]]
-        ),
+        fingerprint=_fingerprint(document.name, tables, steps, table_branch),
         branch=branch,
+        table_branch=table_branch,
     )
 
 
@@ -96,6 +94,63 @@ def _branch(document: Document, scope: Mapping[str, Value]) -> str | None:
     except InvalidRequest as error:
         raise document.branch.location.error(f"`branch`: {error.message}") from error
     return text
+
+
+def _table_branch(document: Document, scope: Mapping[str, Value]) -> str | None:
+    if document.table_branch is None:
+        return None
+    location = document.table_branch.location
+    if document.branch is not None:
+        raise location.error(
+            "a pipeline has both `branch` and `table_branch`: keep `branch` to work in a branch of a repository, or "
+            "`table_branch` to work in a branch of each table."
+        )
+    text = substitute(document.table_branch.text, scope, location)
+    try:
+        check_branch_name(text)
+    except InvalidRequest as error:
+        raise location.error(f"`table_branch`: {error.message}") from error
+    return text
+
+
+def _check_branch(step: PlannedStep, location: SourceLocation, *, branch: str | None, table_branch: str | None) -> None:
+    """Refuse a step, or a key of it, that needs a branch of the other kind."""
+    kind, given = KINDS[step.kind], {"branch": branch, "table_branch": table_branch}
+    if kind.needs_branch and branch is None and table_branch is None:
+        raise location.error(
+            f"a '{step.kind}' step needs a pipeline that works in a branch: name the branch above the steps, as in "
+            "`branch: analytics/dev` or `table_branch: dev`."
+        )
+    for key in kind.keys:
+        if key.only_with and step.settings[key.name] != key.default and given[key.only_with] is None:
+            raise location.error(
+                f"'{key.name}' of step '{step.kind}' is for a pipeline with `{key.only_with}`, which this one lacks: "
+                "leave it out."
+            )
+
+
+def _check_main_only(steps: Sequence[PlannedStep], file: str, table_branch: str) -> None:
+    """Refuse a step on the versions of a table that is in its branch when the step runs."""
+    in_branch: set[str] = set()
+    for step in steps:
+        kind = KINDS[step.kind]
+        written = kind.table_written(step.settings)
+        if written is not None:
+            in_branch.add(written)
+        elif kind.needs_branch and not step.settings["dry_run"]:
+            in_branch.clear()
+        elif kind.main_only and step.settings["table"] in in_branch:
+            raise SourceLocation(file, step.line).error(
+                f"'{step.settings['table']}' is in its branch '{table_branch}' here, which is deleted when it was "
+                f"published: put the step '{step.kind}' after the step 'publish'."
+            )
+
+
+def _fingerprint(
+    name: str, tables: Mapping[str, TableSpec], steps: Sequence[PlannedStep], table_branch: str | None
+) -> str:
+    parts: list[Any] = [name, [asdict(table) for table in tables.values()], [step.fingerprint for step in steps]]
+    return digest(parts if table_branch is None else [*parts, table_branch])
 
 
 def _scope(document: Document, given: Mapping[str, str]) -> dict[str, Value]:

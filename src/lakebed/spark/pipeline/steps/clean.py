@@ -51,4 +51,5 @@ KIND = StepKind(
     run=run,
     describe=describe,
     is_milestone=True,
+    main_only=True,
 )

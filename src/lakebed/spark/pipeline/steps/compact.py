@@ -23,7 +23,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     snapshot = context.engine().compact(table, full=settings["full"])
     metrics: dict[str, Any] = {"table": settings["table"]}
     if snapshot is not None:
-        metrics.update(commit_metrics(table, snapshot, name=settings["table"], before=reversed(context.records)))
+        metrics.update(commit_metrics(table, snapshot, name=settings["table"], before=context.before()))
     return metrics
 
 

@@ -81,4 +81,5 @@ KIND = StepKind(
     check=check,
     describe=describe,
     is_milestone=True,
+    main_only=True,
 )

@@ -142,7 +142,7 @@ def _append(source: _Source) -> dict[str, Any]:
     metrics: dict[str, Any] = {"table": name, "files_read": source.files_read, "rows": 0, "content": content}
     metrics.update(_counts(found))
     if snapshot is not None:
-        metrics.update(commit_metrics(table, snapshot, name=name, before=reversed(context.records)))
+        metrics.update(commit_metrics(table, snapshot, name=name, before=context.before()))
     return metrics
 
 

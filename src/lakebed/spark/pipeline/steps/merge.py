@@ -36,7 +36,7 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     )
     metrics: dict[str, Any] = {"table": name, "rows": 0, "content": content}
     if snapshot is not None:
-        metrics.update(commit_metrics(table, snapshot, name=name, before=reversed(context.records)))
+        metrics.update(commit_metrics(table, snapshot, name=name, before=context.before()))
     return metrics
 
 

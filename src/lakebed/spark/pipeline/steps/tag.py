@@ -84,5 +84,6 @@ KIND = StepKind(
     check=check,
     describe=describe,
     creates_names=True,
+    main_only=True,
     is_milestone=True,
 )
