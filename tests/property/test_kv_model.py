@@ -23,7 +23,7 @@ from lakebed.runtime import Environment
 from lakebed.testing import ManualClock, seed_count
 from worlds.kv.model import Change, Rows, apply_change, visible
 
-SEEDS = 60
+SEEDS = 40
 STEPS = 250
 KEYS = [b"%02d" % i for i in range(24)] + [b"a", b"a\x00", b"a\xff", b"\xff\xff"]
 AT_ONCE = CollectorOptions(min_age=timedelta(0), db_delete_grace=timedelta(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tracemalloc
 
@@ -69,6 +70,7 @@ def test_what_a_search_makes_is_accounted() -> None:
     rows = [Row(b"%016d" % number, number, int(Kind.PUT), b"v" * 20, None) for number in range(1200)]
     pool = pa.default_memory_pool()
     stored(rows, flags=PLAIN).find(b"x")  # what is made once a process
+    gc.collect()  # what other tests left is not freed meanwhile
     tracemalloc.start()
     try:
         held, before = tracemalloc.get_traced_memory()[0], pool.bytes_allocated()
