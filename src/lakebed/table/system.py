@@ -1,11 +1,12 @@
 """System tables: the metadata of a table as Arrow tables, with Paimon's names and types.
 
 Owns: `SYSTEM_TABLES`, which names them all, and the readers of all but ``$audit_log`` (`audit_log`). Invariants: each
-shows the newest state (`files`, `manifests`, `partitions` and `audit_log` that of the newest snapshot, or of the
-version asked); an empty table has every column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags
-proposal's name of ``snapshot_id`` in ``$tags``, may be requested as a column. ``$files`` has one column more than
-Paimon: ``commit_snapshot``. Its ``file_path`` is relative to the table's folder, unless the file is outside. Of a
-bucket with several folders (`placement`) it names the one for new files, although an older file may be in another.
+shows the newest state, or that of the version asked: `snapshots` and `schemas` up to it, `options` and column names of
+its schema; `tags`, `branches` and `consumers` have no versions, since no snapshot holds them. An empty table has every
+column too; hidden pins are not shown. ``tagged_snapshot_id``, the table tags proposal's name of ``snapshot_id`` in
+``$tags``, may be requested as a column. ``$files`` has one column more than Paimon: ``commit_snapshot``. Its
+``file_path`` is relative to the table's folder, unless the file is outside. Of a bucket with several folders
+(`placement`) it names the one for new files, although an older file may be in another.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from lakebed.table.model import DataField, Snapshot, TableSchema
 from lakebed.table.schema import encode_schema
 from lakebed.table.snapshot_json import json_object
 from lakebed.table.splits import bucket_groups
+from lakebed.table.travel import Resolved
 from lakebed.table.types import arrow_type
 from lakebed.texts import names_of
 
@@ -88,20 +90,22 @@ _STATISTICS = _columns(
     "colstat STRING"
 )
 
+_VERSIONLESS = ("tags", "branches", "consumers")
 _ALIASES = {"tags": {"tagged_snapshot_id": "snapshot_id"}}
 
 
 def read_system_table(
-    branch: TableBranch, name: str, *, columns: str | Sequence[str] | None = None, snapshot: Snapshot | None = None
+    branch: TableBranch, name: str, *, columns: str | Sequence[str] | None = None, version: Resolved | None = None
 ) -> pa.Table:
     """One system table.
 
     Args:
         name: with or without ``$``.
         columns: in this order; None is all.
-        snapshot: whose files, manifests, partitions and rows; None is the newest.
+        version: None is the newest state.
 
-    Raises `InvalidRequest`: no such system table or column; the sentence names the nearest. Cost: what its rows are
+    Raises `InvalidRequest`: no such system table or column; the sentence names the nearest; or a version of a table
+    that has none. Cost: what its rows are
     read from: 1 GET a snapshot, a tag, a schema; the manifests of one snapshot.
     """
     plain = name.removeprefix("$")
@@ -115,7 +119,16 @@ def read_system_table(
             kind="unknown_system_table",
             name=plain,
         )
-    table = reader(branch, snapshot)
+    if version is not None and plain in _VERSIONLESS:
+        raise InvalidRequest(
+            f"${plain} of snapshot {version.snapshot.id} cannot be shown: snapshots do not hold {plain}, so there is "
+            "only what there is now. Leave the version out.",
+            kind="no_versions",
+            name=plain,
+        )
+    if version is not None and version.branch is not None:
+        branch = branch.of_branch(version.branch)
+    table = reader(branch, None if version is None else version.snapshot)
     if columns is None:
         return table
     columns = names_of(columns)
@@ -130,22 +143,26 @@ def read_system_table(
     return table.select([aliases.get(column, column) for column in columns]).rename_columns(list(columns))
 
 
-def _newest_schema(branch: TableBranch) -> TableSchema:
+def _schema_of(branch: TableBranch, snapshot: Snapshot | None) -> TableSchema:
+    """The schema of a version, or the newest."""
+    if snapshot is not None:
+        return branch.schemas.load(snapshot.schema_id)
     newest = branch.schemas.latest()
     if newest is None:
         raise NotFound(f"There is no table at {branch.store.root_url}.", kind="table_not_found")
     return newest
 
 
-def _snapshots_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+def _snapshots_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     names = [field.name for field in _SNAPSHOTS if field.name not in ("snapshot_id", "commit_time")]
     rows = (
         {
-            "snapshot_id": snapshot.id,
-            "commit_time": snapshot.time_ms,
-            **{name: getattr(snapshot, name) for name in names},
+            "snapshot_id": one.id,
+            "commit_time": one.time_ms,
+            **{name: getattr(one, name) for name in names},
         }
-        for snapshot in branch.snapshots.walk()
+        for one in branch.snapshots.walk()
+        if snapshot is None or one.id <= snapshot.id
     )
     return _table(rows, _SNAPSHOTS)
 
@@ -166,7 +183,7 @@ def _tags_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
     return _table(rows, _TAGS)
 
 
-def _schemas_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
+def _schemas_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     def row(schema: TableSchema) -> dict[str, Any]:
         members = msgspec.json.decode(encode_schema(schema))
         return {
@@ -179,11 +196,12 @@ def _schemas_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
             "update_time": schema.time_ms,
         }
 
-    return _table((row(branch.schemas.load(schema_id)) for schema_id in branch.schemas.ids()), _SCHEMAS)
+    ids = [one for one in branch.schemas.ids() if snapshot is None or one <= snapshot.schema_id]
+    return _table((row(branch.schemas.load(schema_id)) for schema_id in ids), _SCHEMAS)
 
 
-def _options_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
-    options = _newest_schema(branch).options
+def _options_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
+    options = _schema_of(branch, snapshot).options
     return _table(({"key": key, "value": value} for key, value in options.items()), _OPTIONS)
 
 
@@ -224,7 +242,7 @@ def _manifests_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table
     head = snapshot or branch.snapshots.latest()
     if head is None:
         return _MANIFESTS.empty_table()
-    fields = _newest_schema(branch).partition_fields
+    fields = _schema_of(branch, snapshot).partition_fields
     metas = branch.manifests.all_metas(head)
     least = _partition_texts([meta.partition_stats.min_values for meta in metas], fields)
     greatest = _partition_texts([meta.partition_stats.max_values for meta in metas], fields)
@@ -261,7 +279,7 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
     nothing = {name: pa.nulls(count, _PARTITIONS.field(name).type) for name in _PARTITIONS.names}
     columns = {
         **nothing,
-        "partition": pa.array(_partition_names(grouped["partition"], _newest_schema(branch)), _TEXT),
+        "partition": pa.array(_partition_names(grouped["partition"], _schema_of(branch, snapshot)), _TEXT),
         "record_count": grouped["row_count_sum"],
         "file_size_in_bytes": grouped["file_size_sum"],
         "file_count": grouped["file_name_count"],
@@ -278,7 +296,7 @@ def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     head = snapshot or branch.snapshots.latest()
     if head is None:
         return _FILES.empty_table()
-    schema = _newest_schema(branch)
+    schema = _schema_of(branch, snapshot)
     live = branch.manifests.live_entries(head)
     count = live.num_rows
     keys = schema.key_fields

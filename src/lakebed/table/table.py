@@ -329,14 +329,14 @@ class Table:
     def system(
         self, name: str, *, columns: str | Sequence[str] | None = None, version: int | str | None = None
     ) -> pa.Table:
-        """A system table such as ``tags`` or ``$files`` as Arrow; see `lakebed.table.system` for their columns.
+        """A system table such as ``tags`` or ``$files`` as Arrow, of a version or (None) of now.
 
-        `version` says whose files, manifests and partitions; None is the newest. Raises `InvalidRequest`.
+        Raises as `lakebed.table.system.read_system_table`, whose module has the columns.
         """
         from lakebed.table.system import read_system_table
 
-        snapshot = None if version is None else self.resolve(version=version)
-        return read_system_table(self.context, name, columns=columns, snapshot=snapshot)
+        found = None if version is None else self.locate(version=version)
+        return read_system_table(self.context, name, columns=columns, version=found)
 
     # ---- versions
 

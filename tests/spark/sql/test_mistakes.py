@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException, StreamingQueryException
 from pyspark.sql import SparkSession
@@ -28,6 +29,9 @@ NAMES = {
     "CALL lake.sys.create_tag('db.t')": "the parameter named `tag` is required",
     "CALL lake.sys.create_tag(table => 'db.t', tga => 'y')": "Did you mean one of the following? [`tag`",
     "CALL lake.sys.create_tag('db.t', 'y', 1, 'soon')": "'soon' is not a duration",
+    "CALL lake.sys.create_tag('db.t', 'y', 'abc')": "snapshot of create_tag is 'abc', and its type is bigint: give a",
+    "CALL lake.sys.expire_snapshots('db.t', 3000000000)": "is 3000000000, and its type is int: give a whole number",
+    "CALL lake.sys.compact('db.t', dry_run => 'abc')": "is 'abc', and its type is boolean: give true or false.",
     "CREATE TABLE lake.db.q (id INT) TBLPROPERTIES ('primry-key' = 'id')": "Option 'primry-key' is not known",
     "ALTER TABLE lake.db.t SET TBLPROPERTIES ('odd' = '1')": "Option 'odd' is not known.",
 }
@@ -47,6 +51,9 @@ MORE_NAMES = {
     "CALL lake.sys.create_tag('db.nope', 'y')": "has no table db.nope. Did you mean db.t",
     "CALL lake.sys.create_tag('db.t', 'x')": "The tag 'x' exists already",
     "CALL lake.sys.create_tag('db.t', 'a/b')": "would read as a path",
+    "CALL lake.sys.create_tag('db.t', 'y', 1.5)": "is '1.5', and its type is bigint: give a whole number",
+    "CALL lake.sys.create_tag('db.t', 'y', 1, INTERVAL '-1' DAY)": "'PT-24H' is not a duration",
+    "CALL lake.sys.create_tag_from_timestamp('db.t', 'y', 'soon')": "'soon' is not a valid time",
     "CALL lake.sys.create_tag('db.t', 'y', 99)": "has no snapshot 99",
     "CALL lake.sys.create_tag(NULL, 'y')": "The argument table of create_tag is null: give a value.",
     "CALL lake.sys.create_tag_from_timestamp('db.t', 'y', '1999-01-01')": "the earliest time that can be read is",
@@ -141,6 +148,22 @@ def test_a_mistake_is_a_sentence_and_changes_nothing(
     """What only the rows show is Spark's own error; all others are found by the analysis."""
     for statement, sentence in (NAMES | ROWS | AT_RUN_TIME).items():
         check(sql, lake, files, statement, sentence)
+
+
+def test_arguments_mean_the_same_in_every_session(session: SparkSession, sql: Run, lake: Lake) -> None:
+    """Without ANSI mode a cast that fails is null, and a time as text is that of the session's zone."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    for id in (1, 2):
+        table.append(pa.table({"id": [id]}))
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    session.conf.set("spark.sql.session.timeZone", "Pacific/Kiritimati")  # fourteen hours before UTC
+    with pytest.raises(AnalysisException, match="its type is boolean: give true or false"):
+        sql("CALL lake.sys.expire_snapshots('db.t', 1, 1, dry_run => 'ture')")
+    before = f"timestamp_millis({table.snapshot(1).time_ms - 1})"
+    expired = f"CALL lake.sys.expire_snapshots('db.t', retain_min => 1, older_than => {before}, dry_run => true)"
+    assert [row[0] for row in sql(expired)] == [0]
+    sql("CALL lake.sys.create_tag('db.t', 'x', (SELECT '1'), INTERVAL '25' HOUR)")
+    assert sql("SELECT snapshot_id, time_retained FROM lake.db.t.tags") == [(1, "PT25H")]
 
 
 @pytest.mark.long

@@ -68,3 +68,29 @@ def test_an_error_says_to_a_program_what_happened(sql: Run) -> None:
         assert error.getCondition() == "USER_RAISED_EXCEPTION"
         assert error.getMessageParameters()["errorMessage"] == str(error)
         assert str(error) in error.getMessage()
+
+
+def test_system_tables_of_a_version(sql: Run, lake: Lake) -> None:
+    """By id, tag, branch and time, and written in both ways; those that snapshots do not hold are refused."""
+    lake.table("db.t").create_tag("v1", snapshot_id=1)
+    sql("CALL lake.sys.create_branch('db.t', 'dev', 'v1')")
+    sql("INSERT INTO lake.db.`t$branch_dev` VALUES (3)")
+    sql("ALTER TABLE lake.db.t ADD COLUMN v STRING")
+    time = f"timestamp_millis({lake.table('db.t').snapshot(1).time_ms})"
+    for table in ("lake.db.t.{}", "lake.db.`t${}`"):
+        for version in ("VERSION AS OF 1", "VERSION AS OF 'v1'", f"TIMESTAMP AS OF {time}"):
+            (row,) = sql(f"SELECT snapshot_id, commit_kind FROM {table.format('snapshots')} {version}")
+            assert row == (1, "APPEND"), version
+            (row,) = sql(f"SELECT commit_snapshot FROM {table.format('files')} {version}")
+            assert row == (1,), version
+            assert len(sql(f"SELECT * FROM {table.format('schemas')} {version}")) == 1
+            assert sql(f"SELECT count(*) FROM {table.format('statistics')} {version}") == [(0,)]
+    assert sql("SELECT snapshot_id FROM lake.db.t.snapshots VERSION AS OF 'dev' ORDER BY 1") == [(1,), (2,)]
+    assert sql("SELECT commit_snapshot FROM lake.db.t.files VERSION AS OF 'dev' ORDER BY 1") == [(1,), (2,)]
+    assert len(sql("SELECT * FROM lake.db.t.schemas")) == 2
+    for name in ("tags", "branches", "consumers"):
+        for version in ("VERSION AS OF 1", f"TIMESTAMP AS OF {time}"):
+            with pytest.raises(AnalysisException, match=f"snapshots do not hold {name}, .* Leave the version out"):
+                sql(f"SELECT * FROM lake.db.t.{name} {version}")
+    with pytest.raises(AnalysisException, match="the earliest time that can be read is"):
+        sql("SELECT * FROM lake.db.t.snapshots TIMESTAMP AS OF '1999-01-01'")

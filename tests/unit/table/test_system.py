@@ -152,3 +152,33 @@ def test_the_audit_log_shows_the_kind_of_each_row(table: Table) -> None:
     assert table.system("audit_log", version="v1", columns=["rowkind", "id"]).num_rows == 2
     table.compact(full=True)
     assert sorted(table.system("audit_log", columns="id")["id"].to_pylist()) == [1, 3]
+
+
+def test_versions_of_the_tables_about_history(table: Table) -> None:
+    """Snapshots and schemas up to the version, its options and its names of columns; judged by what was committed."""
+    fill(table)
+    table.create_branch("dev", tag="v1")
+    for _ in range(3):
+        table.of_branch("dev").upsert(table.read(version=1))
+    table.set_options({"snapshot.num-retained.max": "99"})
+    table.rename_column("name", "title")
+    table.upsert(table.read(where="id = 3"))
+    assert table.system("snapshots", version=1)["snapshot_id"].to_pylist() == [1]
+    assert table.system("snapshots", version="v1")["snapshot_id"].to_pylist() == [1]
+    assert table.system("snapshots")["snapshot_id"].to_pylist() == [1, 2, 3]
+    assert table.system("snapshots", version="dev")["snapshot_id"].to_pylist() == [1, 2, 3, 4]
+    assert table.system("schemas", version=2)["schema_id"].to_pylist() == [0]
+    assert table.system("schemas", version=3)["schema_id"].to_pylist() == [0, 1, 2]
+    keys = [set(table.system("options", version=version)["key"].to_pylist()) for version in (2, 3)]
+    assert keys[1] - keys[0] == {"snapshot.num-retained.max"}
+    for version, name in ((1, "name"), (3, "title")):
+        stats = table.system("files", version=version)["min_value_stats"].to_pylist()
+        assert all(name in json.loads(text) for text in stats)
+
+
+@pytest.mark.parametrize("name", ["tags", "branches", "consumers"])
+def test_what_snapshots_do_not_hold_has_no_version(table: Table, name: str) -> None:
+    """A version of it is a mistake, and not what there is now."""
+    fill(table)
+    with pytest.raises(InvalidRequest, match=f"{name} of snapshot 1 cannot be shown: .* Leave the version out"):
+        table.system(name, version=1)

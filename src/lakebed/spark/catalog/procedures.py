@@ -5,18 +5,19 @@ Owns: `PROCEDURES`, one declaration each: parameters, columns of the result, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lakebed.duration import parse_duration_ms
-from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, NotFound
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import nearest_names
 from lakebed.reclaim.model import ReclaimReport
+from lakebed.spark.catalog.arguments import Arguments, Parameter, arguments_of
 from lakebed.spark.catalog.verb import Session, Verb, declared
 from lakebed.table.exports.model import ExportOptions
 from lakebed.table.exports.run import export_table
@@ -26,18 +27,7 @@ from lakebed.table.model import Snapshot, Tag
 from lakebed.table.table import Table
 from lakebed.table.travel import parse_time_ms
 
-Arguments = Mapping[str, Any]
 Rows = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a procedure."""
-
-    name: str
-    type: str
-    """As Spark's DDL writes it."""
-    is_optional: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,12 +394,7 @@ class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         found = procedure_of(self.procedure)
-        given = {one.name: self.arguments.get(one.name) for one in found.parameters}
-        for one in found.parameters:
-            if not one.is_optional and given[one.name] is None:
-                raise InvalidRequest(
-                    f"The argument {one.name} of {self.procedure} is null: give a value.", kind="missing_argument"
-                )
+        given = arguments_of(self.procedure, found.parameters, self.arguments)
         lake = session.lake(lake_url)
         if found.run is not None:
             rows = found.run(lake.table(str(given["table"])), given)

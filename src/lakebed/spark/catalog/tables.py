@@ -66,19 +66,19 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise NotFound(f"There is no table {self.table}.{self.system}.", kind="table_not_found")
         table = self.opened(session, lake_url)
         travels = self.version is not None or self.timestamp_us is not None
+        timestamp_ms = None if self.timestamp_us is None else self.timestamp_us // 1000
+        found = table.locate(version=self.version, timestamp_ms=timestamp_ms) if travels else None
+        if self.system is not None and self.system != AUDIT_LOG:
+            return {"rows": session.store_rows(read_system_table(table.context, self.system, version=found))}
         branch, snapshot, schema = self.branch, None, table.schema
-        if travels:
-            timestamp_ms = None if self.timestamp_us is None else self.timestamp_us // 1000
-            found = table.locate(version=self.version, timestamp_ms=timestamp_ms)
+        if found is not None:
             snapshot = found.snapshot
             if found.branch is not None:
                 branch = found.branch
                 table = table.of_branch(branch)
             schema = table.context.schemas.load(snapshot.schema_id)
-        elif self.system is None or self.system == AUDIT_LOG:
+        else:
             snapshot = table.latest()
-        if self.system is not None and self.system != AUDIT_LOG:
-            return {"rows": session.store_rows(read_system_table(table.context, self.system, snapshot=snapshot))}
         check_readable(schema)
         if self.system is not None:
             return {**audited(schema, snapshot), "branch": branch}

@@ -1,72 +1,133 @@
 package org.lakebed.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.time.Duration;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+import java.util.stream.StreamSupport;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.util.DateTimeUtils;
 import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.types.AtomicType;
+import org.apache.spark.sql.types.BooleanType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.DayTimeIntervalType;
+import org.apache.spark.sql.types.IntegralType;
+import org.apache.spark.sql.types.StringType;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.types.TimestampType;
 
 /** A procedure that Python describes and runs. */
-final class LakebedProcedure implements UnboundProcedure, BoundProcedure {
-  private final Lake lake;
-  private final String name;
-  private final JsonNode description;
-
-  LakebedProcedure(Lake lake, String name, JsonNode description) {
-    this.lake = lake;
-    this.name = name;
-    this.description = description;
-  }
-
-  @Override
-  public String name() {
-    return name;
-  }
-
+record LakebedProcedure(Lake lake, String name, JsonNode described) implements UnboundProcedure {
   @Override
   public String description() {
-    return description.get("doc").asText();
+    return described.get("doc").asText() + " Arguments: "
+        + parameters().map(LakebedProcedure::shown).collect(Collectors.joining(", ")) + ".";
+  }
+
+  private static String shown(JsonNode parameter) {
+    String text = parameter.get("name").asText() + " " + parameter.get("type").asText();
+    return parameter.get("optional").asBoolean() ? "[" + text + "]" : text;
   }
 
   @Override
   public BoundProcedure bind(StructType arguments) {
-    return this;
+    return new Bound(this, parameters(arguments));
   }
 
-  @Override
-  public boolean isDeterministic() {
-    return false;
+  private Stream<JsonNode> parameters() {
+    return StreamSupport.stream(described.get("parameters").spliterator(), false);
   }
 
-  @Override
-  public ProcedureParameter[] parameters() {
+  /** The parameters, with the types in which the arguments are taken. */
+  private ProcedureParameter[] parameters(StructType arguments) {
+    Map<String, DataType> named = new LinkedHashMap<>();
+    List<DataType> placed = new ArrayList<>();
+    for (StructField argument : arguments.fields()) {
+      if (argument.metadata().contains(ProcedureParameter.BY_NAME_METADATA_KEY)) {
+        named.put(argument.name().toLowerCase(Locale.ROOT), argument.dataType());
+      } else {
+        placed.add(argument.dataType());
+      }
+    }
     List<ProcedureParameter> found = new ArrayList<>();
-    for (JsonNode parameter : description.get("parameters")) {
-      var made = ProcedureParameter.in(parameter.get("name").asText(), DataType.fromDDL(parameter.get("type").asText()));
+    for (JsonNode parameter : described.get("parameters")) {
+      String key = parameter.get("name").asText();
+      DataType given = found.size() < placed.size() ? placed.get(found.size()) : named.get(key);
+      var made = ProcedureParameter.in(key, taken(DataType.fromDDL(parameter.get("type").asText()), given));
       found.add((parameter.get("optional").asBoolean() ? made.defaultValue("NULL") : made).build());
     }
     return found.toArray(new ProcedureParameter[0]);
   }
 
-  @Override
-  public Iterator<Scan> call(InternalRow input) {
-    Map<String, Object> arguments = new LinkedHashMap<>();
-    ProcedureParameter[] parameters = parameters();
-    for (int i = 0; i < parameters.length; i++) {
-      if (!input.isNullAt(i)) {
-        Object value = input.get(i, parameters[i].dataType());
-        arguments.put(parameters[i].name(), value instanceof Number || value instanceof Boolean ? value : value.toString());
-      }
+  /**
+   * The type in which an argument is taken. A text for a number is taken as it is, and Python parses it: a cast of Spark
+   * would fail with an error of Java, and outside of ANSI mode give null, which is the default.
+   */
+  private static DataType taken(DataType declared, DataType given) {
+    if (!(given instanceof AtomicType)) {
+      return declared; // none, NULL, or a type that Spark refuses
     }
-    JsonNode reply = lake.change("call", "procedure", name, "arguments", arguments);
-    return List.<Scan>of(new RowsTable(name, ArrowRows.take(reply.get("rows").asText()))).iterator();
+    if (declared instanceof StringType) {
+      return given instanceof TimestampType || given instanceof DayTimeIntervalType ? given : declared;
+    }
+    if (declared instanceof BooleanType) {
+      return given instanceof BooleanType ? declared : DataTypes.StringType;
+    }
+    return given instanceof IntegralType ? DataTypes.LongType : DataTypes.StringType;
+  }
+
+  /** With arguments of certain types. */
+  private record Bound(LakebedProcedure procedure, ProcedureParameter[] parameters) implements BoundProcedure {
+    @Override
+    public String name() {
+      return procedure.name;
+    }
+
+    @Override
+    public String description() {
+      return procedure.description();
+    }
+
+    @Override
+    public boolean isDeterministic() {
+      return false;
+    }
+
+    @Override
+    public Iterator<Scan> call(InternalRow input) {
+      Map<String, Object> arguments = new LinkedHashMap<>();
+      for (int i = 0; i < parameters.length; i++) {
+        if (!input.isNullAt(i)) {
+          DataType type = parameters[i].dataType();
+          arguments.put(parameters[i].name(), value(input.get(i, type), type));
+        }
+      }
+      JsonNode reply = procedure.lake.change("call", "procedure", procedure.name, "arguments", arguments);
+      return List.<Scan>of(new RowsTable(procedure.name, ArrowRows.take(reply.get("rows").asText()))).iterator();
+    }
+
+    /** A value as a message has it: a time with its zone, and a duration as ISO 8601 writes it. */
+    private static Object value(Object value, DataType type) {
+      if (type instanceof TimestampType) {
+        return DateTimeUtils.microsToInstant((Long) value).toString();
+      }
+      if (type instanceof DayTimeIntervalType) {
+        return Duration.of((Long) value, ChronoUnit.MICROS).toString();
+      }
+      return value instanceof Number || value instanceof Boolean ? value : value.toString();
+    }
   }
 }

@@ -1,0 +1,93 @@
+"""Arguments of procedures: their declared types, and values as callers write them.
+
+Owns: `Parameter` and `arguments_of`. Invariant: a procedure gets a value of its parameter's type, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from lakebed.errors import InvalidRequest
+from lakebed.texts import shown
+
+Arguments = Mapping[str, Any]
+"""Values by the names of their parameters."""
+
+_BITS: Final = {"int": 32, "bigint": 64}
+_TRUTHS: Final = {
+    **dict.fromkeys(("true", "t", "yes", "y", "1"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "0"), False),
+}
+"""The texts that Spark casts to booleans."""
+_EXPONENT_MAX: Final = 40
+"""Numbers of more digits are outside of every type; Python would write them out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a procedure."""
+
+    name: str
+    type: str
+    """As Spark's DDL writes it: ``string``, ``boolean``, ``int`` or ``bigint``."""
+    is_optional: bool = True
+
+
+def arguments_of(procedure: str, parameters: Sequence[Parameter], given: Arguments) -> dict[str, Any]:
+    """Return each parameter's value by its name; None where none is given.
+
+    Args:
+        given: values as JSON has them, or texts in their place. Unknown names are ignored: Spark refuses them.
+
+    Raises `InvalidRequest`: a required one is missing; a value is not of its parameter's type.
+    """
+    found: dict[str, Any] = {}
+    for one in parameters:
+        value = given.get(one.name)
+        if value is None and not one.is_optional:
+            raise InvalidRequest(
+                f"The argument {one.name} of {procedure} is null: give a value.", kind="missing_argument"
+            )
+        found[one.name] = None if value is None else _typed(procedure, one, value)
+    return found
+
+
+def _typed(procedure: str, parameter: Parameter, value: Any) -> Any:
+    if parameter.type == "boolean":
+        truth = value if isinstance(value, bool) else _TRUTHS.get(str(value).strip().lower())
+        if truth is None:
+            raise _wrong(procedure, parameter, value, "true or false")
+        return truth
+    if parameter.type in _BITS:
+        limit = 2 ** (_BITS[parameter.type] - 1)
+        number = _whole(value)
+        if number is None or not -limit <= number < limit:
+            raise _wrong(procedure, parameter, value, f"a whole number between {-limit} and {limit - 1}")
+        return number
+    return str(value)
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = str(value).strip()
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    if not text.isascii() or "_" in text:  # Python's own forms
+        return None
+    is_whole = number.is_finite() and number.adjusted() < _EXPONENT_MAX and number == number.to_integral_value()
+    return int(number) if is_whole else None
+
+
+def _wrong(procedure: str, parameter: Parameter, value: Any, expected: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The argument {parameter.name} of {procedure} is {shown(value)}, and its type is {parameter.type}: "
+        f"give {expected}.",
+        kind="invalid_argument",
+        argument=parameter.name,
+    )
