@@ -8,6 +8,7 @@ nothing away from any.
 
 from __future__ import annotations
 
+import itertools
 import random
 import uuid
 from collections.abc import Callable
@@ -19,11 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.fsck.model import CheckReport, Findings
 from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.runtime import Environment
+from lakebed.table.stream import StreamBatch, StreamOffset, StreamSettings, TableStream
+from lakebed.table.stream_limits import Limits
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 from worlds.table.world import InlineRuntime
@@ -62,6 +65,7 @@ class World:
     """A table and what each version holds."""
 
     kind: str
+    options: dict[str, str] = field(default_factory=dict)
     snapshots: dict[int, State] = field(default_factory=dict)
     tags: dict[str, tuple[int, State]] = field(default_factory=dict)
     branch: State | None = None
@@ -73,7 +77,7 @@ class World:
         clock.advance(1_000.0)
         environment = Environment(clock=clock, rng=random.Random(uuid.uuid4().int), runtime=InlineRuntime())
         store = open_store(f"memory://{uuid.uuid4()}", environment=environment)
-        options = {"deletion-vectors.enabled": "true", "target-file-size": "2 kb", **TABLES[self.kind]}
+        options = {"deletion-vectors.enabled": "true", "target-file-size": "2 kb", **TABLES[self.kind], **self.options}
         self.table = Table.create(
             store, name="t", schema=SCHEMA, primary_keys=["id"], options=options, environment=environment
         )
@@ -258,6 +262,68 @@ class World:
         assert not report.error_count, [one.sentence for one in report.findings]
 
 
+@dataclass
+class Follower:
+    """A reader of a stream of changes, and what it has come to."""
+
+    world: World
+    offset: StreamOffset | None = None
+    there: Rows = field(default_factory=dict)
+
+    @property
+    def sees_compacted(self) -> bool:
+        """Whether changes are those that compactions make visible."""
+        return not self.world.takes_deletes
+
+    def stream(self) -> TableStream:
+        table = self.world.table
+        return TableStream(table.context, StreamSettings(changes=True), schema=table.refresh())
+
+    def follow(self, number: int, *, may_end: bool) -> None:
+        """Read what is new, in batches; a stream that ended begins anew."""
+        limits = Limits() if number % 3 == 0 else Limits(snapshots=number % 3)
+        try:
+            self.drain(limits)
+        except (Conflict, NotFound):
+            assert may_end
+            self.offset, self.there = None, {}
+            self.drain(limits)
+        state = self.world.now
+        assert self.there == (state.visible if self.sees_compacted else state.written)
+
+    def drain(self, limits: Limits) -> None:
+        stream = self.stream()
+        if self.offset is None:
+            self.offset = stream.first()
+        while (end := stream.advance(self.offset, limits)) != self.offset:
+            self.apply(stream.plan(self.offset, end), exact=self.sees_compacted)
+            self.offset = end
+
+    def apply(self, batch: StreamBatch, *, exact: bool) -> None:
+        """Apply a batch. Exact changes say the row that is there before they take it, and add none twice."""
+        found = [row for unit in batch.units for rows in unit.rows(self.world.table.store, batch.plan)
+                 for row in rows.to_pylist()]  # fmt: skip
+        assert len({(row["id"], row["_row_kind"][0]) for row in found}) == len(found), "a key is twice"
+        for row in sorted(found, key=lambda row: row["_row_kind"] in ("+I", "+U")):
+            key, values = row["id"], (row["v"], row["w"])
+            if row["_row_kind"] in ("-U", "-D"):
+                assert not exact or self.there[key] == values
+                self.there.pop(key, None)
+            else:
+                assert not exact or key not in self.there
+                self.there[key] = values
+
+    def check_versions(self) -> None:
+        """The changes of each range of versions are those that readers see."""
+        states = self.world.snapshots
+        ids = [0, *sorted(states)] if 1 in states else sorted(states)
+        for before, after in itertools.pairwise(ids):
+            self.there = dict(states[before].visible) if before else {}
+            for _, batch in self.stream().commits(before, after):
+                self.apply(batch, exact=True)
+            assert self.there == states[after].visible
+
+
 def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
 
@@ -290,6 +356,22 @@ def run(kind: str, program: list[tuple[str, int]]) -> None:
     world.check_deeply()
 
 
+def run_followed(kind: str, producer: str, program: list[tuple[str, int]]) -> None:
+    """A program on a new table, followed after about every second step."""
+    world = World(kind, {"changelog-producer": producer})
+    verbs: dict[str, Callable[[int], object]] = {name: getattr(world, name) for name in STEPS}
+    follower, may_end = Follower(world), False
+    for name, number in program:
+        verbs[name](number)
+        may_end |= name in ("expire", "rollback", "publish")
+        if number % 2 == 0:
+            follower.follow(number, may_end=may_end)
+            may_end = False
+    follower.follow(0, may_end=may_end)
+    Follower(world).follow(1, may_end=False)
+    Follower(world).check_versions()
+
+
 PROGRAMS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), min_size=6, max_size=16)
 QUIET = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 BEGIN = [("upsert", 39), ("compact", 0), ("upsert", 5), ("delete", 3), ("compact", 0), ("upsert", 2), ("compact", 0)]
@@ -310,3 +392,27 @@ def test_the_table_equals_a_dictionary(kind: str, program: list[tuple[str, int]]
 def test_the_table_equals_a_dictionary_at_length(kind: str, program: list[tuple[str, int]]) -> None:
     """Many programs."""
     run(kind, [*BEGIN, *program])
+
+
+FOLLOWED = [*((kind, "none") for kind in TABLES), ("fixed", "input"), ("dynamic", "input"), ("sums", "input")]
+
+
+ALL_OF_THEM = [*BEGIN, ("overwrite", 4), ("upsert", 6), ("compact", 0), ("upsert", 2), ("delete", 0), ("compact", 2),
+               ("as_latest", 9), ("upsert", 4), ("delete_where", 0), ("rollback", 2), ("expire", 2)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "producer"), [("sequence", "none"), ("sums", "none"), ("partial", "input"), ("dynamic", "input")]
+)
+def test_streams_come_to_its_rows(kind: str, producer: str) -> None:
+    """A follower has what was written, or where the engine computes rows what is visible; ranges are exact."""
+    run_followed(kind, producer, ALL_OF_THEM)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "producer"), FOLLOWED)
+@settings(QUIET, max_examples=40, derandomize=False)
+@given(program=PROGRAMS)
+def test_streams_come_to_its_rows_at_length(kind: str, producer: str, program: list[tuple[str, int]]) -> None:
+    """Many programs."""
+    run_followed(kind, producer, [*BEGIN, *program])

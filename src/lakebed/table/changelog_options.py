@@ -47,9 +47,8 @@ def level_count_of(options: TableOptions) -> int:
     return options.get(LEVEL_COUNT) or options.get(COMPACTION_SORTED_RUN_TRIGGER) + 1
 
 
-def told_level(schema: TableSchema) -> int:
-    """The least level whose rows the changelogs of a table have told; rows below are told by a later compaction."""
-    producer = producer_of(schema)
+def told_level(producer: Producer, schema: TableSchema) -> int:
+    """The least level whose rows a producer's changelogs have told; rows below are told by a later compaction."""
     if producer is Producer.FULL_COMPACTION:
         return level_count_of(TableOptions(schema.options)) - 1
     return 1 if producer is Producer.LOOKUP else 0

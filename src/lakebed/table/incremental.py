@@ -36,7 +36,7 @@ from lakebed.table.schema import require_column
 from lakebed.table.splits import bucket_groups, plan_splits, touching
 from lakebed.table.travel import resolve
 from lakebed.table.types import arrow_schema
-from lakebed.table.vectors import with_vectors
+from lakebed.table.vectors import has_option, with_vectors
 from lakebed.texts import html_table
 
 
@@ -142,9 +142,22 @@ def logged_by(branch: TableBranch, snapshot: Snapshot, producer: Producer) -> pa
     return added_in([branch.manifests.delta_entries(snapshot)] if is_written else [])
 
 
-def told_entries(entries: pa.Table, schema: TableSchema) -> pa.Table:
-    """The live files of a version whose rows the changelogs up to it have told: all, or those of the upper levels."""
-    level = told_level(schema)
+def followed_producer(schema: TableSchema) -> Producer:
+    """The producer by whose changelogs changes of a table are followed.
+
+    Where rows depend on older ones, what was written is no change. With deletion vectors every compaction says which
+    rows it replaces, so such a table is followed by its compactions, as one whose changelogs they log.
+    """
+    producer = producer_of(schema)
+    is_written = bool(schema.primary_keys) and producer in (Producer.NONE, Producer.INPUT)
+    if is_written and has_option(schema) and engine_of(schema).increments is Increments.UNKNOWN:
+        return Producer.LOOKUP
+    return producer
+
+
+def told_entries(entries: pa.Table, producer: Producer, schema: TableSchema) -> pa.Table:
+    """The live files of a version whose rows have been told up to it: all, or those of the upper levels."""
+    level = told_level(producer, schema)
     return entries.filter(pc.greater_equal(entries["level"], level)) if level else entries
 
 
@@ -213,27 +226,34 @@ def plan_written(
 def check_increments(schema: TableSchema) -> None:
     """Raise `InvalidRequest` for a primary-key table whose written rows are not its changes."""
     if engine_of(schema).increments is Increments.UNKNOWN:
+        other = "let compactions log the changes (option changelog-producer = full-compaction)"
+        if has_option(schema):
+            other = "follow what compactions make visible, by a stream of changes (option changes=true)"
         raise InvalidRequest(
             f"The table merges rows by the engine {engine_name(schema.options)!r}, whose rows also "
             "depend on rows written earlier, so written rows are not its changes; compare the two versions with diff, "
-            "or let compactions log the changes (option changelog-producer = full-compaction).",
+            f"or {other}.",
             kind="unsupported_changes",
         )
 
 
 def plan_replaced(
-    branch: TableBranch, before: Snapshot | None, after: Snapshot, *, schema_id: int, as_told: bool = False
+    branch: TableBranch, before: Snapshot | None, after: Snapshot, *, schema_id: int, told_by: Producer | None = None
 ) -> tuple[list[Replaced], ReadPlan]:
     """Plan to read how the rows of two snapshots differ: bucket by bucket, in append tables partition by partition.
 
     Args:
-        as_told: compare the rows that changelogs have told (`told_entries`).
+        told_by: compare the rows that have been told (`told_entries`), those of level 0 among them though readers may
+            leave them out; None: the rows that readers see.
 
     Raises `InvalidRequest`: a column is nested.
     """
-    start, end = (scan_snapshot(branch, snapshot, schema_id=schema_id) for snapshot in (before, after))
+    start, end = (
+        scan_snapshot(branch, snapshot, schema_id=schema_id, merges_new=told_by is not None)
+        for snapshot in (before, after)
+    )
     refuse_nested(end.table_schema.fields)
-    old, new, plan = plan_scans_diff(start, end, layout=branch.layout, as_told=as_told)
+    old, new, plan = plan_scans_diff(start, end, layout=branch.layout, told_by=told_by)
     by_bucket = bool(end.table_schema.primary_keys)
     return [Replaced(tuple(was), tuple(now)) for was, now in grouped(old, new, by_bucket=by_bucket)], plan
 
@@ -330,7 +350,7 @@ def diff_scans(
 
 
 def plan_scans_diff(
-    start: Scan, end: Scan, *, layout: Layout, as_told: bool = False
+    start: Scan, end: Scan, *, layout: Layout, told_by: Producer | None = None
 ) -> tuple[list[Split], list[Split], ReadPlan]:
     """The smallest units of reading that only one of two versions has, and the plan to read them by.
 
@@ -338,7 +358,9 @@ def plan_scans_diff(
     """
 
     def units(scan: Scan) -> dict[Any, Split]:
-        entries = told_entries(scan.entries(), end.table_schema) if as_told else scan.entries()
+        entries = scan.entries()
+        if told_by is not None:
+            entries = told_entries(entries, told_by, end.table_schema)
         splits = plan_splits(entries, schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
         return {
             (

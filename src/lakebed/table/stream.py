@@ -9,6 +9,8 @@ Invariants:
 - With a changelog producer, changes come from changelog files, and a batch has what they come to for each key: at most
   the row before and the row after. With ``full-compaction`` they are changes of the rows that compactions have told,
   those of the highest level, also where an overwrite or a rollback changes these.
+- With deletion vectors and a primary key a stream follows what is written, or where the engine computes rows what
+  compactions make visible (`followed_producer`). `commits` always says what readers see.
 - A version with which a stream begins is read in batches of its own; so is, as changes, a snapshot that takes rows
   away.
 - A stream ends with an error rather than leave out rows: when snapshots expired before it read them, and when the table
@@ -27,14 +29,15 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, InvalidRequest, NotFound, UnsupportedFormat
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.table.change_units import ChangeUnit, Inserted, Told
-from lakebed.table.changelog_options import Producer, producer_of
+from lakebed.table.changelog_options import Producer
 from lakebed.table.consumers import store_consumer
 from lakebed.table.context import TableBranch
 from lakebed.table.incremental import (
     added_in,
     check_increments,
+    followed_producer,
     has_log,
     logged_by,
     plan_logged,
@@ -53,7 +56,7 @@ from lakebed.table.splits import plan_splits
 from lakebed.table.stream_limits import Content, Limits, Taken
 from lakebed.table.travel import Time, at_version, parse_time_ms
 from lakebed.table.vector_update import has_deleted
-from lakebed.table.vectors import has_option, may_have_vectors, vectors_of, with_vectors
+from lakebed.table.vectors import may_have_vectors, skips_level_0, vectors_of, with_vectors
 from lakebed.texts import utc
 
 Start = Literal["latest-full", "latest", "from-snapshot", "from-timestamp"]
@@ -153,7 +156,7 @@ class TableStream:
         self._branch = branch
         self._settings = settings
         self._schema = schema
-        self._producer = producer_of(schema) if settings.changes else Producer.NONE
+        self._producer = followed_producer(schema) if settings.changes else Producer.NONE
         self._told: Told = "net" if self._producer is Producer.INPUT else "net-exact"
         self._fitting = {schema.id}
 
@@ -255,7 +258,7 @@ class TableStream:
             if step.kind == "replaced":
                 assert step.before is not None
                 differing, plan = plan_replaced(
-                    self._branch, step.before, step.snapshot, schema_id=self._schema.id, as_told=True
+                    self._branch, step.before, step.snapshot, schema_id=self._schema.id, told_by=self._producer
                 )
                 return StreamBatch(plan, units=differing)
             if step.kind == "rows":
@@ -291,7 +294,8 @@ class TableStream:
                 yield now, StreamBatch(plan, units=[Inserted(split) for split in self._split(entries)])
             elif step.kind != "nothing":
                 units, plan = plan_replaced(self._branch, before, now, schema_id=self._schema.id)
-                yield now, StreamBatch(plan, units=units)
+                if units:
+                    yield now, StreamBatch(plan, units=units)
             before = now
 
     def _split(self, entries: pa.Table) -> list[Split]:
@@ -307,8 +311,7 @@ class TableStream:
     def _inserted(
         self, entries: pa.Table, columns: Sequence[str] | None, vectors: Mapping[str, VectorPlace] = _NO_VECTORS
     ) -> StreamBatch:
-        splits = self._split(entries)
-        splits = with_vectors(splits, vectors)
+        splits = with_vectors(self._split(entries), vectors)
         plan = whole_rows(self._branch, self._schema, entries)
         if self._settings.changes:
             return StreamBatch(plan, units=[Inserted(split) for split in splits])
@@ -319,8 +322,7 @@ class TableStream:
         manifests = self._branch.manifests
         keys = ["partition", "bucket", "file_name"]
         if is_full:
-            entries = manifests.live_entries(snapshot)
-            entries = entries if self._producer is Producer.NONE else told_entries(entries, self._schema)
+            entries = told_entries(manifests.live_entries(snapshot), self._producer, self._schema)
         elif self._producer is Producer.NONE:
             entries = added_in([manifests.delta_entries(snapshot)])
         else:
@@ -354,7 +356,7 @@ class TableStream:
             target = int(found.properties.get(ROLLED_BACK_TO, "0"))
             parent = follows(found)
             if parent == previous:
-                kind = self._logged_kind(found) if is_logged else self._kind(found)
+                kind = self._logged_kind(found) if is_logged else self._kind(found, is_seen=is_exact)
             elif target == previous:
                 kind = "nothing"  # what was rolled back had not been read
             elif (target or parent) < previous:
@@ -371,7 +373,10 @@ class TableStream:
         if until is not None and previous < until:
             raise self._expired(previous)
 
-    def _kind(self, snapshot: Snapshot) -> Literal["rows", "nothing", "replaced"]:
+    def _kind(self, snapshot: Snapshot, *, is_seen: bool) -> Literal["rows", "nothing", "replaced"]:
+        """What a snapshot does to the rows that were written, or to those that readers see."""
+        if is_seen and self._schema.primary_keys and skips_level_0(self._branch.schema):
+            return "nothing" if snapshot.commit_kind == "ANALYZE" else "replaced"
         if snapshot.commit_kind in ("COMPACT", "ANALYZE"):
             return "nothing"
         if not self._takes_away(snapshot):
@@ -393,17 +398,24 @@ class TableStream:
             return "rows"
         if self._producer is Producer.INPUT and snapshot.commit_kind != "OVERWRITE":
             return "rows" if snapshot.commit_kind == "APPEND" else "nothing"
-        told = told_entries(self._branch.manifests.delta_entries(snapshot), self._schema)
-        return "replaced" if told.num_rows else "nothing"
+        told = told_entries(self._branch.manifests.delta_entries(snapshot), self._producer, self._schema)
+        return "replaced" if told.num_rows or self._marks(snapshot) else "nothing"
+
+    def _marks(self, snapshot: Snapshot) -> bool:
+        """Whether deletion vectors mark other rows than in the snapshot before: more, or after a rollback fewer."""
+        may_mark = snapshot.index_manifest is not None or ROLLED_BACK_TO in snapshot.properties
+        if not (may_mark and may_have_vectors(self._schema)):
+            return False
+        parent = self._branch.snapshots.find(follows(snapshot))
+        if parent is None:
+            return snapshot.commit_kind != "APPEND"  # which rows it marks is unknown
+        pairs = ((parent, snapshot), (snapshot, parent))
+        return any(has_deleted(self._branch, before=before, now=now) for before, now in pairs)
 
     def _takes_away(self, snapshot: Snapshot) -> bool:
-        """Whether rows of the snapshot before are gone: their files are, or deletion vectors mark them."""
-        if snapshot.index_manifest is not None and may_have_vectors(self._schema):
-            parent = self._branch.snapshots.find(follows(snapshot))
-            if parent is None and snapshot.commit_kind != "APPEND":
-                return True  # which rows it marks is unknown
-            if parent is not None and has_deleted(self._branch, before=parent, now=snapshot):
-                return True
+        """Whether a snapshot changes rows of the one before: their files are gone, or vectors mark other rows."""
+        if self._marks(snapshot):
+            return True
         if snapshot.commit_kind == "APPEND":
             return False
         kinds = self._branch.manifests.delta_entries(snapshot).column("kind")
@@ -424,12 +436,6 @@ class TableStream:
             return
         if self._producer in (Producer.NONE, Producer.INPUT):
             check_increments(self._schema)
-        if has_option(self._schema):
-            raise UnsupportedFormat(
-                f"The table {self._branch.name} has a primary key and deletion vectors, so what a snapshot wrote is "
-                "not what became visible with it: compare versions with diff.",
-                kind="unsupported_changes",
-            )
 
     @cached_property
     def _table(self) -> int:

@@ -408,3 +408,36 @@ def test_rows_with_nested_columns_are_compared() -> None:
     table.compact(full=True)
     told = [(row["id"], row["tags"], row["_row_kind"]) for row in table.changes(2).to_pylist()]
     assert told == [(2, None, "-U"), (2, ["b"], "+U"), (3, [], "+I")]
+
+
+def test_rows_that_a_rollback_unmarks() -> None:
+    """With deletion vectors a rollback brings a row back without a file, and takes rows away that no reader saw."""
+    table = make("input", bucket="1", **{"deletion-vectors.enabled": "true"})
+    table.upsert(rows([1, 2], 1))
+    table.compact(full=True)
+    kept = max(one.id for one in table.snapshots())
+    following: TableStream = stream(table)
+    there: Rows = {}
+    offset, batches = drain(table, following, following.first(), Limits())
+
+    def follow() -> Rows:
+        nonlocal offset
+        offset, found = drain(table, following, offset, Limits())
+        for batch in found:
+            apply(there, batch, exact=False)
+        return there
+
+    for batch in batches:
+        apply(there, batch, exact=False)
+    table.delete(keys=pa.table({"id": pa.array([1], pa.int64())}))
+    table.compact()
+    assert follow() == state(table) == {2: 1}
+    live = table.context.manifests.live_entries(table.context.snapshots.snapshot(kept))["file_name"].to_pylist()
+    assert table.context.manifests.live_entries(table.latest())["file_name"].to_pylist() == live  # type: ignore[arg-type]
+    table.rollback_to_as_latest(kept)
+    assert follow() == state(table) == {1: 1, 2: 1}
+    table.upsert(rows([3], 3))
+    assert follow() == {1: 1, 2: 1, 3: 3}
+    assert state(table) == {1: 1, 2: 1}, "no compaction has seen the row"
+    table.rollback_to_as_latest(kept)
+    assert follow() == {1: 1, 2: 1}

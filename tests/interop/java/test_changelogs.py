@@ -102,6 +102,47 @@ def test_both_clients_follow_what_either_wrote(java: Java, lake: Lake, producer:
     assert {row["id"]: (row["v"], row["s"]) for row in java.read("default.t").to_pylist()} == expected
 
 
+@pytest.mark.parametrize(
+    ("producer", "creator"),
+    [
+        ("input", "java"),
+        pytest.param("none", "lakebed", marks=OTHER_WAY),
+        pytest.param("input", "lakebed", marks=OTHER_WAY),
+        pytest.param("none", "java", marks=OTHER_WAY),
+        pytest.param("lookup", "java", marks=OTHER_WAY),
+    ],
+)
+def test_both_clients_follow_a_table_with_deletion_vectors(java: Java, lake: Lake, producer: str, creator: str) -> None:
+    """Whoever writes and compacts: what both follow comes to the rows of a dictionary."""
+    options = {"bucket": "2", "deletion-vectors.enabled": "true", "changelog-producer": producer}
+    if creator == "java":
+        java.create("default.t", SCHEMA, primary_keys=["id"], options=options)
+    else:
+        lake.create_table("t", SCHEMA, primary_keys=["id"], options=options)
+    table, rng = lake.table("t"), random.Random(f"{producer} {creator}")
+    written: dict[int, Any] = {}
+    for step in range(8):
+        keys = rng.sample(range(9), 5)
+        rows = pa.table({"id": keys, "v": [step] * 5, "s": [rng.choice(["a", None, "ü"]) for _ in keys]}, schema=SCHEMA)
+        if producer == "lookup" or (step % 2) == (creator == "java"):
+            java.write("default.t", rows, wait_compaction=step % 3 > 0)
+            java.write("default.t", rows.slice(0, 1), kind="-D", wait_compaction=step % 3 > 0)
+        else:
+            table.upsert(rows)
+            table.delete(f"id = {keys[0]}")
+            if step % 3:
+                table.compact(full=step % 3 == 2)
+        written |= {row["id"]: (row["v"], row["s"]) for row in rows.to_pylist()}
+        del written[keys[0]]
+        if producer == "lookup":
+            assert net(table) == {row["id"]: (row["v"], row["s"]) for row in table.read().to_pylist()}
+        else:
+            assert net(table) == written, step
+    assert apply({}, followed(java, **FROM_START)) == net(table)
+    if producer == "input":
+        assert Counter(followed(java, **FROM_START)) == Counter(told(table))
+
+
 def test_what_java_expires_and_what_lakebed_expires(java: Java, lake: Lake) -> None:
     """Either client deletes the changelog files of the snapshots that it expires, whoever wrote them."""
     options = {"bucket": "1", "changelog-producer": "input"}

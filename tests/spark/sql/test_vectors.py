@@ -91,3 +91,16 @@ def test_a_primary_key_with_vectors(sql: Run, lake: Lake, spark: SparkSession) -
     assert any(split.vectors for split in table.scan().splits())
     changed = jobs.diff_versions(spark, table, 2).collect()
     assert {row.id for row in changed} == {1, 2, 5, 7, 9000}
+    told = sql(
+        "SELECT id, v, _change_type, _commit_version FROM lake.db.keyed CHANGES FROM VERSION 2 EXCLUSIVE ORDER BY id, v"
+    )
+    compacted = table.latest().id  # type: ignore[union-attr]
+    assert told == [
+        (1, "one!", "update_postimage", compacted),
+        (1, "v1", "update_preimage", compacted),
+        (2, "v2", "update_preimage", compacted),
+        (2, "v2!", "update_postimage", compacted),
+        (5, "v5", "delete", compacted),
+        (7, "v7", "delete", compacted),
+        (9000, "new merged", "insert", compacted),
+    ]
