@@ -104,6 +104,9 @@ def test_main_changes_by_the_publish_alone(root: Path) -> None:
     assert main(root, "trips").tag("day-1").snapshot.id == published["trips"]
     assert (run(root).steps_run, publications(main(root, "trips"))) == (0, 1)
     run(root, variables={"days": "2"})
+    page = (root / "report.html").read_text()
+    assert f"publish: 2 rows, snapshot {published['trips']}" in page
+    assert "publications of branches" in page
     assert rows(main(root, "trips")) == OLD | NEW | {2: "c", 3: "d"}
     assert rows(main(root, "trips").at("day-1")) == OLD | NEW
     assert "day-2" in (root / "report.html").read_text()
@@ -138,6 +141,8 @@ def test_a_publish_that_dies_continues_with_the_next_table(
         with pytest.raises(Crashed):
             run(root)
     record = next(one for one in run(root).records if one.verb == "publish")
+    page = (root / "report.html").read_text()
+    assert all(f"publish: 2 rows, snapshot {one['snapshot']}" in page for one in record.metrics["published"])
     done_before = [one["table"] for one in record.metrics["published"] if one["earlier"]]
     assert done_before == ["trips", "fares"][: call if after or dies_in == "delete" else call - 1]
     assert rows(main(root, "trips")) == OLD | NEW
@@ -153,13 +158,13 @@ def test_a_table_that_moved_stops_the_publish(root: Path) -> None:
         run(root, STOPS)
     (root / "late.csv").write_text("id\n1\n")
     main(root, "fares").upsert(pa.table({"id": [7], "note": ["other"]}))
-    with pytest.raises(Conflict, match=r"line \d+: main of 'fares' has moved .* Nothing was published") as refused:
+    with pytest.raises(Conflict, match=r"line \d+: main of 'fares' has moved .* Nothing was published.* --replay .* --run-id") as refused:
         run(root, STOPS)
     assert refused.value.kind == "not_fast_forward"
     assert (rows(main(root, "trips")), rows(main(root, "fares"))) == (OLD, {7: "other"})
     for name in ("trips", "fares"):
         main(root, name).delete_branch("etl")
-    with pytest.raises(Conflict, match="rows are gone") as gone:
+    with pytest.raises(Conflict, match=r"rows are gone.* --replay .* --run-id") as gone:
         run(root, STOPS)
     assert gone.value.kind == "branch_gone"
     run(root, STOPS, replay=["merge *"])

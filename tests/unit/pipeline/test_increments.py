@@ -229,6 +229,30 @@ def test_a_replay_of_what_a_run_has_done_is_a_run_of_its_own(lake: Lake) -> None
     assert [(run.run_id, sorted(run.records)) for run in runs] == [(base, [MERGE])]
 
 
+def test_a_replay_of_what_a_run_took_over_is_a_run_of_its_own(lake: Lake) -> None:
+    """Although the run is unfinished: its record of the step would stand, and the replay would do nothing."""
+    plan, environment = plan_of(), Environment()
+    base = plan.default_run_id
+    record(lake, "earlier", 1)
+    (taken,) = ledger_of(lake, "earlier").own_records().values()
+    ledger_of(lake, base).carry(ledger_of(lake, base).begin(plan), [taken])
+    assert which_run(plan, lake, replay=["merge"], environment=environment) == f"{base}-r2"
+    assert which_run(plan, lake, replay=["tag"], environment=environment) == base
+
+
+def test_a_replay_in_a_run_that_has_done_the_step_is_refused(lake: Lake) -> None:
+    """A call with the id of the run, which would do nothing; the call that began the run may be repeated."""
+    lake.table("t").upsert(ROWS)
+    step = "{step: tag, name: first, table: t, tag: one}"
+    pipeline = Pipeline.parse(f"name: n\nlake: {lake.url}\nsteps:\n  - {step}\n")
+    assert pipeline.run(run_id="mine", replay=["fir*"]).steps_run == 1
+    assert pipeline.run(run_id="mine", replay=["fir*"]).steps_run == 0
+    with pytest.raises(InvalidRequest, match=r"--replay names 'first', which the run mine has done.* another --run-id"):
+        pipeline.run(run_id="mine", replay=["first"])
+    lake.table("t").delete_tag("one")
+    assert pipeline.run(run_id="other", replay=["first"]).steps_run == 1
+
+
 def test_a_complete_run_says_that_an_input_has_changed(tmp_path: Path) -> None:
     """The call does nothing, as before; the same bytes written again are not a change."""
     source = tmp_path / "in.csv"

@@ -206,7 +206,7 @@ def _table_facts(
         rows=table.scan().count() if alive else 0,
         data_bytes=use.data_bytes,
         metadata_bytes=use.metadata_bytes,
-        versions=_versions(table, own, alive),
+        versions=_versions(table, own, alive, published=_published(steps, name)),
         tags=tuple(tags),
         expiries=tuple(
             {**step.metrics, "started_ms": step.started_ms}
@@ -216,7 +216,19 @@ def _table_facts(
     )
 
 
-def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tuple[VersionFacts, ...]:
+def _published(steps: Sequence[StepRecord], table: str) -> dict[int, StepRecord]:
+    """Return the steps that published a table, by the snapshot of main; after a kill the one that found it published."""
+    return {
+        int(one["snapshot"]): step
+        for step in steps
+        for one in step.metrics.get("published", ())
+        if one["table"] == table
+    }
+
+
+def _versions(
+    table: Table, steps: Sequence[StepRecord], alive: set[int], *, published: Mapping[int, StepRecord]
+) -> tuple[VersionFacts, ...]:
     versions: list[VersionFacts] = []
     recorded = {number: step for step in steps if (number := committed_snapshot(step)) is not None}
     undone = _rolled_back(table, alive)
@@ -228,7 +240,10 @@ def _versions(table: Table, steps: Sequence[StepRecord], alive: set[int]) -> tup
         else:
             snapshot = table.snapshot(snapshot_id)
             files, size = totals(table, snapshot)
-            label, verb, group = "", snapshot.commit_kind.lower(), ""
+            by = published.get(snapshot_id)
+            label, verb, group = (
+                ("", snapshot.commit_kind.lower(), "") if by is None else (by.name, by.verb, by.group)
+            )
             metrics = {
                 "committed_ms": snapshot.time_ms,
                 "rows": max(snapshot.delta_record_count, 0),

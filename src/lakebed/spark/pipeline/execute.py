@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import lakebed.spark
-from lakebed.errors import LakebedError, NotFound
+from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline.carry import changed_input, check_patterns, plan_carry, refuse_again
+from lakebed.spark.pipeline.carry import changed_input, check_patterns, matches, plan_carry, refuse_again
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.identity import identities
 from lakebed.spark.pipeline.inputs import Inputs
@@ -118,6 +118,7 @@ def _start(call: RunCall) -> _Start:
     steps = identities(plan)
     replay = _replay_of_run(call)
     done = ledger.records()
+    _check_replay(call, done)
     carried: Sequence[StepRecord] = ()
     if call.takes_over and len(done) < len(plan.steps):
         carried = _carried(call, steps, done, replay=replay)
@@ -137,6 +138,22 @@ def _replay_of_run(call: RunCall) -> tuple[str, ...]:
     except NotFound:
         return tuple(dict.fromkeys(call.replay))
     return tuple(dict.fromkeys((*call.replay, *call.ledger.run().replay)))
+
+
+def _check_replay(call: RunCall, done: Mapping[int, StepRecord]) -> None:
+    """Refuse to replay a step that the run has done, unless the run began with that: it does each step once."""
+    if not call.replay or not done:
+        return
+    begun = call.ledger.run().replay
+    patterns = [pattern for pattern in call.replay if pattern not in begun]
+    names = [step.name for step in call.plan.steps if step.ordinal in done and matches(step.name, patterns)]
+    if names:
+        raise InvalidRequest(
+            f"{call.plan.file}: --replay names '{names[0]}', which the run {call.ledger.run_id} has done, and a run "
+            "does each step once. Nothing was done: leave --replay out to continue the run, or give another --run-id.",
+            kind="replay_of_done",
+            step=names[0],
+        )
 
 
 def _carried(

@@ -27,7 +27,12 @@ from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, tim
 from lakebed.spark.pipeline.report_model import TableFacts, TagFacts, VersionFacts
 from lakebed.texts import counted
 
-_WRITTEN = {"merge": "merges: upserts and deletes", "ingest": "ingests", "append": "commits from outside of pipelines"}
+_WRITTEN = {
+    "merge": "merges: upserts and deletes",
+    "ingest": "ingests",
+    "publish": "publications of branches",
+    "append": "commits from outside of pipelines",
+}
 _FATES = {"alive": "kept", "gone": "expired", "undone": "rolled back"}
 _LABEL_SHARE = 0.2
 """The part of a narrow plot's width that the label of an expiry takes."""
@@ -85,8 +90,8 @@ def _rows_and_files(table: TableFacts) -> str:
         f"{version.step or version.verb}: {counted(version.rows, 'row')}, snapshot {version.snapshot}"
         for version in versions
     ]
-    rows = [float(version.rows) if version.verb in ("merge", "ingest", "append") else 0.0 for version in versions]
-    verbs = sorted({_WRITTEN[version.verb] for version in versions if version.verb in _WRITTEN})
+    rows = [float(version.rows) if version.verb in _WRITTEN else 0.0 for version in versions]
+    verbs = sorted({_WRITTEN[version.verb] for version in versions if version.verb in _WRITTEN and version.rows})
     undone = " Red: rolled back." if any(version.rolled_back for version in versions) else ""
     axis = _group_ticks(versions)
     bars = plot(

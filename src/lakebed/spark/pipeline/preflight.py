@@ -99,8 +99,8 @@ def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None,
 def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Environment) -> str:
     """Return the run that a call without a run id continues or begins.
 
-    It is the definition's own run. A call that replays steps that this run has finished begins another one,
-    ``<run id>-r2``, and so on.
+    It is the definition's own run. A call that replays steps that this run has finished, or has taken over, begins
+    another one, ``<run id>-r2``, and so on.
     """
     base = plan.default_run_id
     there, number = set(run_ids(lake.store)), 1
@@ -112,7 +112,7 @@ def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Env
     ledger = Ledger(lake.store, run_id=newest, environment=environment)
     is_unfinished = ledger.status().state != "complete"
     names = {step.ordinal: step.name for step in plan.steps}
-    did = any(matches(names[ordinal], replay) for ordinal in ledger.own_records())
+    did = any(matches(names[ordinal], replay) for ordinal in ledger.records())
     if is_unfinished and (not did or set(ledger.run().replay) == set(replay)):
         return newest
     return f"{base}-r{number + 1}"

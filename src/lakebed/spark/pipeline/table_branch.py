@@ -30,6 +30,8 @@ from lakebed.table.table import Table
 from lakebed.table.tags import TAG_ID
 
 _IDENTIFIER = 1
+_NEW_RUN = "; after a call with --run-id, give another id"
+"""A run does each step once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ class TableBranches:
             raise Conflict(
                 f"{location}: main of '{table}' has moved since its branch '{self.name}' started, so it cannot be "
                 f"published. {before} Drop the branch (`lakebed table drop-branch`), then write to the table again "
-                "with --replay and the names of its steps.",
+                f"with --replay and the names of its steps{_NEW_RUN}.",
                 kind="not_fast_forward",
                 table=table,
                 branch=self.name,
@@ -177,7 +179,7 @@ class TableBranches:
             raise Conflict(
                 f"{location}: the branch '{self.name}' of '{table}' has commits after snapshot {work.snapshot}, which "
                 "the steps of the run did not make, so it is not published. Roll the branch back to that snapshot, or "
-                "drop it and write to the table again with --replay.",
+                f"drop it and write to the table again with --replay and the names of its steps{_NEW_RUN}.",
                 kind="branch_written",
                 table=table,
                 branch=self.name,
@@ -201,7 +203,7 @@ class TableBranches:
     def _gone(self, table: str, location: SourceLocation) -> Conflict:
         return Conflict(
             f"{location}: the run wrote to the branch '{self.name}' of '{table}', which was dropped before it was "
-            "published: its rows are gone. Write them again with --replay and the names of the steps.",
+            f"published: its rows are gone. Write them again with --replay and the names of the steps{_NEW_RUN}.",
             kind="branch_gone",
             table=table,
             branch=self.name,
