@@ -158,7 +158,8 @@ def test_a_table_that_moved_stops_the_publish(root: Path) -> None:
         run(root, STOPS)
     (root / "late.csv").write_text("id\n1\n")
     main(root, "fares").upsert(pa.table({"id": [7], "note": ["other"]}))
-    with pytest.raises(Conflict, match=r"line \d+: main of 'fares' has moved .* Nothing was published.* --replay .* --run-id") as refused:
+    sentence = r"line \d+: main of 'fares' has moved .* Nothing was published.* --replay .* --run-id"
+    with pytest.raises(Conflict, match=sentence) as refused:
         run(root, STOPS)
     assert refused.value.kind == "not_fast_forward"
     assert (rows(main(root, "trips")), rows(main(root, "fares"))) == (OLD, {7: "other"})

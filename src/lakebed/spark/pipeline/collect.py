@@ -217,7 +217,7 @@ def _table_facts(
 
 
 def _published(steps: Sequence[StepRecord], table: str) -> dict[int, StepRecord]:
-    """Return the steps that published a table, by the snapshot of main; after a kill the one that found it published."""
+    """Return the steps that published a table, by the snapshot of main; after a kill the one that found it there."""
     return {
         int(one["snapshot"]): step
         for step in steps
@@ -241,9 +241,7 @@ def _versions(
             snapshot = table.snapshot(snapshot_id)
             files, size = totals(table, snapshot)
             by = published.get(snapshot_id)
-            label, verb, group = (
-                ("", snapshot.commit_kind.lower(), "") if by is None else (by.name, by.verb, by.group)
-            )
+            label, verb, group = ("", snapshot.commit_kind.lower(), "") if by is None else (by.name, by.verb, by.group)
             metrics = {
                 "committed_ms": snapshot.time_ms,
                 "rows": max(snapshot.delta_record_count, 0),
