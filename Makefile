@@ -11,6 +11,7 @@ DELTA := .venv-delta
 NODE := tests/servers
 PAIMON := tests/interop/java
 DELTA_JARS := bench/peers/delta
+S3A := tests/spark/s3a
 RUN := $(VENV)/bin/python
 SEEDS ?= 300
 SCALE ?= 1
@@ -43,7 +44,7 @@ test: ## lint, types, and all tests but the long ones, in at most 25 minutes
 	@$(MAKE) --no-print-directory --jobs=4 check environments
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-long: environments ## the long property tests and simulations
+test-long: environments hadoop-aws ## the long property tests and simulations
 	@$(RUN) -m pytest -q -n $(WORKERS) --dist loadgroup -m long -s $(ARGS)
 
 check: $(VENV)/.ready ## lint, format and types
@@ -82,7 +83,7 @@ clean: ## remove every environment, cache and output
 	rm -rf src/lakebed/spark/jars
 	rm -rf $(VENV) $(PEERS) $(CLIENTS) $(DELTA) $(NODE)/node_modules $(NODE)/.ready $(NODE)/npm.log build dist out \
 		$(PAIMON)/lib $(PAIMON)/classes $(PAIMON)/.ready $(PAIMON)/mvn.log \
-		$(DELTA_JARS)/lib $(DELTA_JARS)/.ready $(DELTA_JARS)/mvn.log \
+		$(DELTA_JARS)/lib $(DELTA_JARS)/.ready $(DELTA_JARS)/mvn.log $(S3A)/lib $(S3A)/.ready $(S3A)/mvn.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -110,6 +111,9 @@ $(DELTA)/.ready: pyproject.toml tools/setup.sh
 $(DELTA_JARS)/.ready: $(DELTA_JARS)/pom.xml tools/setup.sh
 	@tools/setup.sh jars $(DELTA_JARS) "Delta Lake in the benchmark"
 
+$(S3A)/.ready: $(S3A)/pom.xml tools/setup.sh
+	@tools/setup.sh jars $(S3A) "the tests of Hadoop's file system for S3"
+
 $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 	@tools/setup.sh node $(NODE)
 	@touch $@
@@ -118,7 +122,7 @@ $(NODE)/.ready: $(wildcard $(NODE)/package.json) tools/setup.sh
 $(PAIMON)/.ready: $(wildcard $(PAIMON)/pom.xml $(PAIMON)/*.java) tools/setup.sh
 	@tools/setup.sh paimon-java $(PAIMON)
 
-.PHONY: environments java jar jars postgresql
+.PHONY: environments java jar jars postgresql hadoop-aws
 environments: java jar postgresql $(VENV)/.ready $(PEERS)/.ready $(CLIENTS)/.ready $(NODE)/.ready $(PAIMON)/.ready
 
 java:
@@ -129,6 +133,8 @@ jar: $(VENV)/.ready ## the catalog for Spark SQL, compiled for the installed PyS
 
 jars: $(VENV)/.ready ## the same for every minor of Spark, with Maven; a wheel that is built then contains them
 	@tools/jar.sh $(VENV) all
+
+hadoop-aws: $(S3A)/.ready ## Hadoop's file system for S3, 700 MB by Maven, for the tests of Spark on a bucket
 
 postgresql:
 	@tools/setup.sh postgresql

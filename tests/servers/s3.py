@@ -1,7 +1,8 @@
 """The S3 server of the tests: moto, with conditional writes that are atomic, as S3's are.
 
 moto looks whether an object exists and stores the new one in two steps, in a thread for each request: under load two
-requests with ``If-None-Match: *`` can both succeed. Here one lock holds both steps together.
+requests with ``If-None-Match: *`` can both succeed. Here one lock holds both steps together. The log also names each
+request's client.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from moto.s3.responses import S3Response
 from moto.server import main
+from werkzeug.serving import WSGIRequestHandler
 
 _LOCK = RLock()
 
@@ -24,7 +26,13 @@ def _one_at_a_time(method: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def _log_request(handler: WSGIRequestHandler, code: int | str = "-", size: int | str = "-") -> None:
+    client = handler.headers.get("User-Agent", "-") if hasattr(handler, "headers") else "-"
+    handler.log("info", '"%s" %s %s "%s"', handler.requestline, code, size, client)
+
+
 if __name__ == "__main__":
+    WSGIRequestHandler.log_request = _log_request  # type: ignore[method-assign]
     for name in ("put_object", "copy_object", "_key_response_post"):
         setattr(S3Response, name, _one_at_a_time(getattr(S3Response, name)))
     main()

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import InternalError, InvalidRequest, LakebedError, UnsupportedFormat
+from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.task_store import EntryStore
 from lakebed.spark.plan import MICROSECONDS, hadoop_url
@@ -206,8 +206,10 @@ def taken_over(
     Args:
         starts_anew: the rows replace others, whose numbers and buckets do not matter.
 
-    Cost: with fixed buckets also the manifests of the newest snapshot.
+    Raises `InvalidRequest` also when the tasks wrote into another store than the table's. Cost: with fixed buckets also
+    the manifests of the newest snapshot; in a bucket 1 HEAD.
     """
+    _check_reached(table.store, files)
     schema = table.context.schemas.load(schema_id)
     head = table.latest() if WriteSettings.of(schema).bucket_count > 0 and not starts_anew else None
     entries = None if head is None else table.context.manifests.live_entries(head)
@@ -216,6 +218,24 @@ def taken_over(
     except LakebedError:
         discard(table.store, [file.path for file in files], environment=table.context.environment)
         raise
+
+
+def _check_reached(store: ObjectStore, files: Iterable[WrittenFile]) -> None:
+    """Check that the tasks wrote into this store: Hadoop has settings of its own for a bucket of the same name."""
+    place = hadoop_url(store.root_url) or ""
+    first = next(iter(files), None)
+    if first is None or place.startswith("file:"):
+        return
+    try:
+        store.head(first.path)
+    except NotFound as absent:
+        raise InvalidRequest(
+            f"Spark's tasks wrote {place}/{first.path}, and {store.root_url} has no such file: Hadoop's settings name "
+            "another store than lakebed's. Nothing was committed. Set the endpoint of Hadoop's file system to the "
+            "lake's, such as spark.hadoop.fs.s3a.endpoint, and run the job again.",
+            kind="other_store",
+            path=first.path,
+        ) from absent
 
 
 def changes_of_files(

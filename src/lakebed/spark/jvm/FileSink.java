@@ -140,10 +140,7 @@ public final class FileSink implements TableProvider {
     @Override
     public void abort(WriterCommitMessage[] messages) {
       try {
-        TaskFiles files = FileTaskWriter.Factory.of(target).files();
-        for (String path : FileTaskWriter.Result.paths(messages)) {
-          files.delete(path);
-        }
+        FileTaskWriter.Factory.of(target).files().delete(FileTaskWriter.Result.paths(messages));
       } catch (IOException e) {
         throw new java.io.UncheckedIOException(e);
       }

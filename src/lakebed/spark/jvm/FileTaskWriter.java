@@ -244,17 +244,14 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
 
   @Override
   public void abort() throws IOException {
-    close();
-    IOException failure = null;
-    for (String path : paths) {
-      try {
-        files.delete(path);
-      } catch (IOException e) {
-        failure = e;
+    boolean isInterrupted = Thread.interrupted(); // the clients of stores do nothing in a thread that is
+    try {
+      close();
+      files.delete(paths);
+    } finally {
+      if (isInterrupted) {
+        Thread.currentThread().interrupt();
       }
-    }
-    if (failure != null) {
-      throw failure;
     }
   }
 

@@ -4,6 +4,7 @@ import java.io.BufferedOutputStream;
 import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
+import java.io.InterruptedIOException;
 import java.io.OutputStream;
 import java.nio.channels.FileChannel;
 import java.nio.file.AccessDeniedException;
@@ -11,10 +12,15 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.BulkDelete;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.StreamCapabilities;
 import org.apache.parquet.io.PositionOutputStream;
 
 /**
@@ -24,14 +30,14 @@ import org.apache.parquet.io.PositionOutputStream;
  * survive a power loss. A file of another store exists, durably, once it is closed.
  */
 abstract class TaskFiles {
-  /** Create a file. It is an error that there is one. */
+  /** Create a file under a name that only this attempt of a task has. */
   abstract Output create(String path) throws IOException;
 
   /** Make the names of all closed files durable. */
   abstract void makeDurable() throws IOException;
 
-  /** Delete a file, if it is there. */
-  abstract void delete(String path) throws IOException;
+  /** Delete those files that are there. */
+  abstract void delete(List<String> paths) throws IOException;
 
   /** Return the files below a root. {@code conf}: how to reach a store that is not a local folder. */
   static TaskFiles below(String root, Configuration conf) throws IOException {
@@ -65,13 +71,17 @@ abstract class TaskFiles {
 
     @Override
     public void write(int b) throws IOException {
-      out.write(b);
+      if (!dropped) {
+        out.write(b);
+      }
       position++;
     }
 
     @Override
     public void write(byte[] bytes, int start, int length) throws IOException {
-      out.write(bytes, start, length);
+      if (!dropped) {
+        out.write(bytes, start, length);
+      }
       position += length;
     }
 
@@ -80,7 +90,7 @@ abstract class TaskFiles {
       out.flush();
     }
 
-    /** Let the next {@link #close} not wait for the disk: the file will be deleted. */
+    /** Ignore what is still written, and let {@link #close} store nothing more: the file will be deleted. */
     void drop() {
       dropped = true;
     }
@@ -92,14 +102,20 @@ abstract class TaskFiles {
       }
       closed = true;
       try (OutputStream ending = out) {
-        ending.flush();
-        if (!dropped) {
+        if (dropped) {
+          cancel();
+        } else {
+          ending.flush();
           sync();
         }
       }
     }
 
-    abstract void sync() throws IOException;
+    /** Make the file durable, if closing it does not. */
+    void sync() throws IOException {}
+
+    /** Let closing the file not create it, where the store can. */
+    void cancel() {}
   }
 
   private static final class Local extends TaskFiles {
@@ -166,18 +182,26 @@ abstract class TaskFiles {
     }
 
     @Override
-    void delete(String path) throws IOException {
-      Files.deleteIfExists(root.resolve(path));
+    void delete(List<String> paths) throws IOException {
+      for (String path : paths) {
+        Files.deleteIfExists(root.resolve(path));
+      }
     }
   }
 
+  /**
+   * A bucket. Hadoop asks a store many questions that have one answer here, as names are used once and there are no
+   * folders: a file costs one PUT, and a deletion leaves no marker of an empty folder, which is no file of a table.
+   */
   private static final class Remote extends TaskFiles {
-    private final String root;
+    private static final String WITHOUT_CHECKS = "fs.s3a.create.performance";
+
+    private final org.apache.hadoop.fs.Path root;
     private final FileSystem files;
 
     Remote(String root, Configuration conf) throws IOException {
-      this.root = root;
-      files = new org.apache.hadoop.fs.Path(root).getFileSystem(conf);
+      this.root = new org.apache.hadoop.fs.Path(root);
+      files = this.root.getFileSystem(conf);
     }
 
     private org.apache.hadoop.fs.Path place(String path) {
@@ -186,23 +210,48 @@ abstract class TaskFiles {
 
     @Override
     Output create(String path) throws IOException {
-      FSDataOutputStream out = files.create(place(path), false);
+      FSDataOutputStreamBuilder<?, ?> builder = files.createFile(place(path));
+      builder.recursive().overwrite(true);
+      builder.opt(WITHOUT_CHECKS, true);
+      FSDataOutputStream out = builder.build();
       return new Output(out) {
         @Override
-        void sync() {
-          // It is durable once it is closed.
+        void cancel() {
+          if (out.hasCapability(StreamCapabilities.ABORTABLE_STREAM)) {
+            out.abort();
+          }
+        }
+
+        /** Hadoop before 3.5 returns from an interrupted upload as if it had ended. */
+        @Override
+        public void close() throws IOException {
+          super.close();
+          if (Thread.currentThread().isInterrupted()) {
+            throw new InterruptedIOException("the upload of " + path + " was interrupted");
+          }
         }
       };
     }
 
     @Override
     void makeDurable() {
-      // Each file is.
+      // A file is, once it is closed.
     }
 
     @Override
-    void delete(String path) throws IOException {
-      files.delete(place(path), false);
+    void delete(List<String> paths) throws IOException {
+      if (paths.isEmpty()) {
+        return;
+      }
+      try (BulkDelete deletion = files.createBulkDelete(root)) {
+        int size = deletion.pageSize();
+        for (int start = 0; start < paths.size(); start += size) {
+          List<String> page = paths.subList(start, Math.min(start + size, paths.size()));
+          for (Map.Entry<?, String> failed : deletion.bulkDelete(page.stream().map(this::place).toList())) {
+            throw new IOException(failed.getKey() + " was not deleted: " + failed.getValue());
+          }
+        }
+      }
     }
   }
 }
