@@ -12,11 +12,10 @@ Invariants:
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -125,17 +124,11 @@ class ReaderPlan:
     packs: tuple[Pack, ...]
 
     def to_arrow(self) -> pa.Table:
-        """The plan as `UNITS`, for a process that is not Python.
-
-        The schema's metadata has ``scans``: a JSON list with ``schema_id`` and ``columns`` of each native scan, a
-        column as ``id``, ``name``, ``type`` (as Paimon spells it), ``nullable``, and, unless it is null in these files,
-        ``stored_name`` and ``stored_type``.
-        """
+        """The plan as `UNITS`, for a process that is not Python."""
         tables = [_units(position, scan.files) for position, scan in enumerate(self.natives)]
         if self.packs:
             tables.append(packs_to_arrow(self.packs))
-        scans = json.dumps([_described(scan) for scan in self.natives])
-        return pa.concat_tables(tables or [UNITS.empty_table()]).replace_schema_metadata({"scans": scans})
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables or [UNITS.empty_table()])
 
 
 def urls_of(files: pa.Table) -> pa.ChunkedArray:
@@ -168,17 +161,6 @@ def packs_to_arrow(packs: Sequence[object]) -> pa.Table:
     pickled = pa.array([pickle.dumps(pack) for pack in packs], pa.binary())
     absent = [pa.nulls(len(packs), field.type) for field in UNITS][:-1]
     return pa.Table.from_arrays([*absent, pickled], schema=UNITS)
-
-
-def _described(scan: NativeScan) -> dict[str, Any]:
-    columns = []
-    for column in scan.columns:
-        field, stored = column.field, column.stored
-        described = {"id": field.id, "name": field.name, "type": field.type, "nullable": field.nullable}
-        if stored is not None:
-            described |= {"stored_name": stored.name, "stored_type": stored.type}
-        columns.append(described)
-    return {"schema_id": scan.schema_id, "columns": columns}
 
 
 def plan_readers(

@@ -17,6 +17,7 @@ create or check a table). Invariant: column order and nullability are the table'
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import pyarrow as pa
 from pyspark.sql import types as spark
@@ -53,6 +54,12 @@ def spark_schema(fields: Sequence[DataField]) -> spark.StructType:
     Raises `InvalidRequest`: a column whose type this Spark does not have.
     """
     return spark.StructType([spark.StructField(field.name, _spark_of(field), field.nullable) for field in fields])
+
+
+@lru_cache(maxsize=256)
+def spark_json(fields: tuple[DataField, ...]) -> str:
+    """`spark_schema` as Spark's JSON."""
+    return spark_schema(fields).json()
 
 
 def _spark_of(field: DataField) -> spark.DataType:

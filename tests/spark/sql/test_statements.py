@@ -94,3 +94,30 @@ def test_system_tables_of_a_version(sql: Run, lake: Lake) -> None:
                 sql(f"SELECT * FROM lake.db.t.{name} {version}")
     with pytest.raises(AnalysisException, match="the earliest time that can be read is"):
         sql("SELECT * FROM lake.db.t.snapshots TIMESTAMP AS OF '1999-01-01'")
+
+
+def test_readers_that_are_kept_follow_the_settings(session: SparkSession, sql: Run) -> None:
+    """A filter needs no broadcast; other columns, another setting of the session and one of Hadoop need one each."""
+    sql("CREATE TABLE lake.db.kept AS SELECT id, id % 7 AS v FROM range(1000)")
+    context: Any = session.sparkContext._jsc.sc()
+    kind = context.getClass().getClassLoader().loadClass("java.lang.String")
+    tag = session._jvm.scala.reflect.ClassTag.apply(kind)
+
+    def broadcasts(where: str, columns: str = "v") -> int:
+        """The broadcasts of a statement whose rows are right, and one that counts them."""
+        before = int(context.broadcast("x", tag).id())
+        assert sql(f"SELECT {columns} FROM lake.db.kept WHERE {where}")[0][-1] == int(where.split()[-1]) % 7
+        return int(context.broadcast("x", tag).id()) - before
+
+    first = broadcasts("id = 8")
+    assert broadcasts("id = 10") == first - 1
+    assert broadcasts("id = 11", "id, v") == first - 1  # the filter's column was read before, too
+    assert broadcasts("v = 6", "v") == first
+    context.hadoopConfiguration().set("a.setting.of.hadoop", "1")
+    try:
+        assert broadcasts("id = 13") == first
+        session.conf.set("spark.sql.parquet.filterPushdown", "false")
+        assert broadcasts("id = 13") == first
+        assert broadcasts("id = 12") == first - 1
+    finally:
+        context.hadoopConfiguration().unset("a.setting.of.hadoop")

@@ -16,6 +16,7 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.spark.catalog import VERBS, Session, handle
+from worlds.replies import rows_of
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -46,10 +47,6 @@ def columns(**types: str) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
-def rows_of(path: str) -> pa.Table:
-    return pa.ipc.open_stream(Path(path).read_bytes()).read_all()
-
-
 def planned(ask: Ask, loaded: dict[str, Any], *names: str, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     version = {"table": "db.t", "snapshot": loaded["snapshot"], "schema_id": loaded["schema_id"]}
     plan = ask("plan", **version, columns=list(names), schemes=["file"], **more)["ok"]
@@ -72,6 +69,19 @@ def test_a_table_is_created_loaded_and_dropped(ask: Ask) -> None:
     assert ask("list_databases") == {"ok": {"names": ["db", "default"]}}
     assert ask("drop_table", table="db.t") == {"ok": {"dropped": True}}
     assert ask("drop_table", table="db.t") == {"ok": {"dropped": False}}
+
+
+def test_few_rows_are_in_the_reply_and_many_in_a_file(tmp_path: Path) -> None:
+    """The same rows either way, in the types that Spark's column vectors know."""
+    at = pa.array([1_500, None, -1_500], pa.timestamp("ns"))
+    for repeats in (1, 5000):
+        rows = pa.table({"n": pa.array([1, None, 3] * repeats), "at": pa.chunked_array([at] * repeats)})
+        reply = Session(tmp_path).store_rows(rows)
+        assert (Path(reply).parent == tmp_path) == (repeats > 1)
+        found = rows_of(reply)
+        assert found["n"].to_pylist() == rows["n"].to_pylist()
+        assert found["at"].type == pa.timestamp("us")
+        assert found["at"].cast(pa.int64()).to_pylist() == [1, None, -1] * repeats
 
 
 def test_properties_of_declarative_pipelines_are_kept(ask: Ask, lake: Lake) -> None:

@@ -17,7 +17,7 @@ from lakebed.spark.catalog.verb import Session
 from lakebed.spark.change_rows import ChangeRows, Committed, pack_changes
 from lakebed.spark.plan import NativeScan, ReaderPlan, packs_to_arrow, plan_readers
 from lakebed.spark.shipping import ship
-from lakebed.spark.types import spark_schema
+from lakebed.spark.types import spark_json
 from lakebed.table.model import DataField, Split, TableSchema
 from lakebed.table.planned_files import columns_of
 from lakebed.table.read import ReadPlan
@@ -50,7 +50,7 @@ def planned(
     found = _read_by(store, splits, plan, readers)
     return {
         "units": session.store_rows(found.to_arrow()),
-        "scans": [spark_schema(_stored(native, found.fields)).json() for native in found.natives],
+        "scans": [spark_json(_stored(native, found.fields)) for native in found.natives],
         "reader": _pickled(ship(store), plan, width) if found.packs else "",
     }
 
@@ -102,7 +102,7 @@ def _has_other_types(schema: TableSchema, plan: ReadPlan) -> bool:
     return any(types.get(field.id, field.type) != field.type for field in plan.decoded)
 
 
-def _stored(native: NativeScan, fields: Sequence[DataField]) -> list[DataField]:
+def _stored(native: NativeScan, fields: Sequence[DataField]) -> tuple[DataField, ...]:
     """Return the columns as the files name them; one that they lack gets a name that no file has, and is null."""
     columns = {column.field.id: column.stored for column in native.columns}
     stored = []
@@ -110,4 +110,4 @@ def _stored(native: NativeScan, fields: Sequence[DataField]) -> list[DataField]:
         found = columns[field.id]
         name = f"__lakebed_absent_{field.id}" if found is None else found.name
         stored.append(DataField(field.id, name, field.type, nullable=field.nullable or found is None))
-    return stored
+    return tuple(stored)

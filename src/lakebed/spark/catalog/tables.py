@@ -18,7 +18,7 @@ from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_n
 from lakebed.spark.catalog.audits import AUDIT_LOG, audited
 from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
 from lakebed.spark.native_writes import native_write
-from lakebed.spark.types import arrow_schema_of, spark_schema
+from lakebed.spark.types import arrow_schema_of, spark_json
 from lakebed.table.model import Snapshot, TableSchema
 from lakebed.table.scan import check_readable
 from lakebed.table.schema import (
@@ -91,7 +91,7 @@ def described(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> d
         "name": table.name,
         "url": table.url,
         "branch": table.branch,
-        "schema": spark_schema(schema.fields).json(),
+        "schema": spark_json(schema.fields),
         "schema_id": schema.id,
         "partition_keys": schema.partition_keys,
         "primary_keys": schema.primary_keys,

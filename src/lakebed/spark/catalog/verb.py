@@ -6,11 +6,13 @@ struct whose fields are the message's body, so an unknown or a wrong field is re
 
 from __future__ import annotations
 
+import base64
 import os
 import tempfile
 import traceback
 import uuid
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -28,6 +30,12 @@ from lakebed.table.types import fields_of_arrow
 
 VERBS: Final[dict[str, type[Verb]]] = {}
 """Every declared verb by its name."""
+
+INLINE: Final = "base64:"
+"""Begins an Arrow stream in a reply; a path begins otherwise."""
+
+INLINE_BYTES_MAX: Final = 32 << 10
+"""Arrow bytes that a reply holds; for more, the time that base64 takes is that of a file."""
 
 
 V = TypeVar("V", bound="Verb")
@@ -61,13 +69,27 @@ class Session:
         return found
 
     def store_rows(self, rows: pa.Table) -> str:
-        """Write rows as an Arrow stream into a new file, and return its path; the reader deletes it."""
-        path = self.folder / f"{uuid.uuid4().hex}.arrow"
-        carried = carried_schema(fields_of_arrow(rows.schema)).with_metadata(rows.schema.metadata)
-        rows = rows.cast(carried, safe=False)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
+        """Return rows as an Arrow stream: itself in base64 after `INLINE`, or if it is large, the path of a new file.
+
+        The reader deletes the file.
+        """
+        carried = _carried(rows.schema)
+        if rows.schema != carried:
+            rows = rows.cast(carried, safe=False)
+        if rows.nbytes > INLINE_BYTES_MAX:
+            path = self.folder / f"{uuid.uuid4().hex}.arrow"
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
+                stream.write_table(rows)
+            return str(path)
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, rows.schema) as stream:
             stream.write_table(rows)
-        return str(path)
+        return INLINE + base64.b64encode(buffer.getvalue()).decode()
+
+
+@lru_cache(maxsize=64)
+def _carried(schema: pa.Schema) -> pa.Schema:
+    return carried_schema(fields_of_arrow(schema))
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
 package org.lakebed.spark;
 
+import java.io.ByteArrayInputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
@@ -7,6 +8,7 @@ import java.nio.channels.Channels;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.List;
 import java.util.function.Consumer;
 import org.apache.arrow.memory.BufferAllocator;
@@ -28,6 +30,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  * ArrowUtils; tried with 4.1, 4.2 and 4.3.
  */
 final class ArrowRows {
+  private static final String INLINE = "base64:";
   private static final int BATCH_ROWS = 8192;
   private static final long BATCH_BYTES = 8L << 20;
 
@@ -40,17 +43,20 @@ final class ArrowRows {
   /** A table of a reply, in memory. */
   record Rows(StructType schema, InternalRow[] rows) {}
 
-  /** Read a file that a reply names, and delete it. */
-  static Rows take(String path) {
+  /** Read the rows of a reply. */
+  static Rows take(String reply) {
     List<InternalRow> rows = new ArrayList<>();
-    StructType schema = take(path, batch -> batch.rowIterator().forEachRemaining(row -> rows.add(row.copy())));
+    StructType schema = take(reply, batch -> batch.rowIterator().forEachRemaining(row -> rows.add(row.copy())));
     return new Rows(schema, rows.toArray(new InternalRow[0]));
   }
 
-  /** Read a file that a reply names, batch by batch, and delete it; return its columns. */
-  static StructType take(String path, Consumer<ColumnarBatch> each) {
-    Path file = Path.of(path);
-    try (InputStream in = Files.newInputStream(file);
+  /** Read the rows of a reply, batch by batch; return their columns. They are in it, or in a file, which is deleted. */
+  static StructType take(String reply, Consumer<ColumnarBatch> each) {
+    Path file = reply.startsWith(INLINE) ? null : Path.of(reply);
+    try (InputStream in =
+            file == null
+                ? new ByteArrayInputStream(Base64.getDecoder().decode(reply.substring(INLINE.length())))
+                : Files.newInputStream(file);
         Reader reader = new Reader(in)) {
       for (ColumnarBatch batch = reader.next(-1); batch != null; batch = reader.next(-1)) {
         each.accept(batch);
@@ -59,7 +65,9 @@ final class ArrowRows {
     } catch (IOException e) {
       throw Errors.mistake("A reply of lakebed's Python process cannot be read: " + e.getMessage());
     } finally {
-      file.toFile().delete();
+      if (file != null) {
+        file.toFile().delete();
+      }
     }
   }
 

@@ -13,7 +13,6 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -26,7 +25,7 @@ record AuditTable(Lake lake, String table, JsonNode loaded) implements Table, Su
 
   @Override
   public StructType schema() {
-    return (StructType) DataType.fromJson(loaded.get("audited").asText());
+    return Columns.of(loaded.get("audited").asText());
   }
 
   @Override

@@ -41,7 +41,7 @@ final class FileTarget {
     schemaId = json.get("schema_id").asInt();
     directory = json.get("directory").asText();
     prefix = json.get("prefix").asText();
-    schema = (StructType) DataType.fromJson(json.get("schema").asText());
+    schema = Columns.of(json.get("schema").asText());
     codec = json.get("codec").asText();
     level = json.get("level").asInt();
     fileBytes = json.get("file_bytes").asLong();

@@ -20,7 +20,6 @@ import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -39,7 +38,7 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
     this.table = table;
     this.loaded = loaded;
     this.replaces = replaces;
-    this.schema = (StructType) DataType.fromJson(loaded.get("schema").asText());
+    this.schema = Columns.of(loaded.get("schema").asText());
   }
 
   /** The table of a reply: with a primary key single rows are changed, without one whole files. */

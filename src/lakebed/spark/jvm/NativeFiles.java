@@ -12,25 +12,21 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
-import org.apache.spark.sql.connector.read.VariantExtraction;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
-import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetUtils$;
-import org.apache.spark.sql.execution.datasources.v2.parquet.ParquetScan;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.connector.PredicateUtils$;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.Option;
 import scala.collection.immutable.Map$;
-import scala.collection.immutable.Seq$;
 
 /**
  * Spark's own Parquet reader over exactly the files of a plan: nothing is listed, and no status is asked for.
  *
- * <p>The one file that names Spark's internal classes of its file sources; tried with 4.1, 4.2 and 4.3.
+ * <p>With {@link NativeReaders} the one file that names Spark's internal classes of its file sources; tried with 4.1, 4.2
+ * and 4.3.
  */
 final class NativeFiles {
   private NativeFiles() {}
@@ -92,16 +88,7 @@ final class NativeFiles {
 
   /** The reader of files with these columns, by their names in the files, and of constants of each file after them. */
   static PartitionReaderFactory reader(StructType columns, StructType constants, Filter[] filters) {
-    SparkSession session = session();
-    Configuration conf = session.sessionState().newHadoopConf();
-    // A scan only makes readers here, and asks its index for nothing; an index costs a tenth of a plan.
-    PartitioningAwareFileIndex nothing = null;
-    ParquetScan scan =
-        new ParquetScan(
-            session, conf, nothing, columns, columns, constants, filters, CaseInsensitiveStringMap.empty(),
-            Option.empty(), Seq$.MODULE$.empty(), Seq$.MODULE$.empty(),
-            new VariantExtraction[0]);
-    return scan.createReaderFactory();
+    return NativeReaders.of(session(), columns, constants, filters);
   }
 
   /** Reading a URL takes microseconds, and a plan has many: one without special characters is itself. */

@@ -8,7 +8,6 @@ import java.util.function.Function;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.sources.Filter;
-import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
@@ -35,7 +34,7 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
     List<StructType> scans = new ArrayList<>();
     List<List<PackedFiles.File>> listed = new ArrayList<>();
     for (JsonNode scan : plan.get("scans")) {
-      scans.add(columns.isEmpty() ? new StructType() : (StructType) DataType.fromJson(scan.asText()));
+      scans.add(columns.isEmpty() ? new StructType() : Columns.of(scan.asText()));
       listed.add(new ArrayList<>());
     }
     List<InputPartition> found = new ArrayList<>();
