@@ -1,10 +1,11 @@
 """The benchmark of Spark SQL: ``python bench/spark.py [--scale 1] [--only write,scan] [--samples 5]``.
 
 Workloads, at scale 1, on 4 M rows (BIGINT, INT, DOUBLE, STRING): scan (an aggregate of four columns), write,
-write_partitioned (16 partitions), write_buckets (8 buckets of a key, after a shuffle by it) and point_lookup (a row by
-its id, in milliseconds). The peers are Spark's own Parquet, with zstd as lakebed's, and Delta Lake. Lakebed's side is
-SQL through the catalog and includes the analysis, the statistics of files, the sync of files and folders, and the
-commit; Spark's own syncs nothing. Changes, streams, orphans and the format's own Java connector: `spark_changes`.
+write_partitioned (16 partitions), write_buckets (8 buckets of a key, after a shuffle by it), point_lookup (a row by its
+id, in milliseconds, in a table of 4 files) and point_lookup_64_files. The peers are Spark's own Parquet, with zstd as
+lakebed's, and Delta Lake. Lakebed's side is SQL through the catalog and includes the analysis, the statistics of files,
+the sync of files and folders, and the commit; Spark's own syncs nothing. Changes, streams, orphans and the format's own
+Java connector: `spark_changes`.
 
 Without rows of their own: bridge_start (the first statement of a new bridge, in seconds), analysis (a statement on a
 tag, in milliseconds, and one on a temporary view), plan_100k_cold, _warm and _selective (from SQL text
@@ -46,6 +47,7 @@ FILE_COUNT = 4
 PARTITION_COUNT = 16
 BUCKET_COUNT = 8
 MANY_PARTITIONS = 200
+MANY_FILES = 64
 LOOK_S = 0.3
 """Between collections, which stop the tasks."""
 HERE = Path(__file__).parent
@@ -181,12 +183,23 @@ class Bench:
             **spark_changes.peers(self, "delta", lambda peer: peer.run("read", "base")),
         )
 
-    def point_lookup(self) -> Result:
+    def point_lookup(self) -> list[Result]:
         """One row by its id, from a statement to its row; the files have ranges of ids."""
-        table, paths = self.read_table()
-        self.spark.read.parquet(*paths).createOrReplaceTempView("plain_rows")  # listed once, unlike a table
+        many = self.new_table()
+        self.written(self.source().repartitionByRange(MANY_FILES, "id").sortWithinPartitions("id"), many)
+        for peer in self.peers_of("delta"):
+            peer.run("load", "many", self.folder / "source", MANY_FILES)
+        return [
+            self.looked_up("point_lookup", *self.read_table(), "base"),
+            self.looked_up(f"point_lookup_{MANY_FILES}_files", many, self.paths_of(many), "many"),
+        ]
 
-        def looked_up(name: str) -> float:
+    def looked_up(self, workload: str, table: str, paths: Sequence[str], peers_name: str) -> Result:
+        """Look-ups in a table of lakebed, Spark's own reader of its files, and a table of the peers."""
+        view = f"plain_{peers_name}"
+        self.spark.read.parquet(*paths).createOrReplaceTempView(view)  # listed once, unlike a table
+
+        def mean_of(name: str) -> float:
             statements = [f"SELECT * FROM {name} WHERE id = {key}" for key in spread(self.rows, LOOKUP_COUNT)]
             found: list[int] = []
             seconds = timed(lambda: found.extend(len(self.spark.sql(one).collect()) for one in statements))
@@ -194,13 +207,11 @@ class Bench:
             return seconds / LOOKUP_COUNT * 1000
 
         sides = {
-            "lakebed": lambda: looked_up(table),
-            "spark-parquet": lambda: looked_up("plain_rows"),
-            **spark_changes.peers(self, "delta", lambda peer: peer.run("lookup", "base", self.rows)),
+            "lakebed": lambda: mean_of(table),
+            "spark-parquet": lambda: mean_of(view),
+            **spark_changes.peers(self, "delta", lambda peer: peer.run("lookup", peers_name, self.rows)),
         }
-        return alternate(
-            "point_lookup", sides, unit="ms", sample_count=self.sample_count, rows=self.rows, target=">= 1x"
-        )
+        return alternate(workload, sides, unit="ms", sample_count=self.sample_count, rows=self.rows, target=">= 1x")
 
     def read_table(self) -> tuple[str, list[str]]:
         """A table of all rows for reads, which Delta has as well, and the paths of its files."""
@@ -209,9 +220,13 @@ class Bench:
             self.written(self.source(), self.base)
             for peer in self.peers_of("delta"):
                 peer.run("load", "base", self.folder / "source", 0)
-        files = [row[0] for row in self.spark.sql(f"SELECT file_path FROM {self.base}.files").collect()]
-        root = f"{self.folder / 'lake' / 'bench.db' / self.base.rpartition('.')[2]}"
-        return self.base, [f"{root}/{file}" for file in files]
+        return self.base, self.paths_of(self.base)
+
+    def paths_of(self, table: str) -> list[str]:
+        """The paths of a table's files."""
+        files = [row[0] for row in self.spark.sql(f"SELECT file_path FROM {table}.files").collect()]
+        root = f"{self.folder / 'lake' / 'bench.db' / table.rpartition('.')[2]}"
+        return [f"{root}/{file}" for file in files]
 
     def changes(self) -> list[Result]:
         """See `spark_changes.changes`."""

@@ -2,8 +2,9 @@
 
 Rows, at scale 1: merge_1pct, upsert_1pct and upsert_1pct_read_compact (10 M rows, of which each round changes 1 %),
 stream (4 M rows, six batches of a file), orphans_1m (a million files, of which the table knows a tenth), and, where the
-jars of the format's own Java connector are given, java_append, java_scan_filter, java_merge_read and
-java_merge_read_key, _other and _absent (see `spark_queries.FILTERS`).
+jars of the format's own Java connector are given, java_append, java_scan_filter, java_merge_read, java_merge_read_key,
+_other and _absent (see `spark_queries.FILTERS`) and java_floor: a statement on a Parquet file without rows in our Spark
+and in the connector's, which no table undercuts.
 
 A peer that does not run with our Spark has a process and an environment of its own, with its Spark in the name. Sides
 alternate, and read the same source files.
@@ -277,7 +278,16 @@ def java(bench: Bench) -> list[Result]:
         rows = rows.where(FILTERS[which]) if which else rows
         return lambda: timed(lambda: rows.selectExpr(*AGGREGATES).collect())
 
+    # Its Spark is another one, whose statements take another time whatever they read.
+    empty = str(bench.folder / "empty")
+    bench.spark.table(keyed).limit(0).write.parquet(empty)
+    peer.run("load_empty", "empty", source)
+
+    def nothing() -> float:
+        return timed(lambda: bench.spark.read.parquet(empty).selectExpr(*AGGREGATES).collect())
+
     return [
+        pair("java_floor", nothing, "read_plain", "empty"),
         pair("java_append", lambda: bench.written(bench.source(), bench.new_table()), "write", source, durable=True),
         pair("java_scan_filter", read(appended, "key"), "read", "appended", "key"),
         pair("java_merge_read", read(keyed), "read", "keyed"),

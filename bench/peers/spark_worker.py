@@ -121,6 +121,15 @@ class Peer:
         rows = rows.where(FILTERS[which]) if which else rows
         return seconds_of(lambda: rows.selectExpr(*AGGREGATES).collect())
 
+    def load_empty(self, name: str, source: str) -> float:
+        """Keep a Parquet file without rows."""
+        self.kept[name] = f"{self.folder}/t{next(self.numbers)}"
+        return seconds_of(lambda: self.rows(source).limit(0).write.parquet(self.kept[name]))
+
+    def read_plain(self, name: str) -> float:
+        """As `read`, by Spark alone."""
+        return seconds_of(lambda: self.rows(self.kept[name]).selectExpr(*AGGREGATES).collect())
+
     def lookup(self, name: str, row_count: str) -> float:
         """Mean milliseconds of one row by its id."""
         keys = spread(int(row_count), LOOKUP_COUNT)
