@@ -69,6 +69,64 @@ def test_files_of_older_schemas_are_read_as_today(sql: Run, lake: Lake) -> None:
     assert sql("SELECT id, v, w FROM lake.db.t ORDER BY id") == [(1, None, "first"), (2**40, "v", "w")]
 
 
+def test_fields_of_structs_are_those_of_the_query(sql: Run, session: SparkSession) -> None:
+    """Spark asks for some fields of a column: in selects and conditions, by each reader, and in a rewrite."""
+    kind = "STRUCT<a: STRING, b: STRING, c: STRUCT<d: INT, e: DOUBLE>>"
+    value = "named_struct('a', 'A', 'b', 'B', 'c', named_struct('d', 4, 'e', 0.5D))"
+    for name, properties in (
+        ("plain", ""),
+        ("keyed", "TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')"),
+    ):
+        columns = f"id INT NOT NULL, s {kind}, l ARRAY<{kind}>, m MAP<INT, {kind}>"
+        sql(f"CREATE TABLE lake.db.{name} ({columns}) {properties}")
+        for _ in range(2):
+            sql(f"INSERT INTO lake.db.{name} SELECT 1, {value}, array({value}), map(7, {value})")
+        count = 2 if name == "plain" else 1
+        fields = "s.b, s.c.e, l.b, l[0].c.d, m[7].b"
+        assert sql(f"SELECT {fields} FROM lake.db.{name} WHERE s.c.d = 4") == [("B", 0.5, ["B"], 4, "B")] * count
+    assert sql("SELECT s.b, rowkind FROM lake.db.plain.audit_log") == [("B", "+I")] * 2
+    sql("UPDATE lake.db.plain SET s.b = 'new' WHERE upper(s.b) = 'B' AND s.c.e < 1")
+    assert sql("SELECT s FROM lake.db.plain") == [(("A", "new", (4, 0.5)),)] * 2
+    sql("DELETE FROM lake.db.plain WHERE s.c.e <> 0.5 OR upper(s.b) = 'NEW'")
+    assert sql("SELECT count(s.b) FROM lake.db.plain") == [(0,)]
+    if tuple(map(int, session.version.split(".")[:2])) >= (4, 2):
+        changes = sql("SELECT s.c.e, _change_type FROM lake.db.plain CHANGES FROM VERSION 1 TO VERSION 1")
+        assert changes == [(0.5, "insert")]
+
+
+def test_conditions_that_only_spark_evaluates(sql: Run) -> None:
+    """A part of an OR, or of an AND under NOT, that no reader of files can evaluate leaves out no row."""
+    sql("CREATE TABLE lake.db.t AS SELECT 0.5D AS x, 'B' AS y")
+    for condition, count in (
+        ("x <> 0.5D OR upper(y) = 'B'", 1),
+        ("NOT (x = 0.5D AND length(y) = 2)", 1),
+        ("(x > 0 AND y > 'A') AND (y < 'A' OR x + 1 > 1)", 1),
+        ("NOT (length(y) = 1 OR x > 9)", 0),
+    ):
+        assert sql(f"SELECT count(y) FROM lake.db.t WHERE {condition}") == [(count,)], condition
+    sql("DELETE FROM lake.db.t WHERE x <> 0.5D OR upper(y) = 'B'")
+    assert sql("SELECT * FROM lake.db.t") == []
+
+
+def test_keys_of_bytes_are_compared_by_value(sql: Run) -> None:
+    """An UPDATE that leaves a BINARY key as it is does not change it."""
+    sql("CREATE TABLE lake.db.t (id BINARY NOT NULL, n INT) TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')")
+    sql("INSERT INTO lake.db.t VALUES (X'00ff', 1)")
+    sql("UPDATE lake.db.t SET n = 2")
+    assert sql("SELECT n FROM lake.db.t") == [(2,)]
+    with pytest.raises(PySparkException, match="changes the primary key column id"):
+        sql("UPDATE lake.db.t SET id = X'00'")
+
+
+def test_columns_of_a_branch_change_alone(sql: Run) -> None:
+    """ALTER TABLE of a branch by its name."""
+    sql("CREATE TABLE lake.db.t AS SELECT 1 AS id")
+    sql("CALL lake.sys.create_branch('db.t', 'dev')")
+    sql("ALTER TABLE lake.db.`t$branch_dev` ADD COLUMN n INT")
+    assert sql("SELECT * FROM lake.db.`t$branch_dev`") == [(1, None)]
+    assert sql("SELECT * FROM lake.db.t") == [(1,)]
+
+
 def test_planning_asks_no_file_and_a_predicate_opens_only_its_own(sql: Run, lake: Lake) -> None:
     """Files that the predicate excludes may be gone; so may all of them, for a count and for extremes."""
     table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))

@@ -94,7 +94,7 @@ final class ArrowRows {
       List<FieldVector> vectors = root.getFieldVectors();
       ColumnVector[] columns = new ColumnVector[width < 0 ? vectors.size() : width];
       for (int i = 0; i < columns.length; i++) {
-        columns[i] = new ArrowColumnVector(vectors.get(i));
+        columns[i] = new BorrowedColumn(vectors.get(i));
       }
       return new ColumnarBatch(columns, root.getRowCount());
     }
@@ -104,6 +104,19 @@ final class ArrowRows {
       stream.close(false);
       allocator.close();
     }
+  }
+
+  /**
+   * A column of a batch. Its vector is the reader's: Spark closes the columns of a batch that it has read, and a closed
+   * vector of structs has no children that the next batch could be loaded into.
+   */
+  private static final class BorrowedColumn extends ArrowColumnVector {
+    BorrowedColumn(FieldVector vector) {
+      super(vector);
+    }
+
+    @Override
+    public void closeIfFreeable() {}
   }
 
   /** Rows on their way to a process. */

@@ -49,7 +49,7 @@ record AuditTable(Lake lake, String table, JsonNode loaded) implements Table, Su
 
     @Override
     public void pruneColumns(StructType required) {
-      columns = required;
+      columns = LakebedScan.whole(required, audited.schema());
     }
 
     @Override

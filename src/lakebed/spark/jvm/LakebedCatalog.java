@@ -218,7 +218,11 @@ public final class LakebedCatalog
       members.add(TableChanges.members(change));
     }
     try {
-      lake.changeTable("alter_table", "table", named(table), "changes", members);
+      String[] parts = table.name().split("\\$", 2);
+      boolean onBranch = parts.length == 2 && parts[1].startsWith(BRANCH_PREFIX);
+      lake.changeTable(
+          "alter_table", "table", named(onBranch ? Identifier.of(table.namespace(), parts[0]) : table), "branch",
+          onBranch ? parts[1].substring(BRANCH_PREFIX.length()) : null, "changes", members);
     } catch (Errors.Refused e) {
       throw new NoSuchTableException(table);
     }

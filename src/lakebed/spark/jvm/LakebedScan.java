@@ -63,6 +63,17 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     columnar = NativeFiles.isColumnar(columns);
   }
 
+  /**
+   * The required columns, each with all its fields. Spark asks for those fields of structs alone that a query names, and
+   * takes whole columns, too; files and workers have whole ones, whose fields would be taken for others.
+   */
+  static StructType whole(StructType required, StructType schema) {
+    return new StructType(
+        Arrays.stream(required.fields())
+            .map(field -> schema.getFieldIndex(field.name()).isDefined() ? schema.apply(field.name()) : field)
+            .toArray(StructField[]::new));
+  }
+
   private static StructType without(StructType columns, String name) {
     return new StructType(
         Arrays.stream(columns.fields()).filter(field -> !field.name().equals(name)).toArray(StructField[]::new));
@@ -236,7 +247,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
 
     @Override
     public void pruneColumns(StructType required) {
-      columns = required;
+      columns = whole(required, table.schema());
     }
 
     @Override

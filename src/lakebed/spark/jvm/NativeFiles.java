@@ -2,6 +2,7 @@ package org.lakebed.spark;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
@@ -9,6 +10,9 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.paths.SparkPath;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.expressions.filter.And;
+import org.apache.spark.sql.connector.expressions.filter.Not;
+import org.apache.spark.sql.connector.expressions.filter.Or;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
@@ -74,16 +78,42 @@ final class NativeFiles {
     return session().sparkContext().defaultParallelism();
   }
 
-  /** What Spark's reader can use of predicates, to leave out row groups. */
+  /** What Spark's reader can use of predicates, to leave out row groups: each is true where its predicate is. */
   static Filter[] filters(Predicate[] predicates) {
     List<Filter> found = new ArrayList<>();
     for (Predicate predicate : predicates) {
-      Option<Filter> filter = PredicateUtils$.MODULE$.toV1(predicate);
-      if (filter.isDefined()) {
-        found.add(filter.get());
+      Filter filter = weaker(predicate);
+      if (filter != null) {
+        found.add(filter);
       }
     }
     return found.toArray(new Filter[0]);
+  }
+
+  /**
+   * A filter that is true wherever a predicate is; null: there is none. Spark's own translation leaves out parts that it
+   * does not know, also of an OR and under NOT: its filter would lose rows.
+   */
+  private static Filter weaker(Predicate predicate) {
+    if (predicate instanceof And || predicate instanceof Or) {
+      Filter left = weaker((Predicate) predicate.children()[0]);
+      Filter right = weaker((Predicate) predicate.children()[1]);
+      if (left != null && right != null) {
+        boolean isAnd = predicate instanceof And;
+        return isAnd ? new org.apache.spark.sql.sources.And(left, right) : new org.apache.spark.sql.sources.Or(left, right);
+      }
+      return predicate instanceof Or ? null : left != null ? left : right;
+    }
+    Option<Filter> filter = isKnown(predicate) ? PredicateUtils$.MODULE$.toV1(predicate) : Option.empty();
+    return filter.isDefined() ? filter.get() : null;
+  }
+
+  /** Whether Spark's translation leaves out no part of a predicate. */
+  private static boolean isKnown(Predicate predicate) {
+    if (predicate instanceof And || predicate instanceof Or || predicate instanceof Not) {
+      return Arrays.stream(predicate.children()).allMatch(part -> isKnown((Predicate) part));
+    }
+    return PredicateUtils$.MODULE$.toV1(predicate).isDefined();
   }
 
   /** The reader of files with these columns, by their names in the files, and of constants of each file after them. */

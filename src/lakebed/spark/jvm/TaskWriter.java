@@ -106,7 +106,7 @@ final class TaskWriter implements DeltaWriter<InternalRow> {
   @Override
   public void update(InternalRow metadata, InternalRow id, InternalRow row) throws IOException {
     for (int i = 0; i < keys.length; i++) {
-      if (!Objects.equals(id.get(i, type(i)), row.get(keys[i], type(i)))) {
+      if (!Objects.deepEquals(id.get(i, type(i)), row.get(keys[i], type(i)))) {
         mistake = "An UPDATE changes the primary key column " + factory.keys.get(i) + ": DELETE the row and INSERT another.";
         return;
       }

@@ -119,7 +119,7 @@ record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Cha
 
     @Override
     public void pruneColumns(StructType required) {
-      columns = required;
+      columns = LakebedScan.whole(required, changelog.schema());
     }
 
     @Override
