@@ -61,25 +61,29 @@ class ColumnExtent:
     """What all rows of some files have in one column."""
 
     null_count: int
+    is_exact: bool
+    """Whether the extremes are known."""
     least: pa.Scalar | None
-    """None: every value is null."""
+    """None: every value is null, or the extremes are not known."""
     greatest: pa.Scalar | None
 
 
 def column_extent(
     entries: pa.Table, name: str, *, schema: TableSchema, schema_of: Callable[[int], TableSchema]
 ) -> ColumnExtent | None:
-    """The nulls and the extremes of a column, where manifest entries state them exactly; None otherwise.
+    """The nulls and the extremes of a column, where manifest entries state them exactly.
 
-    Exact are partition values, and the bounds of whole numbers, dates and timestamps in files whose entries have
-    `STATS_VERSION`. Others may be cut off (texts), or leave out NaN and the sign of zero (floats).
+    Exact are partition values, and in files whose entries have `STATS_VERSION` the null counts, and the bounds of
+    numbers, dates and timestamps. A zero among the extremes of floats is not: its sign is not that of the value. Bounds
+    of texts and bytes are not: they may be cut off, and a cut upper bound may be raised to a shorter text.
 
     Args: as of `may_match`; every row of the files counts.
+
+    Returns None where the nulls are not known.
     """
     kind = arrow_type(schema.named([name])[0].type)
     is_partition = name in schema.partition_keys
-    if pa.types.is_floating(kind) or not (is_partition or _has_exact_bounds(kind)):
-        return None
+    is_exact = _has_exact_bounds(kind) if not is_partition else not pa.types.is_floating(kind)
     partitions = partition_columns(entries, schema)
     null_count = 0
     ends: list[pa.Array] = []
@@ -88,24 +92,31 @@ def column_extent(
         values = {key: column.take(pa.array(rows)) for key, column in partitions.items()}
         file_schema = schema_of(int(group.column("schema_id")[0].as_py()))
         known = _FileBounds(group, values, schema, file_schema, stats_names, None)
-        bounds = known.of(name)
         counts = known.null_counts(name)
-        if bounds is None or counts is None or not (is_partition or _is_proven(group)):
-            return None
-        filled = pa.array(counts < group.column("row_count").to_numpy())
-        low, high = bounds.low.filter(filled), bounds.high.filter(filled)
-        if low.null_count or high.null_count or (counts < 0).any():
+        if counts is None or (counts < 0).any() or not (is_partition or _is_proven(group)):
             return None
         null_count += int(counts.sum())
-        ends += [low, high]
-    found = pa.chunked_array(ends, kind)
-    extremes = pc.min_max(found) if found.length() else None
-    least, greatest = (None, None) if extremes is None else (extremes["min"], extremes["max"])
-    return ColumnExtent(null_count, least, greatest)
+        bounds = known.of(name) if is_exact else None
+        if bounds is None:
+            is_exact = False
+            continue
+        filled = pa.array(counts < group.column("row_count").to_numpy())
+        ends += [bounds.low.filter(filled), bounds.high.filter(filled)]
+    found = pa.chunked_array(ends if is_exact else [], kind)
+    if not is_exact or found.null_count:
+        return ColumnExtent(null_count, False, None, None)
+    if not found.length():
+        return ColumnExtent(null_count, True, None, None)
+    extremes = pc.min_max(found)
+    if pa.types.is_floating(kind) and 0.0 in extremes.as_py().values():
+        return ColumnExtent(null_count, False, None, None)
+    return ColumnExtent(null_count, True, extremes["min"], extremes["max"])
 
 
 def _has_exact_bounds(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_signed_integer(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+    types = pa.types
+    is_number = types.is_signed_integer(kind) or types.is_decimal(kind) or types.is_floating(kind)
+    return bool(is_number or types.is_date(kind) or types.is_timestamp(kind))
 
 
 def _is_proven(group: pa.Table) -> bool:

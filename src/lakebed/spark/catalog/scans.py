@@ -105,7 +105,7 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class AggregateRows(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Compute aggregates by manifest entries, where these state them exactly; otherwise `values` is None.
 
-    Dates are answered as days, timestamps as microseconds.
+    Dates are answered as days, timestamps as microseconds, decimals and floats as texts that Java reads.
     """
 
     functions: list[Aggregate]
@@ -135,14 +135,21 @@ def _aggregated(one: Aggregate, row_count: int, extent: ColumnExtent | None) -> 
         return None
     if one.function == "count":
         return [row_count - extent.null_count]
+    if not extent.is_exact:
+        return None
     found = extent.least if one.function == "min" else extent.greatest
     if found is None:
         return [None]
-    if pa.types.is_date(found.type):
+    kind = found.type
+    if pa.types.is_date(kind):
         return [found.cast(pa.int32()).as_py()]
-    if pa.types.is_timestamp(found.type):
-        return [found.cast(pa.timestamp("us", tz=found.type.tz), safe=False).cast(pa.int64()).as_py()]
-    return [found.as_py()] if pa.types.is_integer(found.type) or pa.types.is_string(found.type) else None
+    if pa.types.is_timestamp(kind):
+        return [found.cast(pa.timestamp("us", tz=kind.tz), safe=False).cast(pa.int64()).as_py()]
+    if pa.types.is_floating(kind):
+        return [repr(found.as_py()).replace("inf", "Infinity")]
+    if pa.types.is_decimal(kind):
+        return [str(found.as_py())]
+    return [found.as_py()] if pa.types.is_integer(kind) or pa.types.is_string(kind) else None
 
 
 def _enough(splits: Sequence[Split], limit: int) -> list[Split]:

@@ -1,6 +1,7 @@
 package org.lakebed.spark;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.math.BigDecimal;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.List;
@@ -18,6 +19,10 @@ import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.types.ByteType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DateType;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.IntegerType;
 import org.apache.spark.sql.types.ShortType;
 import org.apache.spark.sql.types.StringType;
@@ -99,6 +104,15 @@ final class Predicates {
     }
     if (type instanceof IntegerType || type instanceof DateType) {
       return value.asInt();
+    }
+    if (type instanceof FloatType) {
+      return (float) Double.parseDouble(value.asText());
+    }
+    if (type instanceof DoubleType) {
+      return Double.parseDouble(value.asText());
+    }
+    if (type instanceof DecimalType decimal) {
+      return Decimal.apply(new BigDecimal(value.asText()), decimal.precision(), decimal.scale());
     }
     return type instanceof StringType ? UTF8String.fromString(value.asText()) : (Object) value.asLong();
   }
