@@ -3,10 +3,10 @@
 ``python -m lakebed.spark.worker``; it serves one task after the other, and ends when its input closes.
 
 A request is one byte and frames; a frame is a length (4 bytes, big-endian) and a pickle. ``R`` reads: a frame with the
-store, the plan, and the number of columns before one with file names (None: there is none), then one with the pack of
-splits; the answer is an Arrow stream and one more 0. ``W`` writes: a frame with the store and the `WriteTask`, then an
-Arrow stream; the answer is a frame. Each answer begins with one byte: 0, or 1 and then a frame of text, which fails the
-task.
+store, the plan, the number of columns before those with the place of each row (None: there are none), and whether the
+place has a position; then one with the pack of splits. The answer is an Arrow stream and one more 0. ``W`` writes: a
+frame with the store, the `WriteTask`, and whether the rows are changes, then an Arrow stream; the answer is a frame.
+Each answer begins with one byte: 0, or 1 and then a frame of text, which fails the task.
 
 Invariants: credentials come by standard input only; mistakes in rows are part of the answer, not failures.
 """
@@ -29,19 +29,18 @@ from lakebed.runtime import Environment
 from lakebed.spark.carried import carried_rows, carried_schema
 from lakebed.spark.catalog.writes import OPERATION
 from lakebed.spark.change_rows import ChangeRows
+from lakebed.spark.found_rows import FILE_COLUMN, POSITION_COLUMN, FoundRows, found_rows
 from lakebed.spark.plan import Pack
 from lakebed.spark.shipping import opened_in_task
 from lakebed.spark.tasks import LASTING
 from lakebed.spark.write_tasks import WriteTask
 from lakebed.table.model import BucketChange
-from lakebed.table.read import ReadPlan, read_split
+from lakebed.table.read import POSITION, ReadPlan, numbered_rows, read_split
 from lakebed.table.sequence import delete_columns
 from lakebed.table.write import TableWriter
 
 READ: Final = b"R"
 WRITE: Final = b"W"
-FILE_COLUMN: Final = pa.field("_file", pa.string(), nullable=False)
-"""The column with the name of each row's file."""
 Plan = ReadPlan | ChangeRows
 _DONE: Final = b"\x00"
 _FAILED: Final = b"\x01"
@@ -53,21 +52,23 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         request = pickle.loads(_frame(source))
         if verb == READ:
             pack: Pack = pickle.loads(_frame(source))
-            shipped, plan, width = request
-            _read(shipped, plan, width, pack, sink)
+            shipped, plan, width, numbers = request
+            _read(shipped, plan, pack, sink, width=width, numbers=numbers)
         else:
             shipped, task, has_operations = request
             _write(shipped, task, has_operations, source, sink)
         sink.flush()
 
 
-def _read(shipped: bytes, plan: Plan, width: int | None, pack: Pack, sink: BinaryIO) -> None:
+def _read(shipped: bytes, plan: Plan, pack: Pack, sink: BinaryIO, *, width: int | None, numbers: bool) -> None:
     rows_schema = carried_schema(plan.fields)
     rows = _rows(shipped, plan, pack, rows_schema)
     carried = rows_schema
     if width is not None:
-        carried = pa.schema([*list(rows_schema)[:width], FILE_COLUMN])
-        rows = _rows_with_names(shipped, plan, width, pack, rows_schema)
+        carried = pa.schema([*list(rows_schema)[:width], FILE_COLUMN, *([POSITION_COLUMN] if numbers else [])])
+        assert isinstance(plan, ReadPlan), "changes are in no file"
+        placed = _rows_with_positions if numbers else _rows_with_names
+        rows = placed(shipped, plan, carried, pack, rows_schema)
     try:
         first = next(rows, None)
     except (LakebedError, OSError) as error:
@@ -94,30 +95,47 @@ def _rows(shipped: bytes, plan: Plan, pack: Any, carried: pa.Schema) -> Iterator
 
 
 def _rows_with_names(
-    shipped: bytes, plan: Plan, width: int, pack: Pack, carried: pa.Schema
+    shipped: bytes, plan: ReadPlan, answered: pa.Schema, pack: Pack, carried: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The first `width` columns of rows that need no merge, and the names of their files."""
+    """The first columns of rows that need no merge, and the names of their files."""
     for split in pack.splits:
         for file in split.files:
             alone = replace(pack, splits=(replace(split, files=(file,)),))
             for rows in _rows(shipped, plan, alone, carried):
                 names = pa.repeat(pa.scalar(file.file_name), rows.num_rows)
-                schema = pa.schema([*list(carried)[:width], FILE_COLUMN])
-                yield pa.RecordBatch.from_arrays([*rows.columns[:width], names], schema=schema)
+                columns = rows.columns[: len(answered) - 1]
+                yield pa.RecordBatch.from_arrays([*columns, names], schema=answered)
+
+
+def _rows_with_positions(
+    shipped: bytes, plan: ReadPlan, answered: pa.Schema, pack: Pack, carried: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """As `_rows_with_names`, and the number of each row in its file."""
+    store = opened_in_task(shipped, pack.entries)
+    for split in pack.splits:
+        for file, found in numbered_rows(store, split, plan=plan):
+            for batch in found.to_batches():
+                rows = carried_rows(batch.select(list(plan.columns)), carried)
+                names = pa.repeat(pa.scalar(file.file_name), rows.num_rows)
+                columns = [*rows.columns[: len(answered) - 2], names, batch.column(POSITION)]
+                yield pa.RecordBatch.from_arrays(columns, schema=answered)
 
 
 def _write(shipped: bytes, task: WriteTask, has_operations: bool, source: BinaryIO, sink: BinaryIO) -> None:
-    result: list[BucketChange] | LakebedError
+    result: list[BucketChange | FoundRows] | LakebedError
+    places: list[pa.Table] = []
     failure: Exception | None = None
     batches = pa.ipc.open_stream(pa.PythonFile(source, "r"))
     try:
         writer = task.writer(opened_in_task(shipped), Environment())
         for batch in batches:
-            if has_operations:
+            if has_operations and not task.schema.primary_keys:
+                _replace(writer, pa.Table.from_batches([batch]), places)
+            elif has_operations:
                 _change(writer, task, pa.Table.from_batches([batch]))
             else:
                 task.add(writer, batch)
-        result = writer.finish()
+        result = [*found_rows(places), *writer.finish()]
     except LASTING as error:
         result = error
     except (LakebedError, OSError) as error:
@@ -140,6 +158,18 @@ def _change(writer: TableWriter, task: WriteTask, rows: pa.Table) -> None:
     if keys.num_rows:
         writer.delete(keys)
     written = rows.filter(pc.invert(deleted))
+    if written.num_rows:
+        writer.write(written)
+
+
+def _replace(writer: TableWriter, rows: pa.Table, places: list[pa.Table]) -> None:
+    """Write rows of a table without a primary key, and note the places of those that they replace."""
+    deleted = rows[OPERATION]
+    place = [FILE_COLUMN.name, POSITION_COLUMN.name]
+    gone = rows.filter(deleted).select(place)
+    if gone.num_rows:
+        places.append(gone)
+    written = rows.filter(pc.invert(deleted)).drop_columns([OPERATION, *place])
     if written.num_rows:
         writer.write(written)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +170,22 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
         groups = source.row_groups(opened, plan.where)
         for batch in opened.batches(columns=source.names_in(opened), row_groups=groups, batch_rows=batch_rows):
             yield source.adapt(pa.Table.from_batches([batch]))
+
+
+def numbered_rows(
+    store: ObjectStore, split: Split, *, plan: ReadPlan, batch_rows: int = BATCH_ROWS
+) -> Iterator[tuple[DataFile, pa.Table]]:
+    """As `read_split`, of a split that needs no merge: rows of one file each, with the column `POSITION` at the end."""
+    for file in split.files:
+        opened = _open(store, split, file, window_bytes=plan.window_bytes)
+        live = opened if isinstance(opened, LiveRows) else LiveRows(opened, NO_POSITIONS)
+        source = _Source(file, split, plan, plan.decoded)
+        groups = source.row_groups(opened, plan.where)
+        for numbers, batch in live.numbered_batches(
+            columns=source.names_in(opened), row_groups=groups, batch_rows=batch_rows
+        ):
+            rows = source.adapt(pa.Table.from_batches([batch])).append_column(POSITION, pa.array(numbers))
+            yield file, _finished(rows, replace(plan, columns=(*plan.columns, POSITION)))
 
 
 def _open(

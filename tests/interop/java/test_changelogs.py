@@ -102,15 +102,10 @@ def test_both_clients_follow_what_either_wrote(java: Java, lake: Lake, producer:
     assert {row["id"]: (row["v"], row["s"]) for row in java.read("default.t").to_pylist()} == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("producer", "creator"),
-    [
-        ("input", "java"),
-        pytest.param("none", "lakebed", marks=OTHER_WAY),
-        pytest.param("input", "lakebed", marks=OTHER_WAY),
-        pytest.param("none", "java", marks=OTHER_WAY),
-        pytest.param("lookup", "java", marks=OTHER_WAY),
-    ],
+    [("input", "java"), ("input", "lakebed"), ("none", "java"), ("none", "lakebed"), ("lookup", "java")],
 )
 def test_both_clients_follow_a_table_with_deletion_vectors(java: Java, lake: Lake, producer: str, creator: str) -> None:
     """Whoever writes and compacts: what both follow comes to the rows of a dictionary."""

@@ -49,6 +49,7 @@ def test_marked_rows_are_in_no_result(sql: Run, lake: Lake, spark: SparkSession)
         "WHEN MATCHED AND s.id = 600 THEN DELETE WHEN MATCHED THEN UPDATE SET v = 'merged' "
         "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 'back')"
     )
+    assert files < set(table.system("files")["file_path"].to_pylist()), "rows were marked, and new ones written"
     expected[601], expected[99] = "merged", "back"
     del expected[600]
     table.delete("id = 3000")

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import lakebed.compute as pc
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark import worker
@@ -140,6 +141,122 @@ def read(reader: bytes, pack: bytes) -> pa.Table:
     answer = sink.getvalue()
     assert answer[:1] == answer[-1:] == b"\x00"
     return pa.ipc.open_stream(answer[1:-1]).read_all()
+
+
+@pytest.fixture
+def marking(table: Table) -> Table:
+    """The same with deletion vectors; the rows 3 and 12 are deleted already."""
+    table.set_options({"deletion-vectors.enabled": "true"})
+    table.delete("id = 3 or id = 12")
+    return table
+
+
+def places_of(ask: Ask, version: dict[str, Any], predicates: list[Any]) -> pa.Table:
+    """The rows of a version with the place of each, as tasks of the JVM get them from workers."""
+    body = {"columns": ["id"], "predicates": predicates, "names_files": True, "numbers_rows": True, "schemes": ["file"]}
+    plan = ask("plan", table="db.t", **version, **body)["ok"]
+    units = rows_of(plan["units"]).to_pylist()
+    return pa.concat_tables([read(base64.b64decode(plan["reader"]), unit["pack"]) for unit in units])
+
+
+def change(ask: Ask, gone: pa.Table, new: list[int]) -> str:
+    """What a task returns that replaces some rows by new ones."""
+    schema = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+    begun = ask("begin_write", table="db.t", schema=json.dumps(schema), changes=True)["ok"]
+    old = gone.append_column("__lakebed_operation", pa.array([True] * gone.num_rows, pa.bool_()))
+    rows = pa.table(
+        {
+            "id": pa.array(new, pa.int64()),
+            "_file": pa.nulls(len(new), pa.string()),
+            "_pos": pa.nulls(len(new), pa.int64()),
+            "__lakebed_operation": pa.array([False] * len(new), pa.bool_()),
+        }
+    )
+    rows = pa.concat_tables([old.cast(rows.schema), rows]).combine_chunks()
+    source = io.BytesIO()
+    writer = base64.b64decode(begun["writer"])
+    source.write(worker.WRITE + struct.pack(">I", len(writer)) + writer)
+    with pa.ipc.new_stream(source, rows.schema) as stream:
+        stream.write_table(rows, max_chunksize=4)
+    source.seek(0)
+    sink = io.BytesIO()
+    worker.serve(source, sink)
+    answer = sink.getvalue()
+    assert answer[:1] == b"\x00"
+    return base64.b64encode(answer[5:]).decode()
+
+
+def of_ids(places: pa.Table, *ids: int) -> pa.Table:
+    return places.filter(pc.is_in(places["id"], value_set=pa.array(ids)))
+
+
+def test_places_are_those_of_live_rows(ask: Ask, marking: Table) -> None:
+    """Deleted rows are left out and still counted; predicates leave rows out; workers read every file."""
+    first, second, third = files_of(marking)
+    found = places_of(ask, version_of(ask), [])
+    expected = {id: ((first, second, third)[id // 10], id % 10) for id in range(30) if id not in (3, 12)}
+    assert {row["id"]: (row["_file"], row["_pos"]) for row in found.to_pylist()} == expected
+    assert found.num_rows == len(expected)
+    found = places_of(ask, version_of(ask), [ABOVE_14])
+    assert sorted(found["id"].to_pylist()) == list(range(15, 30))
+    assert {row["id"]: row["_pos"] for row in found.to_pylist()} == {id: id % 10 for id in range(15, 30)}
+
+
+def test_found_rows_are_marked_with_new_ones_in_one_commit(ask: Ask, marking: Table) -> None:
+    """Rows that several tasks found in one file; a file without a row that is left goes; nothing is nothing."""
+    first, second, third = files_of(marking)
+    version = version_of(ask)
+    places = places_of(ask, version, [])
+    tasks = [change(ask, of_ids(places, 1, 15, 20), [101]), change(ask, of_ids(places, 0, *range(21, 30)), [])]
+    before = marking.latest()
+    assert before is not None
+    commit = {"results": tasks, "marks": True, "basis": version["snapshot"]}
+    assert ask("commit", table="db.t", **commit)["ok"] == {"snapshot_id": before.id + 1}
+    assert sorted(marking.read()["id"].to_pylist()) == [2, *range(4, 10), 10, 11, 13, 14, *range(16, 20), 101]
+    assert {first, second} < set(files_of(marking))
+    assert third not in files_of(marking)
+    none = change(ask, places.slice(0, 0), [])
+    assert ask("commit", table="db.t", results=[none], marks=True, basis=None)["ok"] == {"snapshot_id": before.id + 1}
+
+
+def test_a_row_that_is_found_twice(ask: Ask, marking: Table) -> None:
+    """By one task or by two: nothing is changed, and the new files go."""
+    version = version_of(ask)
+    places = places_of(ask, version, [])
+    five = of_ids(places, 5)
+    one = change(ask, pa.concat_tables([five, five]), [1])
+    error = ask("commit", table="db.t", results=[one], marks=True, basis=version["snapshot"])["error"]
+    assert error["kind"] == "row_changed_twice"
+    two = [change(ask, of_ids(places, 5, 6), [100]), change(ask, five, [101])]
+    error = ask("commit", table="db.t", results=two, marks=True, basis=version["snapshot"])["error"]
+    assert error["kind"] == "row_changed_twice"
+    assert marking.read().num_rows == 28
+    assert marking.remove_orphan_files(older_than_ms=2**60).deleted_count == 0
+
+
+@pytest.mark.parametrize(
+    ("race", "kind"), [("compact", "file_gone"), ("delete", "rows_changed"), ("append", None), ("others", None)]
+)
+def test_rows_that_were_found_before_another_commit(ask: Ask, marking: Table, race: str, kind: str | None) -> None:
+    """A commit refuses when their files are replaced or other rows of them deleted; elsewhere nothing disturbs it."""
+    version = version_of(ask)
+    result = change(ask, of_ids(places_of(ask, version, []), 5, 6), [105, 106])
+    races: dict[str, Callable[[], object]] = {
+        "compact": lambda: marking.compact(full=True),
+        "delete": lambda: marking.delete("id = 7"),
+        "append": lambda: marking.append(ids(40)),
+        "others": lambda: marking.delete("id > 25"),
+    }
+    races[race]()
+    before = set(marking.read()["id"].to_pylist())
+    reply = ask("commit", table="db.t", results=[result], marks=True, basis=version["snapshot"])
+    after = set(marking.read()["id"].to_pylist())
+    if kind is None:
+        assert after == before - {5, 6} | {105, 106}
+    else:
+        assert reply["error"]["kind"] == kind
+        assert after == before
+    assert marking.remove_orphan_files(older_than_ms=2**60).deleted_count == 0
 
 
 def test_a_large_delete_is_a_job_of_spark(ask: Ask, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

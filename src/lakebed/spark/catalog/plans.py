@@ -41,17 +41,19 @@ def planned(
     *,
     readers: Readers,
     width: int | None = None,
+    numbers: bool = False,
 ) -> dict[str, Any]:
     """Answer with splits, each for its reader.
 
     Args:
         width: after so many columns comes one with the name of each row's file; None: it does not.
+        numbers: then comes one with the number of each row in its file; workers read all files.
     """
     found = _read_by(store, splits, plan, readers)
     return {
         "units": session.store_rows(found.to_arrow()),
         "scans": [spark_json(_stored(native, found.fields)) for native in found.natives],
-        "reader": _pickled(ship(store), plan, width) if found.packs else "",
+        "reader": _pickled(ship(store), plan, width, numbers) if found.packs else "",
     }
 
 
@@ -63,7 +65,7 @@ def planned_changes(
     return {
         "units": session.store_rows(packs_to_arrow(packs)),
         "scans": [],
-        "reader": _pickled(ship(store), rows, None) if packs else "",
+        "reader": _pickled(ship(store), rows, None, False) if packs else "",
     }
 
 

@@ -48,6 +48,7 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         limit: so many rows are enough, of which any may come.
         task_count_min: tasks that can run at once.
         names_files: after the columns comes one with the name of each row's file; only without a primary key.
+        numbers_rows: then comes one with the number of each row in its file.
         rewrites: UPDATE, DELETE or MERGE reads them. Without a primary key all rows of the files are read in which the
             predicates may be true, and written again; with one, rows are merged that no compaction has seen yet, which
             other readers leave out in tables with deletion vectors.
@@ -60,6 +61,7 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limit: int | None = None
     task_count_min: int = 1
     names_files: bool = False
+    numbers_rows: bool = False
     rewrites: bool = False
     files: list[str] | None = None
 
@@ -68,7 +70,8 @@ class Plan(ScanVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         store = table.store
         splits, plan = self._splits(table)
         width = len(self.columns) if self.names_files else None
-        return planned(session, store, splits, plan, readers=Readers(self.schemes, self.task_count_min), width=width)
+        readers = Readers(() if self.numbers_rows else self.schemes, self.task_count_min)
+        return planned(session, store, splits, plan, readers=readers, width=width, numbers=self.numbers_rows)
 
     def _splits(self, table: Table) -> tuple[Sequence[Split], ReadPlan]:
         schema = table.context.schemas.load(self.schema_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
 from lakebed.spark.committing import BRANCH_MOVED, commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
+from lakebed.spark.found_rows import FoundRows, positions_of
 from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, taken_over
 from lakebed.spark.shipping import ship
 from lakebed.spark.stream_commits import commit_batch
@@ -30,6 +32,7 @@ from lakebed.table.commit import Basis
 from lakebed.table.discard import discard, discard_changes
 from lakebed.table.model import BucketChange, CommitKind
 from lakebed.table.overwrite import Overwrite
+from lakebed.table.position_deletes import position_changes
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.stream import created_ms
@@ -194,6 +197,8 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         basis: the version that the rows were computed from, as `Load` answered it.
         has_basis: the commit refuses when another writer changed rows of the same buckets since `basis`.
         rewritten: the files that the new ones replace; the commit refuses when another writer replaced one.
+        marks: the rows that tasks found in `basis` are deleted by deletion vectors; the commit refuses when another
+            writer deleted rows of their files, or replaced one.
         batch: of a stream: a batch that is committed already is not committed again.
         staged: the table's next schema, with which the rows were written.
     """
@@ -205,6 +210,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     basis: str | None = None
     has_basis: bool = False
     rewritten: Rewritten | None = None
+    marks: bool = False
     batch: Batch | None = None
     staged: str | None = None
 
@@ -233,14 +239,14 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             changes += taken_over(table, self._written(), self.schema_id, starts_anew=starts_anew, partition=partition)
         overwrite = None if self.replaced is None else self.replaced.overwrite(table)
         basis = Basis(snapshot_of(self.basis)) if self.has_basis else None
-        deletes = [] if self.rewritten is None else self.rewritten.deletes(table)
-        kind: CommitKind = "OVERWRITE" if deletes else "APPEND"
         try:
             if self.batch is not None:
                 self.batch.check_table(table)
                 user, number = self.batch.user, self.batch.number
                 done = commit_batch(table, changes, user=user, batch_id=number, overwrite=overwrite)
                 return {"snapshot_id": None if done is None else done.id}
+            deletes = self._deletes(table)
+            kind: CommitKind = "OVERWRITE" if deletes else "APPEND"
             snapshot = commit_changes(
                 table, [*changes, *deletes], options={}, kind=kind, overwrite=overwrite, basis=basis
             )
@@ -249,6 +255,12 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 discard_changes(table.context, changes)
             raise
         return {"snapshot_id": snapshot.id}
+
+    def _deletes(self, table: Table) -> list[BucketChange]:
+        if self.marks:
+            found = positions_of(one for one in _returned(self.results) if isinstance(one, FoundRows))
+            return position_changes(table.context, found, basis=Basis(snapshot_of(self.basis)))
+        return [] if self.rewritten is None else self.rewritten.deletes(table)
 
 
 @declared("abort")
@@ -318,10 +330,12 @@ class Delete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def changes_of(results: list[str]) -> list[BucketChange]:
     """Return the changes of tasks. Raises the first error that a task returned."""
-    changes: list[BucketChange] = []
+    return [one for one in _returned(results) if isinstance(one, BucketChange)]
+
+
+def _returned(results: list[str]) -> Iterator[BucketChange | FoundRows]:
     for text in results:
         found = pickle.loads(base64.b64decode(text))
         if isinstance(found, LakebedError):
             raise found
-        changes.extend(found)
-    return changes
+        yield from found

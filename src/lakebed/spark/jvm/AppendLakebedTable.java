@@ -9,7 +9,10 @@ import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 
-/** A table without a primary key: UPDATE, DELETE and MERGE replace the files that have such rows. */
+/**
+ * A table without a primary key: UPDATE, DELETE and MERGE replace the files that have such rows, or with deletion vectors
+ * mark these rows.
+ */
 final class AppendLakebedTable extends LakebedTable implements SupportsRowLevelOperations, SupportsMetadataColumns {
   AppendLakebedTable(Lake lake, String table, JsonNode loaded) {
     super(lake, table, loaded, false);
@@ -17,34 +20,21 @@ final class AppendLakebedTable extends LakebedTable implements SupportsRowLevelO
 
   @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
-    return () -> new FileRewrite(this, info.command());
+    return () -> marksRows() ? new MarkedChange(this, info.command()) : new FileRewrite(this, info.command());
   }
 
   @Override
   public MetadataColumn[] metadataColumns() {
-    return new MetadataColumn[] {new FileColumn()};
+    Place file = new Place(LakebedScan.FILE_COLUMN, DataTypes.StringType, "the name of the data file");
+    Place position = new Place(LakebedScan.POSITION_COLUMN, DataTypes.LongType, "the number of the row in its file");
+    return marksRows() ? new MetadataColumn[] {file, position} : new MetadataColumn[] {file};
   }
 
-  /** The name of the data file that a row is in. */
-  private static final class FileColumn implements MetadataColumn {
-    @Override
-    public String name() {
-      return LakebedScan.FILE_COLUMN;
-    }
-
-    @Override
-    public DataType dataType() {
-      return DataTypes.StringType;
-    }
-
+  /** A part of the place where a row is. */
+  private record Place(String name, DataType dataType, String comment) implements MetadataColumn {
     @Override
     public boolean isNullable() {
       return false;
-    }
-
-    @Override
-    public String comment() {
-      return "the name of the data file";
     }
   }
 }

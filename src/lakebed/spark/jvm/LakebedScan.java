@@ -39,9 +39,13 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   /** The metadata column with the name of a row's file; tables without a primary key have it. */
   static final String FILE_COLUMN = "_file";
 
+  /** The metadata column with the number of a row in its file; those of them with deletion vectors have it, too. */
+  static final String POSITION_COLUMN = "_pos";
+
   private final LakebedTable table;
   private final StructType columns;
   private final boolean namesFiles;
+  private final boolean numbersRows;
   private final boolean rewrites;
   private final List<Predicate> predicates;
   private final Integer limit;
@@ -55,8 +59,11 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
   private LakebedScan(Builder builder) {
     table = builder.table;
     rewrites = builder.rewrites;
-    namesFiles = table.namesFiles() && List.of(builder.columns.fieldNames()).contains(FILE_COLUMN);
-    columns = namesFiles ? without(builder.columns, FILE_COLUMN) : builder.columns;
+    List<String> wanted = List.of(builder.columns.fieldNames());
+    numbersRows = table.marksRows() && wanted.contains(POSITION_COLUMN);
+    namesFiles = numbersRows || (table.namesFiles() && wanted.contains(FILE_COLUMN));
+    StructType named = namesFiles ? without(builder.columns, FILE_COLUMN) : builder.columns;
+    columns = numbersRows ? without(named, POSITION_COLUMN) : named;
     predicates = List.of(builder.predicates);
     limit = builder.limit;
     options = builder.options;
@@ -79,14 +86,19 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
         Arrays.stream(columns.fields()).filter(field -> !field.name().equals(name)).toArray(StructField[]::new));
   }
 
-  /** The columns that no file has: each file's own name, if it is wanted. */
-  private StructType constants() {
-    return namesFiles ? new StructType().add(FILE_COLUMN, DataTypes.StringType, false) : new StructType();
+  /** The columns that no file has: each file's own name and the numbers of its rows, if they are wanted. */
+  private StructType places() {
+    StructType file = namesFiles ? new StructType().add(FILE_COLUMN, DataTypes.StringType, false) : new StructType();
+    return numbersRows ? file.add(POSITION_COLUMN, DataTypes.LongType, false) : file;
   }
 
   @Override
   public StructType readSchema() {
-    return namesFiles ? columns.add(FILE_COLUMN, DataTypes.StringType, false) : columns;
+    StructType all = columns;
+    for (StructField place : places().fields()) {
+      all = all.add(place);
+    }
+    return all;
   }
 
   // ---- files that are rewritten
@@ -190,8 +202,9 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
             "plan", "table", table.table, "branch", table.branch(), "snapshot", table.snapshot(), "schema_id",
             table.loaded.get("schema_id").asInt(), "columns", Arrays.asList(columns.fieldNames()), "schemes",
             NativeFiles.schemes(), "predicates", Predicates.encoded(predicates.toArray(new Predicate[0])), "limit", limit,
-            "task_count_min", NativeFiles.parallelism(), "names_files", namesFiles, "rewrites", rewrites, "files", files);
-    return PlannedScan.of(plan, columns, constants(), this::filters, table.lake.python, columnar);
+            "task_count_min", NativeFiles.parallelism(), "names_files", namesFiles, "numbers_rows", numbersRows,
+            "rewrites", rewrites, "files", files);
+    return PlannedScan.of(plan, columns, places(), this::filters, table.lake.python, columnar);
   }
 
   /** Predicates name columns as the table does; files that name them otherwise, or are rewritten, get none. */
@@ -209,6 +222,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
         && scan.table.loaded.equals(table.loaded)
         && scan.columns.equals(columns)
         && scan.namesFiles == namesFiles
+        && scan.numbersRows == numbersRows
         && scan.rewrites == rewrites
         && Objects.equals(scan.files, files)
         && scan.predicates.equals(predicates)

@@ -87,6 +87,12 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
     return primaryKeys().isEmpty() && !List.of(schema.fieldNames()).contains(LakebedScan.FILE_COLUMN);
   }
 
+  /** Whether single rows are deleted by deletion vectors, so that {@link LakebedScan#POSITION_COLUMN} numbers them. */
+  boolean marksRows() {
+    return loaded.get("marks").asBoolean() && namesFiles()
+        && !List.of(schema.fieldNames()).contains(LakebedScan.POSITION_COLUMN);
+  }
+
   /** The schema that a commit gives the table; null: the one that it has. */
   String staged() {
     return loaded.path("staged").isTextual() ? loaded.get("staged").asText() : null;

@@ -126,7 +126,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   private TaskWriter.Factory tasks(JsonNode begun) {
     byte[] writer = Base64.getDecoder().decode(begun.get("writer").asText());
-    return new TaskWriter.Factory(table.lake.python, writer, rows(), changes ? table.primaryKeys() : List.of(), changes);
+    return new TaskWriter.Factory(table.lake.python, writer, sent(), ids(), changes, marks());
   }
 
   @Override
@@ -152,7 +152,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
           "commit", "table", table.table, "branch", table.branch(), "results", results(messages), "files",
           files == null ? null : files.toString(), "schema_id", target == null ? 0 : target.schemaId, "replaced",
           replaced, "staged", table.staged(), "rewritten", rewritten(), "batch", batch(), "basis",
-          restsOnVersion() ? table.snapshot() : null, "has_basis", restsOnVersion());
+          restsOnVersion() || marks() ? table.snapshot() : null, "has_basis", restsOnVersion(), "marks", marks());
     } finally {
       if (files != null) {
         files.toFile().delete();
@@ -163,6 +163,21 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   /** The columns that tasks bring. */
   StructType rows() {
     return table.schema();
+  }
+
+  /** The columns that tasks send to their workers. */
+  StructType sent() {
+    return rows();
+  }
+
+  /** The columns that say which row a change is of. */
+  List<String> ids() {
+    return changes ? table.primaryKeys() : List.of();
+  }
+
+  /** Whether tasks name the rows that go by their places, and the commit marks these. */
+  boolean marks() {
+    return false;
   }
 
   /** The query and the number of the batch that is committed; null: this is no stream. */

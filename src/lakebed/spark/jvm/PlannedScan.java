@@ -25,11 +25,11 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
   /**
    * Take a plan over.
    *
-   * <p>{@code columns} are those of the files, {@code constants} follow them: each file's own name, or nothing. {@code
-   * filters} are those of files with some columns.
+   * <p>{@code columns} are those of the files, {@code places} follow them: each file's own name, and the numbers of its
+   * rows, or nothing; with numbers a worker reads every file. {@code filters} are those of files with some columns.
    */
   static PlannedScan of(
-      JsonNode plan, StructType columns, StructType constants, Function<StructType, Filter[]> filters, String python,
+      JsonNode plan, StructType columns, StructType places, Function<StructType, Filter[]> filters, String python,
       boolean columnar) {
     List<StructType> scans = new ArrayList<>();
     List<List<PackedFiles.File>> listed = new ArrayList<>();
@@ -49,19 +49,19 @@ record PlannedScan(InputPartition[] partitions, PartitionReaderFactory readers) 
               if (!batch.column(FOLDER).isNullAt(i)) {
                 folder[0] = batch.column(FOLDER).getUTF8String(i).toString();
               }
-              listed.get(batch.column(SCAN).getInt(i)).add(file(folder[0], batch, i, !constants.isEmpty()));
+              listed.get(batch.column(SCAN).getInt(i)).add(file(folder[0], batch, i, !places.isEmpty()));
             }
           }
         });
     PartitionReaderFactory[] readers = new PartitionReaderFactory[listed.size()];
     for (int i = 0; i < readers.length; i++) {
-      readers[i] = NativeFiles.reader(scans.get(i), constants, filters.apply(scans.get(i)));
+      readers[i] = NativeFiles.reader(scans.get(i), places, filters.apply(scans.get(i)));
       for (PackedFiles files : NativeFiles.deal(listed.get(i))) {
         found.add(new ScanReaders.Native(i, files));
       }
     }
     byte[] reader = Base64.getDecoder().decode(plan.get("reader").asText());
-    int width = columns.length() + constants.length();
+    int width = columns.length() + places.length();
     return new PlannedScan(
         found.toArray(new InputPartition[0]), new ScanReaders(readers, reader, python, width, columnar));
   }

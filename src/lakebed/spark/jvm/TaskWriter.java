@@ -47,13 +47,16 @@ final class TaskWriter implements DeltaWriter<InternalRow> {
     private final StructType schema;
     private final List<String> keys;
     private final boolean changes;
+    private final boolean marks;
 
-    Factory(String python, byte[] writer, StructType schema, List<String> keys, boolean changes) {
+    /** {@code keys}: the columns of a row's id; with {@code marks} they follow the row, and are its place. */
+    Factory(String python, byte[] writer, StructType schema, List<String> keys, boolean changes, boolean marks) {
       this.python = python;
       this.writer = writer;
       this.schema = schema;
       this.keys = List.copyOf(keys);
       this.changes = changes;
+      this.marks = marks;
     }
 
     @Override
@@ -86,7 +89,8 @@ final class TaskWriter implements DeltaWriter<InternalRow> {
 
   @Override
   public void write(InternalRow row) throws IOException {
-    send(factory.changes ? new JoinedRow(row, WRITE) : row);
+    InternalRow sent = factory.marks ? new JoinedRow(row, new GenericInternalRow(keys.length)) : row;
+    send(factory.changes ? new JoinedRow(sent, WRITE) : sent);
   }
 
   @Override
@@ -105,6 +109,11 @@ final class TaskWriter implements DeltaWriter<InternalRow> {
 
   @Override
   public void update(InternalRow metadata, InternalRow id, InternalRow row) throws IOException {
+    if (factory.marks) {
+      delete(metadata, id);
+      write(row);
+      return;
+    }
     for (int i = 0; i < keys.length; i++) {
       if (!Objects.deepEquals(id.get(i, type(i)), row.get(keys[i], type(i)))) {
         mistake = "An UPDATE changes the primary key column " + factory.keys.get(i) + ": DELETE the row and INSERT another.";
