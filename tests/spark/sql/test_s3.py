@@ -11,17 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import lakebed.spark
-from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.spark.jar import CATALOGS, catalog_settings
-from lakebed.spark.native_writes import WrittenFile, taken_over
 
 SECONDS_MAX = 300
 KEYED = "TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1')"
@@ -132,23 +128,6 @@ def test_tables_are_written_read_and_tagged_and_the_secret_is_in_no_text(
             sql("SELECT * FROM lake.db.t VERSION AS OF 'nope'")
         shown.append(str(raised.value))
     check_texts(on_s3, spark, tmp_path, shown)
-
-
-def test_files_in_another_store_are_not_committed(s3_server: Any) -> None:
-    """Hadoop's settings may name another endpoint, which has a bucket of the same name."""
-    lake = open_lake(s3_server.url(), storage_options=s3_server.options)
-    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
-    rows = pa.BufferOutputStream()
-    pq.write_table(pa.table({"id": [1]}), rows, store_schema=False)
-    body = rows.getvalue().to_pybytes()
-    footer = body[-8 - int.from_bytes(body[-8:-4], "little") : -8]
-    path = "bucket-0/data-x-0.parquet"
-    written = WrittenFile(path=path, bucket=0, size_bytes=len(body), closed_ms=7, footer=footer)
-    with pytest.raises(InvalidRequest, match=r"wrote s3a://.*/bucket-0/data-x-0.parquet.*fs.s3a.endpoint"):
-        taken_over(table, [written], table.schema.id, starts_anew=False, partition={})
-    table.store.put(path, body)
-    table.commit(taken_over(table, [written], table.schema.id, starts_anew=False, partition={}))
-    assert table.read()["id"].to_pylist() == [1]
 
 
 @pytest.mark.long
