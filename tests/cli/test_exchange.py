@@ -72,3 +72,33 @@ def test_mistakes(cli: Cli, tmp_path: Path, source: Path) -> None:
         assert not lake.exists()
     lakebed.open(lake)
     assert cli("table", "export", lake, "t", tmp_path / "out", "--format", "parquet").code == exits.NOT_FOUND
+
+
+def test_a_history(cli: Cli, tmp_path: Path) -> None:
+    """Versions of a Delta table, each with a tag; a dry run says the same and makes nothing."""
+    deltalake = pytest.importorskip("deltalake")
+    lake, source = tmp_path / "lake", tmp_path / "delta"
+    for number in range(3):
+        deltalake.write_deltalake(source, pa.table({"id": [number]}), mode="append")
+    lakebed.open(lake)
+    words = ("table", "import", lake, "t", source, "--format", "delta")
+    dry = cli(*words, "--history", "--dry-run", "--json").json
+    assert [one["snapshot"] for one in dry["versions"]] == [None] * 3
+    assert cli(*words, "--versions", "9").code == exits.NOT_FOUND
+    assert cli(*words, "--tags").code == exits.USAGE
+    assert cli(*words, "--history", "--version", "1").code == exits.USAGE
+    done = cli(*words, "--versions", "0, 1")
+    assert "imported 3 versions in 3 files (3 copied as they are)" in done.out
+    assert "Version 1 (version-1): 1 new file, 0 removed." in done.out
+    assert cli(*words, "--history").code == exits.CONFLICT
+    facts = cli("table", "import", lake, "u", source, "--format", "delta", "--history", "--json").json
+    assert facts["versions"][2] == {
+        "version": "2",
+        "tags": ["version-2"],
+        "snapshot": 3,
+        "bytes": dry["versions"][2]["bytes"],
+        "files_taken": 1,
+        "files_rewritten": 0,
+        "files_removed": 0,
+    }
+    assert cli("table", "read", lake, "t", "--version", "version-1", "--count").out.strip() == "2"

@@ -9,7 +9,7 @@ from lakebed.cli.arguments import Timestamp, Version
 from lakebed.cli.context import BranchTableCommand, LakeCommand
 from lakebed.cli.grammar import argument, option
 from lakebed.errors import NotFound
-from lakebed.lake.imports import import_table
+from lakebed.lake.imports import HistoryOptions, HistoryReport, import_history, import_table
 from lakebed.lake.lake import Lake
 from lakebed.objects.open import open_store
 from lakebed.table.exports.model import ExportOptions, ExportReport
@@ -40,11 +40,21 @@ class Import(LakeCommand, name="import"):
     ] = False
     rewrite: Annotated[bool, option("--rewrite", help="Convert the rows of files that do not fit as they are.")] = False
     append: Annotated[bool, option("--append", help="Add to a table that has rows.")] = False
+    history: Annotated[
+        bool, option("--history", help="Import each version that the source has kept, with a tag; into a new table.")
+    ] = False
+    versions: Annotated[
+        str | None, option("--versions", help="Only these versions or tags of it, separated by commas.")
+    ] = None
+    tags: Annotated[bool, option("--tags", help="Only the versions that an Iceberg table has tags for.")] = False
     dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done with how many files.")] = False
 
     def run(self) -> None:
         options = SourceOptions(self.version, self.catalog, self.storage_options)
         lake = self._lake_for(options)
+        if self.history or self.versions is not None or self.tags:
+            self._import_history(lake, options)
+            return
         with output.progress(f"importing {self.source}") as progress:
             report = import_table(
                 lake,
@@ -59,6 +69,28 @@ class Import(LakeCommand, name="import"):
         if not self.json:
             for why, number in sorted(report.reasons.items()):
                 output.sentence(f"  {output.count(number, 'file')} rewritten: {why}.")
+            for note in report.notes:
+                output.sentence(f"  {note}")
+
+    def _import_history(self, lake: Lake, options: SourceOptions) -> None:
+        named = [] if self.versions is None else [name.strip() for name in self.versions.split(",")]
+        with output.progress(f"importing {self.source}") as progress:
+            report = import_history(
+                lake,
+                self.table,
+                self.source,
+                format=self.format,
+                history=HistoryOptions(tuple(name for name in named if name), self.tags),
+                options=ImportOptions(self.in_place, self.rewrite, self.append, self.dry_run),
+                source_options=options,
+                progress=progress,
+            )
+        self.result(_facts_of_history(report), report.sentence)
+        if not self.json:
+            for one in report.versions:
+                tags = f" ({', '.join(one.tags)})" if one.tags else ""
+                new = output.count(one.taken_count + one.rewritten_count, "new file")
+                output.sentence(f"  Version {one.version}{tags}: {new}, {one.removed_count:,} removed.")
             for note in report.notes:
                 output.sentence(f"  {note}")
 
@@ -123,6 +155,29 @@ def _facts_of_import(report: ImportReport) -> dict[str, Any]:
         "reasons": dict(report.reasons),
         "notes": list(report.notes),
         "snapshot": None if report.snapshot is None else report.snapshot.id,
+    }
+
+
+def _facts_of_history(report: HistoryReport) -> dict[str, Any]:
+    return {
+        "table": report.table,
+        "format": report.format,
+        "source": report.source,
+        "dry_run": report.dry_run,
+        "in_place": report.in_place,
+        "versions": [
+            {
+                "version": one.version,
+                "tags": list(one.tags),
+                "snapshot": one.snapshot_id,
+                "bytes": one.size_bytes,
+                "files_taken": one.taken_count,
+                "files_rewritten": one.rewritten_count,
+                "files_removed": one.removed_count,
+            }
+            for one in report.versions
+        ],
+        "notes": list(report.notes),
     }
 
 

@@ -1,21 +1,66 @@
 """Importing tables of other formats into a lake: the table is created, filled by one commit, and gone after a failure.
 
-Owns: `import_table`. What is read and how files are taken over is in `lakebed.table.imports`.
+Owns: `import_table`, and `import_history` for the versions of a source. What is read and how files are taken over is in
+`lakebed.table.imports`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lakebed.errors import OutcomeUnknown, Unavailable
-from lakebed.table.imports.model import ImportOptions, ImportReport, Source
-from lakebed.table.imports.sources import SourceOptions, open_source
+from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.table.imports.history import VersionImport, VersionReport, evolve, schema_for
+from lakebed.table.imports.model import ImportOptions, ImportReport, Source, SourceVersion
+from lakebed.table.imports.sources import SourceOptions, open_source, versions_of
 from lakebed.table.imports.take_over import Carrier, ProgressCall, plan_import, report_of, take_over
-from lakebed.table.schema import new_schema
+from lakebed.texts import counted, sized
 
 if TYPE_CHECKING:
     from lakebed.lake.lake import Lake
+    from lakebed.table.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """Which versions of a source are imported. The newest always is, as the last one."""
+
+    versions: tuple[str, ...] = ()
+    """Of a Delta table their numbers, of an Iceberg table the ids of snapshots or the names of tags; empty: all that
+    the source has kept."""
+    tags: bool = False
+    """Only those that the source has tags for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryReport:
+    """What the import of a history did, or would do."""
+
+    table: str
+    format: str
+    source: str
+    versions: tuple[VersionReport, ...]
+    """Oldest first."""
+    in_place: bool
+    dry_run: bool
+    notes: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """The report in one sentence."""
+        verb = "would import" if self.dry_run else "imported"
+        taken = sum(one.taken_count for one in self.versions)
+        rewritten = sum(one.rewritten_count for one in self.versions)
+        how = "registered in place" if self.in_place else "copied as they are"
+        parts = [f"{taken:,} {how}"] if taken else []
+        parts += [f"{rewritten:,} rewritten"] if rewritten else []
+        shares = f" ({', '.join(parts)})" if parts else ""
+        size_bytes = sum(one.size_bytes for one in self.versions)
+        return (
+            f"{self.table}: {verb} {counted(len(self.versions), 'version')} in {counted(taken + rewritten, 'file')}"
+            f"{shares}, {sized(size_bytes)}, from the {self.format} source {self.source}."
+        )
 
 
 def import_table(
@@ -63,6 +108,165 @@ def import_table(
 
 
 def _dry_run(lake: Lake, name: str, source: Source, options: ImportOptions) -> ImportReport:
-    schema = new_schema(source.fields, partition_keys=source.partition_keys, time_ms=lake.environment.clock.now_ms())
+    schema = schema_for(source, lake.environment.clock.now_ms())
     plan = plan_import(lake.store, source, schema, options=options, environment=lake.environment)
     return report_of(plan, name=name, options=options)
+
+
+def import_history(
+    lake: Lake,
+    name: str,
+    source: str,
+    *,
+    format: str,
+    history: HistoryOptions | None = None,
+    options: ImportOptions | None = None,
+    source_options: SourceOptions | None = None,
+    progress: ProgressCall | None = None,
+) -> HistoryReport:
+    """Import versions of a table of another format into a new table, each as one snapshot with tags.
+
+    A version gets the tag ``version-N`` (Delta) or ``snapshot-ID`` (Iceberg), and those that its source has for it. A
+    file that several versions name is taken over once. A version that changes no file has the snapshot of the one
+    before. Columns that a version adds, drops or widens are added, dropped or widened. The times of snapshots are those
+    of the import.
+
+    Args:
+        name: of a table that does not exist.
+        source, format: as `import_table`; a folder of Parquet files has no versions.
+        history: which versions; by default each one that the source has kept. One whose files are gone is left out,
+            with a note, unless it was asked for.
+        options: `ImportOptions.append` is refused.
+        source_options: `SourceOptions.version` is refused.
+        progress: called as files are done, with the bytes of one version.
+
+    Raises:
+        AlreadyExists: there is such a table.
+        InvalidRequest: as `import_table`, or a version changes what a table cannot: its partition columns, or a type
+            into one that is not wider.
+        NotFound: the source, or a version that was asked for.
+
+    After an error the table is dropped. Cost: for each version its list of files, the footers of the files that are
+    new, their copies, and 1 commit.
+    """
+    chosen, wanted = options or ImportOptions(), source_options or SourceOptions()
+    if wanted.storage_options is None:
+        wanted = replace(wanted, storage_options=lake.storage_options)
+    if chosen.append or wanted.version is not None:
+        raise InvalidRequest(
+            "A history is imported into a new table, version by version: leave append and version out.",
+            kind="invalid_history",
+        )
+    if lake.has_table(name):
+        raise AlreadyExists(
+            f"The table {name} exists: import a history into a new one.", kind="table_exists", table=name
+        )
+    there = versions_of(format, source, like=lake.store, options=wanted)
+    run = _History(
+        lake,
+        name,
+        lambda version: open_source(format, source, like=lake.store, options=replace(wanted, version=version)),
+        VersionImport(chosen),
+        progress,
+    )
+    try:
+        for one in _chosen(there, history or HistoryOptions(), source):
+            run.add(one)
+    except BaseException:
+        if run.table is not None:
+            lake.drop_table(name, force=True)
+        raise
+    return HistoryReport(name, format, source, tuple(run.reports), chosen.in_place, chosen.dry_run, tuple(run.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A version to import."""
+
+    version: SourceVersion
+    tags: tuple[str, ...]
+    must_be_there: bool
+
+
+def _chosen(there: Sequence[SourceVersion], history: HistoryOptions, source: str) -> list[_Wanted]:
+    """The versions to import, oldest first, the newest last."""
+    if not there:
+        raise InvalidRequest(f"{source} has no version yet: import it without its history.", kind="invalid_history")
+    if history.tags and not any(one.tags for one in there):
+        raise InvalidRequest(
+            f"{source} has no tags: leave them out, or name versions by their numbers.", kind="invalid_history"
+        )
+    known = {name for one in there for name in (one.version, *one.tags)}
+    for name in history.versions:
+        if name not in known:
+            raise NotFound(
+                f"{source} has no version {name!r}; it has kept {', '.join(one.version for one in there)}.",
+                kind="version_not_found",
+                version=name,
+            )
+    found = []
+    for one in there:
+        is_named = not history.versions or not {one.version, *one.tags}.isdisjoint(history.versions)
+        is_wanted = is_named and (not history.tags or bool(one.tags))
+        if is_wanted or one is there[-1]:
+            own = () if history.tags or not is_wanted else (one.own_tag,)
+            must = bool(history.versions) or history.tags or one is there[-1]
+            found.append(_Wanted(one, (*own, *(one.tags if is_wanted else ())), must))
+    return found
+
+
+@dataclass(slots=True)
+class _History:
+    """A table to which versions are added."""
+
+    lake: Lake
+    name: str
+    open_version: Callable[[str], Source]
+    files: VersionImport
+    progress: ProgressCall | None
+    table: Table | None = None
+    """None: there is none yet, or this is a dry run."""
+    reports: list[VersionReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, one: _Wanted) -> None:
+        """Import a version; leave one out that its source has not kept whole, unless it must be there."""
+        is_first = self.table is None
+        try:
+            self._add(one, self.open_version(one.version.version))
+        except LakebedError as problem:
+            is_gone = isinstance(problem, NotFound) or problem.kind == "unreadable_source"
+            if one.must_be_there or not is_gone:
+                raise
+            if is_first and self.table is not None:
+                self.lake.drop_table(self.name, force=True)
+                self.table = None
+            self.notes.append(f"Version {one.version.version} is left out: {problem.message}")
+
+    def _add(self, one: _Wanted, source: Source) -> None:
+        is_dry = self.files.options.dry_run
+        if is_dry:
+            schema = schema_for(source, self.lake.environment.clock.now_ms())
+        elif self.table is None:
+            self.table = self.lake.create_table(self.name, source.fields, partition_keys=source.partition_keys)
+            schema = self.table.schema
+        else:
+            schema = evolve(self.table, source)
+        plan = self.files.plan(self.lake.store, source, schema, self.lake.environment)
+        snapshot = None
+        if self.table is None:
+            self.files.assume(plan)
+        else:
+            snapshot = self.files.carry_out(self.table, plan, self.progress)
+            self._tag(self.table, one, snapshot.id)
+        self.reports.append(plan.report(one.tags, snapshot))
+        self.notes += [note for note in source.notes if note not in self.notes]
+
+    def _tag(self, table: Table, one: _Wanted, snapshot_id: int) -> None:
+        for name in one.tags:
+            try:
+                table.create_tag(name, snapshot_id=snapshot_id)
+            except InvalidRequest as unfit:
+                own = one.version.own_tag
+                table.create_tag(own, snapshot_id=snapshot_id, if_not_exists=True)
+                self.notes.append(f"The source's tag {name!r} is here {own}: {unfit.message}")

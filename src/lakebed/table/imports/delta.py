@@ -23,7 +23,7 @@ from lakebed.objects.open import place_of
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.data_file import open_data_file
-from lakebed.table.imports.model import Source, SourceFile
+from lakebed.table.imports.model import Source, SourceFile, SourceVersion
 from lakebed.table.imports.parquet_folder import with_constants
 from lakebed.table.types import fields_of_arrow
 
@@ -120,7 +120,8 @@ def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[
     if files and table.metadata().configuration.get(_MAPPING_MODE, "none") != "none":
         whole = DeltaScan(url, table.version(), dict(storage_options or {}))
         size_bytes, why = sum(one.size_bytes for one in files), "has columns under other names (column mapping)"
-        files = [SourceFile(url, size_bytes, whole, must_rewrite=why, file_count=len(files))]
+        every = (str(table.version()),)
+        files = [SourceFile(url, size_bytes, whole, must_rewrite=why, deletes=every, file_count=len(files))]
     return Source(
         format="delta",
         url=url,
@@ -128,8 +129,18 @@ def open_delta(url: str, *, version: int | str | None, storage_options: Mapping[
         fields=fields_of_arrow(schema),
         partition_keys=partition_keys,
         files=tuple(files),
-        notes=("Earlier versions of the Delta table are not imported; import them by number if they are needed.",),
+        history="Earlier versions of the Delta table are not imported; the import of a history brings them.",
     )
+
+
+def delta_versions(url: str, *, storage_options: Mapping[str, str] | None) -> list[SourceVersion]:
+    """The versions that the log names, oldest first. Raises `NotFound`. Cost: the log."""
+    try:
+        table = DeltaTable(location(url), storage_options=dict(storage_options or {}) or None)
+        numbers = {table.version(), *(int(commit["version"]) for commit in table.history())}
+    except TableNotFoundError as absent:
+        raise NotFound(f"There is no Delta table at {url}.", kind="source_not_found", url=url) from absent
+    return [SourceVersion(str(number), f"version-{number}") for number in sorted(numbers)]
 
 
 def _file(
@@ -148,7 +159,7 @@ def _file(
     deleted = kept.get(_tail(url))
     why = "has deleted rows (a deletion vector)" if deleted is not None else None
     reader = DeltaReader(url, action["size_bytes"], tuple(schema.names), tuple(values.items()), deleted)
-    return SourceFile(url, action["size_bytes"], reader, values, must_rewrite=why)
+    return SourceFile(url, action["size_bytes"], reader, values, must_rewrite=why, deletes=deleted)
 
 
 def location(url: str) -> str:

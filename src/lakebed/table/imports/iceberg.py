@@ -25,7 +25,7 @@ from lakebed.objects.open import open_elsewhere
 from lakebed.objects.path import is_url, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.imports.field_ids import ids_of
-from lakebed.table.imports.model import Source, SourceFile
+from lakebed.table.imports.model import Source, SourceFile, SourceVersion
 from lakebed.table.types import FIELD_ID_KEY, fields_of_arrow
 
 try:
@@ -34,6 +34,8 @@ try:
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
     from pyiceberg.table import StaticTable
+    from pyiceberg.table.refs import SnapshotRefType
+    from pyiceberg.table.snapshots import ancestors_of
     from pyiceberg.types import BooleanType, DateType, IntegerType, LongType, StringType
 except ModuleNotFoundError as missing:
     raise InvalidRequest(
@@ -41,6 +43,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table, TableScan
 
@@ -49,7 +52,7 @@ HINT: Final = "metadata/version-hint.text"
 _METADATA: Final = re.compile(r"v?([0-9]+)(-[^/]*)?(\.gz)?\.metadata\.json")
 _PARTITION_TYPES: Final = (BooleanType, IntegerType, LongType, StringType, DateType)
 """Types of identity partition fields that become partition columns."""
-_HISTORY: Final = "Earlier snapshots of the Iceberg table are not imported; import them by id if they are needed."
+_HISTORY: Final = "Earlier snapshots of the Iceberg table are not imported; the import of a history brings them."
 _SETTINGS: Final = {
     "endpoint": "s3.endpoint",
     "region": "s3.region",
@@ -109,15 +112,7 @@ def open_iceberg(
     Args:
         url: the table's folder, one of its metadata files, or with `catalog` its identifier there.
     """
-    properties = library_settings(storage_options)
-    try:
-        if catalog is not None:
-            table: Table = catalog_named(catalog).load_table(url)
-            properties = {name: str(value) for name, value in table.io.properties.items()}
-        else:
-            table = _static(newest_metadata(url, like=like), tuple(sorted(properties.items())))
-    except (NoSuchTableError, FileNotFoundError) as absent:
-        raise NotFound(f"There is no Iceberg table {url}.", kind="source_not_found", url=url) from absent
+    table, properties = _opened(url, catalog=catalog, storage_options=storage_options, like=like)
     snapshot_id = _snapshot_id(table, version, url)
     scan = table.scan(snapshot_id=snapshot_id)
     try:
@@ -130,6 +125,20 @@ def open_iceberg(
             url=url,
         ) from problem
     return _source(table, scan, tasks, url=url, properties=properties, snapshot_id=snapshot_id)
+
+
+def _opened(
+    url: str, *, catalog: str | None, storage_options: Mapping[str, str] | None, like: ObjectStore
+) -> tuple[Table, dict[str, str]]:
+    """The table and the settings by which its files are read."""
+    properties = library_settings(storage_options)
+    try:
+        if catalog is not None:
+            table: Table = catalog_named(catalog).load_table(url)
+            return table, {name: str(value) for name, value in table.io.properties.items()}
+        return _static(newest_metadata(url, like=like), tuple(sorted(properties.items()))), properties
+    except (NoSuchTableError, FileNotFoundError) as absent:
+        raise NotFound(f"There is no Iceberg table {url}.", kind="source_not_found", url=url) from absent
 
 
 def catalog_named(name: str) -> Catalog:
@@ -180,6 +189,7 @@ def _source(
                 must_rewrite=why,
                 field_ids=ids,
                 must_have=must_have,
+                deletes=tuple(sorted(map(_named, task.delete_files))) or None,
             )
         )
     read = scan.snapshot()
@@ -190,11 +200,37 @@ def _source(
         fields=fields_of_arrow(pa.schema([one.remove_metadata() for one in arrow])),
         partition_keys=tuple(keys),
         files=tuple(files),
-        notes=(
-            "Earlier snapshots of the Iceberg table are not imported; import them by id if they are needed.",
-            *notes,
-        ),
+        notes=tuple(notes),
+        history=_HISTORY,
     )
+
+
+def _named(deletes: DataFile) -> str:
+    """A file of deletes; a file of deletion vectors has several."""
+    return f"{deletes.file_path}@{getattr(deletes, 'content_offset', None)}"
+
+
+def iceberg_versions(
+    url: str, *, catalog: str | None, storage_options: Mapping[str, str] | None, like: ObjectStore
+) -> list[SourceVersion]:
+    """The snapshots that led to the current one, and those of tags, oldest first; the current one is the last.
+
+    Arguments and errors as `open_iceberg`.
+    """
+    table, _ = _opened(url, catalog=catalog, storage_options=storage_options, like=like)
+    current = table.current_snapshot()
+    named: dict[int, list[str]] = {}
+    for name, ref in table.refs().items():
+        if ref.snapshot_ref_type == SnapshotRefType.TAG:
+            named.setdefault(ref.snapshot_id, []).append(name)
+    wanted = named.keys() | {one.snapshot_id for one in ancestors_of(current, table.metadata)}
+    kept = [one for one in table.snapshots() if one.snapshot_id in wanted]
+    kept.sort(key=lambda one: (one == current, one.sequence_number or 0, one.timestamp_ms))
+    found = []
+    for one in kept:
+        tags = tuple(sorted(named.get(one.snapshot_id, ())))
+        found.append(SourceVersion(str(one.snapshot_id), f"snapshot-{one.snapshot_id}", tags))
+    return found
 
 
 def newest_metadata(url: str, *, like: ObjectStore) -> str:

@@ -45,6 +45,8 @@ class SourceFile:
     """The ids that the columns must have in the file, by path; None: columns are found by name."""
     must_have: frozenset[str] = frozenset()
     """Columns without which the file is rewritten: their values may be elsewhere than in the file."""
+    deletes: bytes | tuple[str, ...] | None = None
+    """Which of its rows are deleted, as far as another version may say otherwise; None: none."""
     file_count: int = 1
     """Of the source's files that are read together."""
 
@@ -63,9 +65,23 @@ class Source:
     files: tuple[SourceFile, ...]
     notes: tuple[str, ...] = ()
     """Sentences about what does not come along."""
+    history: str | None = None
+    """The sentence about earlier versions, which an import of one version leaves behind."""
     is_strict: bool = False
     """A file that does not fit the table is refused unless rewriting is asked for. For formats without a schema of
     their own, where it is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceVersion:
+    """A version that a source has kept."""
+
+    version: str
+    """Of a Delta table its number, of an Iceberg table the snapshot's id."""
+    own_tag: str
+    """The tag that its import gets."""
+    tags: tuple[str, ...] = ()
+    """What the source itself calls it."""
 
 
 @dataclass(frozen=True, slots=True)

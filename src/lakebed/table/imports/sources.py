@@ -13,7 +13,7 @@ from typing import Final
 from lakebed.errors import InvalidRequest
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.table.imports.model import Source
+from lakebed.table.imports.model import Source, SourceVersion
 from lakebed.table.imports.parquet_folder import open_parquet
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
@@ -31,6 +31,28 @@ class SourceOptions:
     """Settings of the object store, in lakebed's spelling, for the libraries of the formats."""
 
 
+def versions_of(
+    format: str, url: str, *, like: ObjectStore, options: SourceOptions | None = None
+) -> list[SourceVersion]:
+    """The versions that a source has kept, oldest first; the last one is the newest.
+
+    Arguments and errors as `open_source`. A Delta table may have deleted the files of those that its log names.
+    """
+    options = options or SourceOptions()
+    _check_format(format, options)
+    if format == "parquet":
+        raise InvalidRequest("A folder of Parquet files has no versions: import it as it is.", kind="invalid_source")
+    if options.catalog is None:
+        url = str(parse_url(url))
+    if format == "delta":
+        from lakebed.table.imports.delta import delta_versions
+
+        return delta_versions(url, storage_options=options.storage_options)
+    from lakebed.table.imports.iceberg import iceberg_versions
+
+    return iceberg_versions(url, catalog=options.catalog, storage_options=options.storage_options, like=like)
+
+
 def open_source(format: str, url: str, *, like: ObjectStore, options: SourceOptions | None = None) -> Source:
     """Open a source: list the files of one version.
 
@@ -43,12 +65,7 @@ def open_source(format: str, url: str, *, like: ObjectStore, options: SourceOpti
     or a feature of the format that cannot be imported; `NotFound`: no such table or version.
     """
     options = options or SourceOptions()
-    if format not in FORMATS:
-        raise InvalidRequest(
-            f"The format {format!r} cannot be imported: use {', '.join(FORMATS)}.", kind="unknown_format"
-        )
-    if options.catalog is not None and format != "iceberg":
-        raise InvalidRequest("A catalog is for the format iceberg only: leave it out.", kind="invalid_source")
+    _check_format(format, options)
     if format == "parquet":
         if options.version is not None:
             raise InvalidRequest("A folder of Parquet files has no versions: leave it out.", kind="invalid_source")
@@ -64,3 +81,12 @@ def open_source(format: str, url: str, *, like: ObjectStore, options: SourceOpti
     return open_iceberg(
         url, version=options.version, catalog=options.catalog, storage_options=options.storage_options, like=like
     )
+
+
+def _check_format(format: str, options: SourceOptions) -> None:
+    if format not in FORMATS:
+        raise InvalidRequest(
+            f"The format {format!r} cannot be imported: use {', '.join(FORMATS)}.", kind="unknown_format"
+        )
+    if options.catalog is not None and format != "iceberg":
+        raise InvalidRequest("A catalog is for the format iceberg only: leave it out.", kind="invalid_source")

@@ -122,7 +122,7 @@ def take_over(
         )
     plan = plan_import(table.store, source, schema, options=options, environment=table.environment)
     if options.in_place:
-        _check_new(plan, table, newest)
+        check_new_names(plan, table, newest)
     if options.dry_run:
         return report_of(plan, name=table.name, options=options)
     changes = (carrier or carry)(table, plan, progress)
@@ -131,7 +131,7 @@ def take_over(
         snapshot = table.commit(changes) if changes or newest is None else newest
     except (Conflict, InvalidRequest):
         # Both say that nothing was committed; any other error leaves that open.
-        discard_changes(table.context, [_without(change, outside) for change in changes])
+        discard_changes(table.context, [without_outside(change, outside) for change in changes])
         raise
     return report_of(plan, name=table.name, options=options, changes=changes, snapshot=snapshot)
 
@@ -165,12 +165,13 @@ def report_of(
         reasons=dict(reasons),
         in_place=options.in_place,
         dry_run=options.dry_run,
-        notes=plan.source.notes,
+        notes=plan.source.notes if plan.source.history is None else (plan.source.history, *plan.source.notes),
         snapshot=snapshot,
     )
 
 
-def _without(change: BucketChange, urls: Collection[str | None]) -> BucketChange:
+def without_outside(change: BucketChange, urls: Collection[str | None]) -> BucketChange:
+    """The change without files that are registered in place, which no failure deletes."""
     return replace(change, added=tuple(file for file in change.added if file.external_path not in urls))
 
 
@@ -337,7 +338,7 @@ def _check_in_place(url: str) -> None:
         )
 
 
-def _check_new(plan: ImportPlan, table: Table, newest: Snapshot | None) -> None:
+def check_new_names(plan: ImportPlan, table: Table, newest: Snapshot | None) -> None:
     """Refuse two files of one name in a partition: an entry is identified by partition and name."""
     found = Counter((one.partition, one.entry.file_name) for one in plan.taken)
     if newest is not None:

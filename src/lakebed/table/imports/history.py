@@ -1,0 +1,231 @@
+"""Importing the versions of a source one after the other: each becomes a snapshot, which a tag pins.
+
+Owns: what a version changes in a table that has the one before (`VersionImport`). `lakebed.lake.imports` chooses the
+versions and creates the table.
+
+Invariants:
+- After a version the table has its rows, under its columns. A file that several versions name is taken over once.
+- A file is the same as before if it has the same URL, the same rows of it are deleted, and the source's columns are the
+  same. Otherwise its footer is read again: bytes that may still be used stay, other files are replaced.
+- Nothing of a version is visible before its commit, and a version whose files are gone changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from lakebed.errors import InvalidRequest
+from lakebed.objects.port import ObjectStore
+from lakebed.runtime import Environment
+from lakebed.table.discard import discard_changes
+from lakebed.table.imports.model import ImportOptions, Source, SourceFile
+from lakebed.table.imports.take_over import (
+    ImportPlan,
+    ProgressCall,
+    carry,
+    check_new_names,
+    plan_import,
+    without_outside,
+)
+from lakebed.table.model import BucketChange, DataField, Snapshot, TableSchema
+from lakebed.table.schema import new_schema
+
+if TYPE_CHECKING:
+    from lakebed.table.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class VersionReport:
+    """What one version of the source became."""
+
+    version: str
+    tags: tuple[str, ...]
+    """The tags that pin its snapshot; none if only the newest version asked for it."""
+    snapshot_id: int | None
+    """None in a dry run."""
+    taken_count: int
+    """Files whose bytes became data files: those that no version before had."""
+    rewritten_count: int
+    removed_count: int
+    """Files that the version before had, and this one does not."""
+    size_bytes: int
+    """Of the source's files that are new."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A file of the source that the table has."""
+
+    identity: object
+    """What its rows depend on."""
+    is_taken: bool
+    changes: tuple[BucketChange, ...]
+    """That added it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPlan:
+    """What a version changes."""
+
+    source: Source
+    plan: ImportPlan
+    """Of the files that are new."""
+    kept: dict[str, _Known]
+    """By URL."""
+    removed: tuple[_Known, ...]
+    identities: dict[str, object]
+    """Of the files that are new, by URL."""
+
+    def report(self, tags: Sequence[str], snapshot: Snapshot | None) -> VersionReport:
+        """The report of the version."""
+        return VersionReport(
+            version=str(self.source.version),
+            tags=tuple(tags),
+            snapshot_id=None if snapshot is None else snapshot.id,
+            taken_count=len(self.plan.taken),
+            rewritten_count=sum(file.file_count for file, _ in self.plan.rewritten),
+            removed_count=len(self.removed),
+            size_bytes=self.plan.size_bytes,
+        )
+
+
+@dataclass(slots=True)
+class VersionImport:
+    """The files of the version that the table has, and how the next one is taken over."""
+
+    options: ImportOptions
+    known: dict[str, _Known] = field(default_factory=dict)
+
+    def plan(self, store: ObjectStore, source: Source, schema: TableSchema, environment: Environment) -> VersionPlan:
+        """Plan the next version. Writes nothing.
+
+        Args:
+            schema: of the table, with the columns of the source.
+
+        Raises as `plan_import`. Cost: the footers of the files that are not the same as before.
+        """
+        identities = {file.url: _identity(source, file) for file in source.files}
+        kept = {
+            url: found for url, found in self.known.items() if url in identities and found.identity == identities[url]
+        }
+        other = replace(source, files=tuple(file for file in source.files if file.url not in kept))
+        plan = plan_import(store, other, schema, options=self.options, environment=environment)
+        for one in plan.taken:
+            found = self.known.get(one.source.url)
+            if found is not None and found.is_taken and found.changes:
+                kept[one.source.url] = replace(found, identity=identities[one.source.url])
+        new = replace(plan, taken=tuple(one for one in plan.taken if one.source.url not in kept))
+        removed = tuple(found for url, found in self.known.items() if url not in kept and found.changes)
+        return VersionPlan(source, new, kept, removed, identities)
+
+    def assume(self, plan: VersionPlan) -> None:
+        """Go on as if a version had been imported."""
+        none = BucketChange(b"", 0, 0)
+        done = {one.source.url: (none,) for one in plan.plan.taken}
+        self._remember(plan, done | {file.url: (none,) for file, _ in plan.plan.rewritten})
+
+    def carry_out(self, table: Table, plan: VersionPlan, progress: ProgressCall | None) -> Snapshot:
+        """Copy and rewrite what is new, and commit the version. One without a change has the newest snapshot.
+
+        Raises `NotFound`: a file is gone; and as `Table.commit`. What was copied is deleted after both.
+        """
+        newest = table.latest()
+        if self.options.in_place:
+            check_new_names(plan.plan, table, newest)
+        done: dict[str, tuple[BucketChange, ...]] = {}
+        added: list[BucketChange] = []
+        outside = {one.entry.external_path for one in plan.plan.taken if one.entry.external_path is not None}
+        try:
+            for file, why in plan.plan.rewritten:
+                changes = carry(table, replace(plan.plan, taken=(), rewritten=((file, why),)), progress)
+                done[file.url] = tuple(changes)
+                added += changes
+            if plan.plan.taken:
+                changes = carry(table, replace(plan.plan, rewritten=()), progress)
+                added += changes
+                done |= {one.source.url: (change,) for one, change in zip(plan.plan.taken, changes, strict=True)}
+            deleted = [
+                replace(change, added=(), deleted=change.added) for found in plan.removed for change in found.changes
+            ]
+            snapshot = newest
+            if newest is None or added or deleted or newest.schema_id != plan.plan.schema.id:
+                snapshot = table.commit([*deleted, *added], kind="OVERWRITE" if deleted else "APPEND")
+        except Exception:
+            discard_changes(table.context, [without_outside(change, outside) for change in added])
+            raise
+        assert snapshot is not None
+        self._remember(plan, {url: _committed(changes, snapshot) for url, changes in done.items()})
+        return snapshot
+
+    def _remember(self, plan: VersionPlan, done: Mapping[str, tuple[BucketChange, ...]]) -> None:
+        taken = {one.source.url for one in plan.plan.taken}
+        self.known = plan.kept | {
+            file.url: _Known(plan.identities[file.url], file.url in taken, done.get(file.url, ()))
+            for file in plan.source.files
+            if file.url not in plan.kept
+        }
+
+
+def _committed(changes: Sequence[BucketChange], snapshot: Snapshot) -> tuple[BucketChange, ...]:
+    """The same changes, whose files say which snapshot brought them."""
+    return tuple(
+        replace(change, added=tuple(replace(one, commit_snapshot=snapshot.id) for one in change.added))
+        for change in changes
+    )
+
+
+def _identity(source: Source, file: SourceFile) -> object:
+    ids = None if file.field_ids is None else frozenset(file.field_ids.items())
+    return (source.fields, ids, file.must_rewrite, file.deletes)
+
+
+# ---- columns
+
+
+def schema_for(source: Source, time_ms: int) -> TableSchema:
+    """The schema of a table that a version is imported into. Raises `InvalidRequest`, as `new_schema`."""
+    return new_schema(source.fields, partition_keys=source.partition_keys, time_ms=time_ms)
+
+
+def evolve(table: Table, source: Source) -> TableSchema:
+    """Give a table the columns of the next version.
+
+    Raises `InvalidRequest`: other partition columns, or a column of another type that is not wider.
+    """
+    schema = table.refresh()
+    if schema.partition_keys != source.partition_keys:
+        raise _changed_too_much(
+            source,
+            f"is partitioned by {', '.join(source.partition_keys) or 'no column'}, and the version before it by "
+            f"{', '.join(schema.partition_keys) or 'no column'}",
+        )
+    there = {one.name: one for one in schema.fields}
+    wanted = {one.name: one for one in source.fields}
+    for name, one in wanted.items():
+        if name in there and one.nullable != there[name].nullable:
+            raise _changed_too_much(source, f"has the column {name!r} with another nullability than the one before it")
+    before: DataField | None = None
+    for name, one in wanted.items():
+        if name not in there:
+            table.add_column(name, one.type, after=None if before is None else before.name, first=before is None)
+        elif one.type != there[name].type:
+            try:
+                table.widen_column(name, one.type)
+            except InvalidRequest as narrower:
+                why = f"has the column {name!r} as {one.type}, and the version before it as {there[name].type}"
+                raise _changed_too_much(source, why) from narrower
+        before = one
+    for name in there.keys() - wanted.keys():
+        table.drop_column(name)
+    return table.refresh()
+
+
+def _changed_too_much(source: Source, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Version {source.version} of {source.url} {what}, which no table follows: import the versions from this one "
+        "on into one table, and those before it into another.",
+        kind="unsupported_source",
+        version=source.version,
+    )
