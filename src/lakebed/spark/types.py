@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import types as spark
@@ -25,7 +26,10 @@ from pyspark.sql import types as spark
 from lakebed.errors import InvalidRequest
 from lakebed.spark.plan import MICROSECONDS
 from lakebed.table.model import DataField
-from lakebed.table.types import Type, parse_type
+from lakebed.table.types import COMMENT_KEY, Type, parse_type
+
+COMMENT: Final = "comment"
+"""Key of the metadata in which Spark keeps a column's comment."""
 
 _PLAIN: dict[str, spark.DataType] = {
     "BOOLEAN": spark.BooleanType(),
@@ -53,7 +57,22 @@ def spark_schema(fields: Sequence[DataField]) -> spark.StructType:
 
     Raises `InvalidRequest`: a column whose type this Spark does not have.
     """
-    return spark.StructType([spark.StructField(field.name, _spark_of(field), field.nullable) for field in fields])
+    return spark.StructType(
+        [
+            spark.StructField(
+                field.name,
+                _spark_of(field),
+                field.nullable,
+                {} if field.description is None else {COMMENT: field.description},
+            )
+            for field in fields
+        ]
+    )
+
+
+def without_comments(schema: spark.StructType) -> spark.StructType:
+    """The columns of a schema without their metadata, to compare names and types."""
+    return spark.StructType([spark.StructField(field.name, field.dataType, field.nullable) for field in schema])
 
 
 @lru_cache(maxsize=256)
@@ -125,7 +144,17 @@ def arrow_schema_of(schema: spark.StructType) -> pa.Schema:
 
     Raises `InvalidRequest`: a column of a type that tables do not have (intervals, variants, ...).
     """
-    return pa.schema([pa.field(field.name, _arrow_of(field.dataType, field.name), field.nullable) for field in schema])
+    return pa.schema(
+        [
+            pa.field(field.name, _arrow_of(field.dataType, field.name), field.nullable, metadata=_comment(field))
+            for field in schema
+        ]
+    )
+
+
+def _comment(field: spark.StructField) -> dict[bytes, bytes] | None:
+    comment = field.metadata.get(COMMENT)
+    return {COMMENT_KEY: str(comment).encode()} if comment else None
 
 
 def _arrow_of(kind: spark.DataType, column: str) -> pa.DataType:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.schema import bucket_keys, new_schema, set_options
-from lakebed.table.types import arrow_type, parse_type, type_of_arrow, with_field_ids
+from lakebed.table.types import arrow_type, comment_of_arrow, parse_type, type_of_arrow, with_field_ids
 
 
 def replace_columns(
@@ -75,10 +75,12 @@ def _numbered(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataField],
         text = type_of_arrow(column.type)
         old = schema.field_by_name(column.name)
         if old is not None and arrow_type(old.type) == arrow_type(text):
-            fields.append(replace(old, nullable=column.nullable))
+            comment = comment_of_arrow(column) or old.description
+            fields.append(replace(old, nullable=column.nullable, description=comment))
             continue
         parsed, after = with_field_ids(parse_type(text), next_id + 1)
-        fields.append(DataField(next_id, column.name, parsed.text, nullable=column.nullable))
+        comment = comment_of_arrow(column)
+        fields.append(DataField(next_id, column.name, parsed.text, nullable=column.nullable, description=comment))
         next_id = after
     return fields, next_id - 1
 

@@ -29,6 +29,8 @@ from lakebed.texts import shown, whole_number
 
 FIELD_ID_KEY: Final = b"PARQUET:field_id"
 """Key of the Arrow field metadata that carries a column's field id into Parquet."""
+COMMENT_KEY: Final = b"comment"
+"""Key of the Arrow field metadata that carries a column's comment into a table's schema."""
 
 VARIABLE_LENGTH_MAX: Final = 2**31 - 1
 _DEFAULT_PRECISION: Final = {"TIME": 0, "TIMESTAMP": 6, "TIMESTAMP_LTZ": 6}
@@ -382,10 +384,18 @@ def arrow_schema(fields: Sequence[DataField]) -> pa.Schema:
     return pa.schema([arrow_field(field) for field in fields])
 
 
+def comment_of_arrow(field: pa.Field) -> str | None:
+    """The comment in an Arrow field's metadata (`COMMENT_KEY`); None: it has none."""
+    found = (field.metadata or {}).get(COMMENT_KEY)
+    return found.decode() if found else None
+
+
 def fields_of_arrow(schema: pa.Schema) -> tuple[DataField, ...]:
     """Columns of an Arrow schema with ids from 0 on, nested ids after all top-level ones."""
     columns = [
-        DataField(index, field.name, type_of_arrow(field.type), nullable=field.nullable)
+        DataField(
+            index, field.name, type_of_arrow(field.type), nullable=field.nullable, description=comment_of_arrow(field)
+        )
         for index, field in enumerate(schema)
     ]
     next_id = len(columns)

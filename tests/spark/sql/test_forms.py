@@ -23,6 +23,33 @@ def table(sql: Run) -> None:
     sql("INSERT INTO lake.db.t SELECT id, concat('m', id), id * 1.0D FROM range(1000, 1500)")
 
 
+def test_what_is_typed_first(sql: Run, lake: Lake) -> None:
+    """A key as a constraint, comments, the folder, the history; all rows of a table with a key deleted by DELETE."""
+    sql("CREATE TABLE lake.db.k (id INT COMMENT 'the number', v STRING, PRIMARY KEY (id))")
+    sql("INSERT INTO lake.db.k VALUES (1, 'a'), (2, 'b')")
+    sql("INSERT INTO lake.db.k VALUES (1, 'c')")
+    assert sql("SELECT * FROM lake.db.k ORDER BY id") == [(1, "c"), (2, "b")]
+    sql("DELETE FROM lake.db.k")
+    assert sql("SELECT * FROM lake.db.k") == []
+    assert sql("SELECT count(*) FROM lake.db.k VERSION AS OF 2") == [(2,)]
+    sql("INSERT INTO lake.db.k VALUES (3, 'd')")
+    assert [row[0] for row in sql("DESCRIBE HISTORY lake.db.k")] == [4, 3, 2, 1]
+    described = sql("DESCRIBE EXTENDED lake.db.k")
+    assert ("id", "int", "the number") in described
+    assert ("Location", lake.table("db.k").url, "") in described
+    (shown,) = sql("SHOW CREATE TABLE lake.db.k")[0]
+    assert "COMMENT 'the number'" in shown
+    assert "LOCATION" not in shown
+    sql(shown.replace("lake.db.k", "lake.again"))
+    assert lake.table("again").schema.primary_keys == ("id",)
+    assert sql("SHOW TABLES IN lake") == [("default", "again", False)]
+    sql("CREATE TABLE lake.like LIKE lake.db.k TBLPROPERTIES ('bucket' = '2')")
+    like = lake.table("like").schema
+    assert (like.primary_keys, like.options["bucket"], like.fields[0].description) == (("id",), "2", "the number")
+    (_, (arguments,)) = sql("DESCRIBE PROCEDURE lake.sys.rollback")
+    assert arguments.endswith("table string, version string.")
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("table")
 def test_statements(sql: Run, lake: Lake) -> None:

@@ -34,6 +34,11 @@ NAMES = {
     "CALL lake.sys.compact('db.t', dry_run => 'abc')": "is 'abc', and its type is boolean: give true or false.",
     "CREATE TABLE lake.db.q (id INT) TBLPROPERTIES ('primry-key' = 'id')": "Option 'primry-key' is not known",
     "ALTER TABLE lake.db.t SET TBLPROPERTIES ('odd' = '1')": "Option 'odd' is not known.",
+    "ALTER TABLE lake.db.t ADD COLUMN n INT DEFAULT 5": "The column n cannot have a DEFAULT",
+    "ALTER TABLE lake.db.t ALTER COLUMN v SET DEFAULT 'x'": "The column v cannot have a DEFAULT",
+    "ALTER TABLE lake.db.t ADD CONSTRAINT c CHECK (id > 0)": "ALTER TABLE changes no constraints",
+    "CREATE TABLE lake.db.q (id INT CHECK (id > 0))": "no constraint but PRIMARY KEY: leave out CHECK (id > 0).",
+    "CREATE TABLE lake.db.q (a INT PRIMARY KEY) TBLPROPERTIES ('primary-key' = 'b')": "KEY (a) and the property",
 }
 """Unknown tables, times, procedures' arguments and options, and what is said."""
 

@@ -84,6 +84,44 @@ def test_few_rows_are_in_the_reply_and_many_in_a_file(tmp_path: Path) -> None:
         assert found["at"].cast(pa.int64()).to_pylist() == [1, None, -1] * repeats
 
 
+def test_comments_of_columns_are_kept_and_shown(ask: Ask, lake: Lake) -> None:
+    """By CREATE, REPLACE and ALTER; rows with and without them are written by Spark's own writer."""
+    fields = [
+        {"name": "id", "type": "long", "nullable": True, "metadata": {"comment": "the number"}},
+        {"name": "v", "type": "string", "nullable": True, "metadata": {}},
+    ]
+    made = {"schema": json.dumps({"type": "struct", "fields": fields}), "partition_keys": []}
+    assert ask("create_table", table="db.t", **made) == {"ok": {}}
+
+    def shown() -> dict[str, str | None]:
+        schema = json.loads(ask("load", table="db.t")["ok"]["schema"])
+        return {field["name"]: field["metadata"].get("comment") for field in schema["fields"]}
+
+    assert shown() == {"id": "the number", "v": None}
+    stored = Path(lake.table("db.t").url.removeprefix("file://"), "schema", "schema-0")
+    assert json.loads(stored.read_bytes())["fields"][0]["description"] == "the number"
+    for schema in (made["schema"], columns(id="long", v="string")):
+        assert "target" in ask("begin_write", table="db.t", schema=schema, native=True)["ok"]
+    assert "ok" in ask("alter_table", table="db.t", changes=[{"kind": "comment", "name": "v", "value": "text"}])
+    assert shown() == {"id": "the number", "v": "text"}
+    fields[0]["metadata"] = {"comment": "another"}
+    fields.append({"name": "n", "type": "long", "nullable": True, "metadata": {"comment": "new"}})
+    replaced = ask("replace_table", table="db.t", schema=json.dumps({"type": "struct", "fields": fields}))["ok"]
+    described = {one["name"]: one.get("description") for one in json.loads(replaced["staged"])["fields"]}
+    assert described == {"id": "another", "v": "text", "n": "new"}
+
+
+def test_a_primary_key_is_not_a_property_that_changes(ask: Ask) -> None:
+    """The sentence says which key there is."""
+    made = {"schema": columns(id="long", v="string"), "partition_keys": []}
+    ask("create_table", table="db.k", properties={"primary-key": "id"}, **made)
+    ask("create_table", table="db.t", **made)
+    for table, change, there in (("db.k", "set", "has (id)"), ("db.t", "set", "has none"), ("db.k", "unset", "(id)")):
+        changes = [{"kind": change, "name": "primary-key", "value": "v"}]
+        error = ask("alter_table", table=table, changes=changes)["error"]
+        assert (error["kind"], there in error["message"]) == ("unsupported_change", True), error
+
+
 def test_properties_of_declarative_pipelines_are_kept(ask: Ask, lake: Lake) -> None:
     """Spark looks for them when a flow continues; all other unknown ones are mistakes."""
     kept = {"pipelines.autocdc.scdType": "SCD1", "pipelines.reset.allowed": "false"}

@@ -221,6 +221,12 @@ class AlterTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def _applied(schema: TableSchema, change: Change) -> TableSchema:
     name, after = change.name, change.after or None
+    if change.kind in ("set", "unset") and name == PRIMARY_KEY:
+        raise InvalidRequest(
+            f"The primary key of a table cannot be changed, and it has {_keys_text(schema)}: create another table with "
+            "PRIMARY KEY (...), and copy the rows.",
+            kind="unsupported_change",
+        )
     if change.kind == "set" and name == "comment":
         return replace(schema, comment=change.value or "")
     if change.kind == "set":
@@ -246,6 +252,10 @@ def _applied(schema: TableSchema, change: Change) -> TableSchema:
         "columns.",
         kind="unsupported_change",
     )
+
+
+def _keys_text(schema: TableSchema) -> str:
+    return f"({', '.join(schema.primary_keys)})" if schema.primary_keys else "none"
 
 
 def _type_text(change: Change) -> str:

@@ -26,7 +26,7 @@ from lakebed.spark.found_rows import FoundRows, positions_of
 from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, taken_over
 from lakebed.spark.shipping import ship
 from lakebed.spark.stream_commits import commit_batch
-from lakebed.spark.types import arrow_schema_of, spark_schema
+from lakebed.spark.types import arrow_schema_of, spark_schema, without_comments
 from lakebed.spark.write_tasks import write_task
 from lakebed.table.commit import Basis
 from lakebed.table.discard import discard, discard_changes
@@ -152,9 +152,9 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.replaced is not None:
             self.replaced.check(table)
         task = write_task(table, starts_anew=starts_anew, partition=partition, schema=staged_schema(self.staged))
-        rows = StructType.fromJson(json.loads(self.schema))
+        rows = without_comments(StructType.fromJson(json.loads(self.schema)))
         task.check(table.store, arrow_schema_of(rows))
-        columns = spark_schema(task.schema.fields)
+        columns = without_comments(spark_schema(task.schema.fields))
         if self.native and native_scheme(table.store, task.schema) is not None and columns == rows:
             target = file_target(table.store, task.schema, spark_schema=columns.json())
             return {"target": msgspec.json.encode(target).decode()}

@@ -23,8 +23,11 @@ import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.connector.catalog.constraints.Constraint;
+import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.BucketTransform;
 import org.apache.spark.sql.connector.expressions.IdentityTransform;
@@ -57,7 +60,15 @@ public final class LakebedCatalog
       throw Errors.mistake(
           "The catalog " + name + " has no lake: set spark.sql.catalog." + name + ".url to a folder or a bucket's URL.");
     }
-    lake = new Lake(url, options.get("python"), options.getLong("timeout", 600));
+    lake = new Lake(url, options.get("python"), seconds(options.getOrDefault("timeout", "600")));
+  }
+
+  private long seconds(String timeout) {
+    if (!timeout.matches("[1-9][0-9]{0,8}")) {
+      throw Errors.mistake(
+          "The setting spark.sql.catalog." + name + ".timeout is '" + timeout + "': set it to a whole number of seconds.");
+    }
+    return Long.parseLong(timeout);
   }
 
   @Override
@@ -68,6 +79,12 @@ public final class LakebedCatalog
   /** The lake that the catalog shows. */
   public Lake lake() {
     return lake;
+  }
+
+  /** PRIMARY KEY is read as the property of that name; other constraints are refused with a sentence. */
+  @Override
+  public Set<TableCatalogCapability> capabilities() {
+    return Set.of(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT);
   }
 
   @Override
@@ -186,27 +203,42 @@ public final class LakebedCatalog
     return keys;
   }
 
-  /** The properties of a new table, with the buckets that its transforms ask for. */
+  /** The properties of a new table, with the buckets that its transforms and the key that its constraint ask for. */
   private static Map<String, String> properties(TableInfo info) {
     Map<String, String> properties = new LinkedHashMap<>(info.properties());
     for (Transform transform : info.partitions()) {
       if (transform instanceof BucketTransform bucket) {
-        List<String> columns = new ArrayList<>();
-        for (NamedReference column : bucket.references()) {
-          columns.add(String.join(".", column.fieldNames()));
-        }
-        set(properties, "bucket", bucket.numBuckets().value().toString(), transform);
-        set(properties, "bucket-key", String.join(",", columns), transform);
+        String columns = String.join(",", Arrays.stream(bucket.references()).map(LakebedCatalog::column).toList());
+        String clause = "PARTITIONED BY " + transform.describe();
+        set(properties, "bucket", bucket.numBuckets().value().toString(), clause);
+        set(properties, "bucket-key", columns, clause);
       }
+    }
+    for (Constraint constraint : info.constraints()) {
+      if (!(constraint instanceof PrimaryKey key)) {
+        throw Errors.mistake(
+            "A table of a lake has no constraint but PRIMARY KEY: leave out " + written(constraint) + ".");
+      }
+      String columns = String.join(",", Arrays.stream(key.columns()).map(LakebedCatalog::column).toList());
+      set(properties, "primary-key", columns, written(key));
     }
     return properties;
   }
 
-  private static void set(Map<String, String> properties, String name, String value, Transform transform) {
+  /** A constraint without its name and the words that Spark adds. */
+  private static String written(Constraint constraint) {
+    return constraint.toDDL().replaceAll("^CONSTRAINT \\S+ |( NOT)? ENFORCED.*$", "");
+  }
+
+  private static String column(NamedReference reference) {
+    return String.join(".", reference.fieldNames());
+  }
+
+  private static void set(Map<String, String> properties, String name, String value, String clause) {
     String other = properties.put(name, value);
     if (other != null && !other.equals(value)) {
       throw Errors.mistake(
-          "PARTITIONED BY " + transform.describe() + " and the property '" + name + "' = '" + other
+          clause + " and the property '" + name + "' = '" + other
               + "' contradict each other: leave one out.");
     }
   }
@@ -246,12 +278,13 @@ public final class LakebedCatalog
 
   @Override
   public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-    if (namespace.length != 1) {
+    if (namespace.length > 1) {
       throw new NoSuchNamespaceException(namespace);
     }
+    String[] database = namespace.length == 0 ? defaultNamespace() : namespace;
     List<Identifier> found = new ArrayList<>();
-    for (JsonNode table : lake.ask("list_tables", "database", namespace[0]).get("names")) {
-      found.add(Identifier.of(namespace, table.asText()));
+    for (JsonNode table : lake.ask("list_tables", "database", database[0]).get("names")) {
+      found.add(Identifier.of(database, table.asText()));
     }
     return found.toArray(new Identifier[0]);
   }
@@ -325,6 +358,9 @@ public final class LakebedCatalog
 
   @Override
   public boolean dropNamespace(String[] namespace, boolean cascade) throws NoSuchNamespaceException {
+    if (namespace.length != 1) {
+      throw new NoSuchNamespaceException(namespace);
+    }
     Identifier[] tables = listTables(namespace);
     if (tables.length > 0 && !cascade) {
       throw Errors.mistake(

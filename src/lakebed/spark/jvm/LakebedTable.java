@@ -14,8 +14,11 @@ import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
+import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -119,7 +122,23 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
   public Map<String, String> properties() {
     Map<String, String> found = new HashMap<>();
     loaded.get("properties").properties().forEach(entry -> found.put(entry.getKey(), entry.getValue().asText()));
+    // DESCRIBE EXTENDED shows the folder; SHOW CREATE TABLE leaves out one that Spark takes for managed.
+    found.put(TableCatalog.PROP_LOCATION, loaded.get("url").asText());
+    found.put(TableCatalog.PROP_IS_MANAGED_LOCATION, "true");
     return found;
+  }
+
+  /** A new table with the key, the options and the comment of this one, and what its statement says itself. */
+  TableInfo copied(TableInfo info) {
+    Map<String, String> properties = properties();
+    properties.remove(TableCatalog.PROP_LOCATION);
+    properties.remove(TableCatalog.PROP_IS_MANAGED_LOCATION);
+    properties.putAll(info.properties());
+    return new TableInfo.Builder()
+        .withColumns(info.columns())
+        .withPartitions(info.partitions())
+        .withProperties(properties)
+        .build();
   }
 
   @Override
@@ -167,17 +186,25 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
         : new KeyedWriteBuilder(this, replaces, info);
   }
 
-  /** DELETE of an append table, without a job: the bridge rewrites the files that have such rows, if they are small. */
+  /**
+   * DELETE without a job: of an append table the bridge rewrites the files that have such rows, if they are small; all
+   * rows of a table with a primary key are replaced by none.
+   */
   @Override
   public boolean canDeleteWhere(Predicate[] predicates) {
-    return primaryKeys().isEmpty()
-        && lake.ask(
-                "can_delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates))
-            .get("alone").asBoolean();
+    if (!primaryKeys().isEmpty()) {
+      return Arrays.stream(predicates).allMatch(AlwaysTrue.class::isInstance);
+    }
+    return lake.ask("can_delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates))
+        .get("alone").asBoolean();
   }
 
   @Override
   public void deleteWhere(Predicate[] predicates) {
+    if (!primaryKeys().isEmpty()) {
+      truncateTable();
+      return;
+    }
     lake.change("delete", "table", table, "branch", branch(), "predicates", Predicates.encoded(predicates));
   }
 

@@ -19,6 +19,9 @@ final class TableChanges {
       if (!add.isNullable()) {
         throw Errors.mistake("A column that is added is null in existing rows: add " + name(add) + " without NOT NULL.");
       }
+      if (add.defaultValue() != null) {
+        throw noDefault(add);
+      }
       return members(
           "add", name(add), "type", add.dataType().json(), "after", after(add.position()), "comment", add.comment());
     }
@@ -37,9 +40,22 @@ final class TableChanges {
     if (change instanceof TableChange.UpdateColumnComment comment) {
       return members("comment", name(comment), "value", comment.newComment());
     }
+    if (change instanceof TableChange.UpdateColumnDefaultValue update) {
+      throw noDefault(update);
+    }
+    if (change instanceof TableChange.AddConstraint || change instanceof TableChange.DropConstraint) {
+      throw Errors.mistake(
+          "ALTER TABLE changes no constraints: CREATE TABLE sets the PRIMARY KEY for good, and a lake's tables have no others.");
+    }
     throw Errors.mistake(
         "ALTER TABLE cannot do this here (" + change.getClass().getSimpleName() + "): set properties and comments, or add,"
             + " drop, rename, widen or move columns.");
+  }
+
+  private static RuntimeException noDefault(TableChange.ColumnChange column) {
+    return Errors.mistake(
+        "The column " + name(column) + " cannot have a DEFAULT, which tables of a lake do not store: leave it out, and give"
+            + " the value in each INSERT.");
   }
 
   private static String name(TableChange.ColumnChange change) {

@@ -7,11 +7,12 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * A statement about the tags or branches of a table: {@code ALTER TABLE t CREATE TAG x}, {@code SHOW TAGS t}.
+ * A statement about versions of a table: {@code ALTER TABLE t CREATE TAG x}, {@code SHOW TAGS t}, {@code DESCRIBE
+ * HISTORY t}.
  *
  * @param table its name as written.
- * @param change what ALTER TABLE does, as written; null: SHOW.
- * @param system the system table that SHOW reads; null: ALTER TABLE.
+ * @param change what ALTER TABLE does, as written; null: another statement.
+ * @param system the system table that SHOW or DESCRIBE HISTORY reads; null: ALTER TABLE.
  */
 record TagStatement(String table, String change, String system) {
   private static final String PART = "(?:`(?:[^`]|``)+`|\\w+)";
@@ -22,6 +23,7 @@ record TagStatement(String table, String change, String system) {
           COMMENTS + "ALTER TABLE " + TABLE
               + " ((?:CREATE|CREATE OR REPLACE|REPLACE|DELETE|DROP|RENAME) (?:TAG|BRANCH)\\b.*?)[;\\s]*");
   private static final Pattern SHOW = pattern(COMMENTS + "SHOW (TAGS|BRANCHES) (?:(?:FROM|IN) )?" + TABLE + "[;\\s]*");
+  private static final Pattern HISTORY = pattern(COMMENTS + "DESC(?:RIBE)? HISTORY " + TABLE + "[;\\s]*");
 
   private static final String NAME = ">`(?:[^`]|``)+`|'[^'\\\\]+'|\\w+)";
   private static final String VERSION = "(?: AS OF VERSION (?<snapshot>\\d+))?";
@@ -58,6 +60,10 @@ record TagStatement(String table, String change, String system) {
     if (alter.matches()) {
       return new TagStatement(alter.group(1), alter.group(2), null);
     }
+    Matcher history = HISTORY.matcher(text);
+    if (history.matches()) {
+      return new TagStatement(history.group(1), null, "snapshots");
+    }
     Matcher show = SHOW.matcher(text);
     return show.matches() ? new TagStatement(show.group(2), null, show.group(1).toLowerCase(Locale.ROOT)) : null;
   }
@@ -66,7 +72,8 @@ record TagStatement(String table, String change, String system) {
   String sql(String catalog, String[] parts) {
     if (system != null) {
       parts[parts.length - 1] += "$" + system;
-      return "SELECT * FROM " + quoted(catalog) + "." + quoted(parts);
+      String newestFirst = system.equals("snapshots") ? " ORDER BY snapshot_id DESC" : "";
+      return "SELECT * FROM " + quoted(catalog) + "." + quoted(parts) + newestFirst;
     }
     for (Form form : FORMS) {
       Matcher found = form.pattern().matcher(change);

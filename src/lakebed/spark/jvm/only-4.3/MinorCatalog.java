@@ -51,6 +51,6 @@ interface MinorCatalog extends TableCatalog {
 
   @Override
   default Table createTableLike(Identifier table, TableInfo info, Table source) throws TableAlreadyExistsException {
-    return ((LakebedCatalog) this).createTable(table, info);
+    return ((LakebedCatalog) this).createTable(table, source instanceof LakebedTable like ? like.copied(info) : info);
   }
 }
