@@ -44,9 +44,9 @@ class Import(LakeCommand, name="import"):
         bool, option("--history", help="Import each version that the source has kept, with a tag; into a new table.")
     ] = False
     versions: Annotated[
-        str | None, option("--versions", help="Only these versions or tags of it, separated by commas.")
+        str | None, option("--versions", help="As --history, but exactly these, separated by commas; tags too.")
     ] = None
-    tags: Annotated[bool, option("--tags", help="Only the versions that an Iceberg table has tags for.")] = False
+    tags: Annotated[bool, option("--tags", help="As --history, but what an Iceberg table has tags for.")] = False
     dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done with how many files.")] = False
 
     def run(self) -> None:

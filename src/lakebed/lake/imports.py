@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """Which versions of a source are imported. The newest always is, as the last one."""
+    """Which versions of a source are imported."""
 
     versions: tuple[str, ...] = ()
-    """Of a Delta table their numbers, of an Iceberg table the ids of snapshots or the names of tags; empty: all that
-    the source has kept."""
+    """Exactly these: of a Delta table their numbers, of an Iceberg table the ids of snapshots or the names of tags;
+    empty: all that the source has kept."""
     tags: bool = False
-    """Only those that the source has tags for."""
+    """Only those that the source has tags for, and the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class _Wanted:
 
 
 def _chosen(there: Sequence[SourceVersion], history: HistoryOptions, source: str) -> list[_Wanted]:
-    """The versions to import, oldest first, the newest last."""
+    """The versions to import, oldest first."""
     if not there:
         raise InvalidRequest(f"{source} has no version yet: import it without its history.", kind="invalid_history")
     if history.tags and not any(one.tags for one in there):
@@ -206,12 +206,13 @@ def _chosen(there: Sequence[SourceVersion], history: HistoryOptions, source: str
             )
     found = []
     for one in there:
+        is_newest = one is there[-1] and not history.versions
         is_named = not history.versions or not {one.version, *one.tags}.isdisjoint(history.versions)
         is_wanted = is_named and (not history.tags or bool(one.tags))
-        if is_wanted or one is there[-1]:
-            own = () if history.tags or not is_wanted else (one.own_tag,)
-            must = bool(history.versions) or history.tags or one is there[-1]
-            found.append(_Wanted(one, (*own, *(one.tags if is_wanted else ())), must))
+        if is_wanted or is_newest:
+            own = () if history.tags else (one.own_tag,)
+            must_be_there = bool(history.versions) or history.tags or is_newest
+            found.append(_Wanted(one, (*own, *one.tags), must_be_there))
     return found
 
 

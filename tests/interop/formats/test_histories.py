@@ -73,17 +73,13 @@ def test_every_version_of_a_delta_table(lake: Lake, plain: Plain, delta: Path, i
 
 
 def test_chosen_versions_and_those_that_are_gone(lake: Lake, plain: Plain, delta: Path) -> None:
-    """By number, with the newest as the last. A version whose files a VACUUM deleted is left out, with a note."""
-    history = HistoryOptions(versions=("0", "3"))
+    """By number, and no other. A version whose files a VACUUM deleted is left out, with a note."""
+    history = HistoryOptions(versions=("3", "0"))
     report = import_history(lake, "some", str(delta), format="delta", history=history)
-    assert [(one.version, one.tags) for one in report.versions] == [
-        ("0", ("version-0",)),
-        ("3", ("version-3",)),
-        ("5", ()),
-    ]
+    assert [(one.version, one.tags) for one in report.versions] == [("0", ("version-0",)), ("3", ("version-3",))]
     table = lake.table("some")
-    assert plain(table.read(version="version-3").select(["id", "p", "more"])) == plain(by_delta(delta, 3))
-    assert plain(table.read()) == plain(by_delta(delta, 5))
+    assert plain(table.read(version="version-0")) == plain(by_delta(delta, 0))
+    assert plain(table.read().select(["id", "p", "more"])) == plain(by_delta(delta, 3))
     uris = [set(deltalake.DeltaTable(delta, version=number).file_uris()) for number in range(6)]
     for uri in uris[4].difference(*uris[:4], uris[5]):
         Path(uri).unlink()
@@ -162,8 +158,8 @@ def test_snapshots_and_tags_of_an_iceberg_table(lake: Lake, catalog: Any, plain:
     assert [one.tags for one in report.versions] == [("monday",), ("20240105",), ()]
     assert plain(lake.table("tagged").read(version="monday")) == plain(found.read(version="monday"))
     report = import_history(lake, "named", location, format="iceberg", history=HistoryOptions(versions=("monday",)))
-    assert [len(one.tags) for one in report.versions] == [2, 0]
-    assert plain(lake.table("named").read()) == plain(found.read())
+    assert [len(one.tags) for one in report.versions] == [2]
+    assert plain(lake.table("named").read()) == plain(found.read(version="monday"))
 
 
 def test_mistakes(lake: Lake, delta: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class VersionReport:
 
     version: str
     tags: tuple[str, ...]
-    """The tags that pin its snapshot; none if only the newest version asked for it."""
+    """The tags that pin its snapshot; none of a version that only comes as the newest."""
     snapshot_id: int | None
     """None in a dry run."""
     taken_count: int
