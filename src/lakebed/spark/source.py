@@ -39,7 +39,7 @@ from lakebed.spark.committing import commit_changes
 from lakebed.spark.filters import from_filter, translate
 from lakebed.spark.plan import Pack, plan_readers
 from lakebed.spark.shipping import opened_in_task, ship
-from lakebed.spark.source_options import PINNED, check_options, flag, number, opened
+from lakebed.spark.source_options import PINNED, check_options, flag, number, opened, without_frames
 from lakebed.spark.source_writing import accepted, discard_written, write_rows
 from lakebed.spark.stream_commits import APPLICATION, CHECKPOINT, user_of
 from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_columns, stream_settings
@@ -72,6 +72,7 @@ class LakebedSource(DataSource):
         """The word for ``format``."""
         return "lakebed"
 
+    @without_frames
     def schema(self) -> StructType:
         """The columns of the version that the options name, or of a stream. Raises `InvalidRequest`, `NotFound`."""
         if {name.lower() for name in self.options} & set(map(str.lower, OWN_OPTIONS)):
@@ -81,6 +82,7 @@ class LakebedSource(DataSource):
         self.options[PINNED] = str(0 if scan.snapshot is None else scan.snapshot.id)
         return spark_schema(scan.table_schema.named(scan.schema.names))
 
+    @without_frames
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of some columns of that version. Raises `InvalidRequest`: columns or types that the table lacks."""
         scan = self._scan(schema.names)
@@ -91,6 +93,7 @@ class LakebedSource(DataSource):
         kind = LakebedReader if flag(self.options, "pushfilters", True) else PlainReader
         return kind(table, scan, schema, tasks=tasks, where=self._where())
 
+    @without_frames
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of rows. Raises `InvalidRequest`: columns that do not fit the table."""
         check_options(self.options, WRITE_OPTIONS, "df.write")
@@ -107,6 +110,7 @@ class LakebedSource(DataSource):
         task.check(table.store, arrow_schema_of(schema))
         return LakebedWriter(ship(table.store, writes=True), task, replaced, dict(self.options))
 
+    @without_frames
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """A reader that follows the table. Raises `InvalidRequest`: options, columns or types that do not fit."""
         streams = _streams()
@@ -125,6 +129,7 @@ class LakebedSource(DataSource):
         )
         return reader
 
+    @without_frames
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
         """A writer of batches. Raises `InvalidRequest`: columns that do not fit, or no way to tell batches apart."""
         streams = _streams()

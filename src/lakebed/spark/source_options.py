@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
 
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.objects import open_store
 from lakebed.table.table import Table
 from lakebed.texts import shown
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 PINNED: Final = "lakebed.snapshot"
 """The snapshot that was the newest when a DataFrame was made; 0: there was none."""
+
+
+def without_frames(method: Callable[P, T]) -> Callable[P, T]:
+    """Let an error of lakebed leave a method without the frames below: Spark shows the whole traceback to the user."""
+
+    @wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except LakebedError as error:
+            raise error.with_traceback(None) from None
+
+    return called
 
 
 def opened(options: Mapping[str, str]) -> Table:

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_mistakes(tmp_path: Path, options: dict[str, str], message: str) -> None
     options = {name.lower(): value for name, value in options.items()}
     with pytest.raises((InvalidRequest, NotFound), match=message):
         keys_of(source(table, **options) if "path" not in options else LakebedSource(options))
+
+
+def test_a_mistake_has_no_frames_of_the_library(tmp_path: Path) -> None:
+    """Spark shows the traceback: it has the test and the method of the source."""
+    found = LakebedSource({"path": str(tmp_path / "nothing")})
+    for method in (found.schema, partial(found.reader, StructType()), partial(found.writer, StructType(), False)):
+        with pytest.raises(NotFound) as raised:
+            method()
+        assert len(raised.traceback) == 2
+        assert raised.value.__cause__ is None
 
 
 def test_another_type(tmp_path: Path) -> None:
