@@ -328,3 +328,23 @@ def test_rows_that_depend_on_older_ones_are_followed_as_exact_changes() -> None:
     following = stream(table, changes=True)
     found = [read(table, batch) for _, batch in following.commits(*following.span(Bound("2"), None))]
     assert [[(row["v"], row["_row_kind"]) for row in batch] for batch in found] == [[(1, "-U"), (3, "+U")]]
+
+
+def test_rows_that_depend_on_older_ones_with_deletion_vectors() -> None:
+    """A stream of rows, and the rows written, are refused with the way out: changes, which compactions make visible."""
+    options = {"merge-engine": "aggregation", "fields.v.aggregate-function": "sum", "deletion-vectors.enabled": "true"}
+    table = make("marked-sums", keyed=True, bucket="1", **options)
+    table.upsert(rows([1], 1))
+    table.compact()
+    for ask in (stream(table).first, lambda: table.changes(None)):
+        with pytest.raises(InvalidRequest, match=r"a stream of changes \(option changes=true\)") as caught:
+            ask()
+        assert caught.value.kind == "unsupported_changes"
+    following = stream(table, changes=True, start="latest")
+    start = following.first()
+    table.upsert(rows([1], 2))
+    assert following.advance(start, Limits()).snapshot == start.snapshot + 1
+    assert read(table, following.plan(start, following.advance(start, Limits()))) == []
+    table.compact()
+    found = read(table, following.plan(start, following.advance(start, Limits())))
+    assert [(row["v"], row["_row_kind"]) for row in found] == [(1, "-U"), (3, "+U")]
