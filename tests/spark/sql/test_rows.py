@@ -233,6 +233,20 @@ def test_rows_of_an_aggregation(sql: Run, lake: Lake) -> None:
     assert sql("SELECT count(*) FROM lake.db.t.statistics") == [(0,)]
 
 
+def test_rows_of_a_partial_update_are_deleted(sql: Run) -> None:
+    """Where a delete removes the row; elsewhere the statement is refused."""
+    for name, options in (("removed", ", 'partial-update.remove-record-on-delete' = 'true'"), ("kept", "")):
+        sql(
+            f"CREATE TABLE lake.db.{name} (id BIGINT, n BIGINT) TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '1', "
+            f"'merge-engine' = 'partial-update'{options})"
+        )
+        sql(f"INSERT INTO lake.db.{name} VALUES (1, 4), (2, 1)")
+    sql("DELETE FROM lake.db.removed WHERE n + 0 > 3")
+    assert sql("SELECT * FROM lake.db.removed") == [(2, 1)]
+    with pytest.raises(PySparkException, match="takes no deletes"):
+        sql("DELETE FROM lake.db.kept WHERE n + 0 > 3")
+
+
 def test_plans_and_settings_hold_no_pickle(sql: Run, session: SparkSession, lake: Lake) -> None:
     """What goes to tasks, and may hold credentials, is in no plan."""
     table = lake.create_table("db.k", pa.schema([("id", pa.int64())]), primary_keys="id")

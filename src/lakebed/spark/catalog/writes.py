@@ -9,6 +9,7 @@ import base64
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -133,6 +134,7 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         schema: the columns that tasks bring, as Spark's JSON.
         replaced: of an overwrite.
         changes: rows of UPDATE, DELETE or MERGE, with the column `OPERATION`.
+        removes: they are those of a DELETE.
         native: tasks can write the files themselves, if the table still allows it.
         staged: the schema that the commit gives the table, as `Replace` answered it.
     """
@@ -140,12 +142,13 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     schema: str
     replaced: Replaced | None = None
     changes: bool = False
+    removes: bool = False
     native: bool = False
     staged: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
-        if self.changes:
+        if self.changes and not self.removes:
             check_updatable(table.schema, name=table.name)
         starts_anew = self.replaced is not None and self.replaced.starts_anew
         partition = self.replaced.partition if self.replaced is not None else {}
@@ -154,6 +157,8 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         task = write_task(table, starts_anew=starts_anew, partition=partition, schema=staged_schema(self.staged))
         rows = without_comments(StructType.fromJson(json.loads(self.schema)))
         task.check(table.store, arrow_schema_of(rows))
+        if self.removes:
+            replace(task, keys_only=True).check(table.store, table.arrow_schema)
         columns = without_comments(spark_schema(task.schema.fields))
         if self.native and native_scheme(table.store, task.schema) is not None and columns == rows:
             target = file_target(table.store, task.schema, spark_schema=columns.json())

@@ -35,6 +35,6 @@ final class KeyedChange implements SupportsDelta {
 
   @Override
   public DeltaWriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-    return new LakebedDelta.Builder(table);
+    return new LakebedDelta.Builder(table, command);
   }
 }

@@ -5,11 +5,20 @@ import org.apache.spark.sql.connector.write.DeltaWrite;
 import org.apache.spark.sql.connector.write.DeltaWriteBuilder;
 import org.apache.spark.sql.connector.write.DeltaWriterFactory;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperation.Command;
 
 /** The job of an UPDATE, DELETE or MERGE of a primary-key table. */
 final class LakebedDelta extends LakebedWrite implements DeltaWrite, DeltaBatchWrite {
-  private LakebedDelta(LakebedTable table) {
+  private final Command command;
+
+  private LakebedDelta(LakebedTable table, Command command) {
     super(table, null, true);
+    this.command = command;
+  }
+
+  @Override
+  boolean removes() {
+    return command == Command.DELETE;
   }
 
   @Override
@@ -23,10 +32,10 @@ final class LakebedDelta extends LakebedWrite implements DeltaWrite, DeltaBatchW
   }
 
   /** Makes it. */
-  record Builder(LakebedTable table) implements DeltaWriteBuilder {
+  record Builder(LakebedTable table, Command command) implements DeltaWriteBuilder {
     @Override
     public DeltaWrite build() {
-      return new LakebedDelta(table);
+      return new LakebedDelta(table, command);
     }
   }
 }

@@ -117,7 +117,12 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   private JsonNode begin(boolean isNative) {
     return table.lake.ask(
         "begin_write", "table", table.table, "branch", table.branch(), "schema", rows().json(), "replaced",
-        replaced, "changes", changes, "native", isNative, "staged", table.staged());
+        replaced, "changes", changes, "removes", removes(), "native", isNative, "staged", table.staged());
+  }
+
+  /** Whether the changes are those of a DELETE. */
+  boolean removes() {
+    return false;
   }
 
   TaskWriter.Factory tasks() {
