@@ -57,7 +57,8 @@ def test_many_programs(
         world = run(session, lake, judge, shape, seed, 20)
         counts += world.counts
         statement_count += len(world.history)
-        assert not check_lake(lake).findings
+        # Files of a dropped branch and of versions that were rolled back wait for the next search of orphans.
+        assert not [one for one in check_lake(lake).findings if one.severity != "info"]
         for branch in world.lines:
             if branch != "main":
                 world.run("CALL lake.sys.delete_branch('db.t', 'b')")
