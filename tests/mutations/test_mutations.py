@@ -7,6 +7,7 @@ A catalog file holds ``[[mutation]]`` tables with these keys:
     find        source text that occurs exactly once in that file
     replace     the text that takes its place
     tests       pytest node ids, relative to the checkout; at least one of them must fail
+    slow        true where finding the defect takes over 4 s, mostly since something hangs: run by make test-long
 
 The defect is applied to a copy of the package and the tests run against the copy in a process of their own; nothing in
 the checkout changes. That the same tests pass without the defect is shown by the rest of the suite.
@@ -41,6 +42,7 @@ class Mutation:
     find: str
     replace: str
     tests: list[str]
+    slow: bool = False
 
 
 def load_catalog() -> list[tuple[str, Mutation]]:
@@ -91,7 +93,11 @@ def runner() -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize(
     "mutation",
     [
-        pytest.param(mutation, id=f"{area}-{mutation.guarantee.rstrip('.').replace(' ', '-')}")
+        pytest.param(
+            mutation,
+            id=f"{area}-{mutation.guarantee.rstrip('.').replace(' ', '-')}",
+            marks=[pytest.mark.long] if mutation.slow else [],
+        )
         for area, mutation in load_catalog()
     ],
 )

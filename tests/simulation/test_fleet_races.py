@@ -14,9 +14,9 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.fleet.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 200
+SEEDS_DEFAULT = 160
 LONG_START, LONG_COUNT = 100_000, 1_000
-CHUNK_COUNT = 5
+CHUNK_COUNT = 4
 MET = ("appends", "reads", "node lives", "checkpoints", "timelines read at rest", "objects at rest")
 
 

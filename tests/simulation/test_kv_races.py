@@ -15,8 +15,8 @@ from lakebed.objects import create_once
 from lakebed.testing import seed_count
 from worlds.kv.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 540
-CHUNK_COUNT = 6
+SEEDS_DEFAULT = 360
+CHUNK_COUNT = 4
 
 
 @pytest.mark.parametrize("chunk", range(CHUNK_COUNT))

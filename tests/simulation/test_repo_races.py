@@ -13,8 +13,8 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.repo.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 300
-CHUNK_COUNT = 6
+SEEDS_DEFAULT = 250
+CHUNK_COUNT = 5
 
 MET = {
     "put": 1.0,
