@@ -1,10 +1,11 @@
 """Workloads of the benchmark of Spark SQL on changes, streams and orphan files, and the sessions of peers.
 
-Rows, at scale 1: merge_1pct, upsert_1pct and upsert_1pct_read_compact (10 M rows, of which each round changes 1 %),
-stream (4 M rows, six batches of a file), orphans_1m (a million files, of which the table knows a tenth), and, where the
-jars of the format's own Java connector are given, java_append, java_scan_filter, java_merge_read, java_merge_read_key,
-_other and _absent (see `spark_queries.FILTERS`) and java_floor: a statement on a Parquet file without rows in our Spark
-and in the connector's, which no table undercuts.
+Rows, at scale 1: merge_1pct, upsert_1pct, upsert_1pct_read_compact and upsert_1pct_compact_read_marked (10 M rows, of
+which each round changes 1 %; the compaction of the one rewrites every file, that of the other, with deletion vectors,
+none of them), stream (4 M rows, six batches of a file), orphans_1m (a million files, of which the table knows a tenth), and,
+where the jars of the format's own Java connector are given, java_append, java_scan_filter, java_merge_read,
+java_merge_read_key, _other and _absent (see `spark_queries.FILTERS`) and java_floor: a statement on a Parquet file
+without rows in our Spark and in the connector's, which no table undercuts.
 
 A peer that does not run with our Spark has a process and an environment of its own, with its Spark in the name. Sides
 alternate, and read the same source files.
@@ -89,11 +90,14 @@ def changes(bench: Bench) -> list[Result]:
     row_count = max(10_000, int(10_000_000 * bench.scale))
     source = _generated(bench, row_count)
     cow, keyed = bench.new_table(), bench.new_table(clauses=_keyed(FILE_COUNT))
+    marked = bench.new_table(clauses=_keyed(FILE_COUNT, "'deletion-vectors.enabled' = 'true'"))
     rows = bench.spark.read.parquet(source)
     bench.written(rows.repartitionByRange(FILE_COUNT, "id").sortWithinPartitions("id"), cow)
-    bench.written(rows, keyed)
-    table = open_lake(str(bench.folder / "lake")).table(keyed.partition(".")[2])
-    compact_table(bench.spark, table, full=True)
+    lake = open_lake(str(bench.folder / "lake"))
+    tables = {name: lake.table(name.partition(".")[2]) for name in (keyed, marked)}
+    for name, table in tables.items():
+        bench.written(rows, name)
+        compact_table(bench.spark, table, full=True)
     delta = bench.peers_of("delta")
     for peer in delta:
         peer.run("load", "changed", source, FILE_COUNT)
@@ -108,14 +112,17 @@ def changes(bench: Bench) -> list[Result]:
         upsert = "INSERT INTO {} SELECT * FROM updates"
         take("keyed", timed(lambda: bench.spark.sql(upsert.format(keyed))))  # noqa: B023
         take("keyed_read", timed(lambda: bench.spark.table(keyed).selectExpr(*AGGREGATES).collect()))
-        take("keyed_compact", timed(lambda: compact_table(bench.spark, table, full=True)))
+        take("keyed_compact", timed(lambda: compact_table(bench.spark, tables[keyed], full=True)))
+        take("marked", timed(lambda: bench.spark.sql(upsert.format(marked))))  # noqa: B023
+        take("marked_compact", timed(lambda: compact_table(bench.spark, tables[marked])))
+        take("marked_read", timed(lambda: bench.spark.table(marked).selectExpr(*AGGREGATES).collect()))
         take("cow", timed(lambda: bench.spark.sql(merge_into(cow, "updates"))))
         take("cow_read", timed(lambda: bench.spark.table(cow).selectExpr(*AGGREGATES).collect()))
         for peer in delta:
             take(peer.name, peer.run("merge", "changed", updates))
             take(f"{peer.name}_read", peer.run("read", "changed"))
-    answers = {name: bench.spark.table(name).selectExpr("count(*)", "sum(a)").collect() for name in (cow, keyed)}
-    assert answers[cow] == answers[keyed], answers  # a benchmark of other rows measures nothing
+    answers = {name: bench.spark.table(name).selectExpr("count(*)", "sum(a)").collect() for name in (cow, *tables)}
+    assert answers[cow] == answers[keyed] == answers[marked], answers  # a benchmark of other rows measures nothing
 
     def result(workload: str, target: str, **sides: Sequence[str]) -> Result:
         samples = {
@@ -139,11 +146,18 @@ def changes(bench: Bench) -> list[Result]:
             **{"lakebed": whole, "cow": ["cow", "cow_read"]},
             **reads,
         ),
+        result(
+            "upsert_1pct_compact_read_marked",
+            "copy-on-write >= 2x",
+            **{"lakebed": ["marked", "marked_compact", "marked_read"], "cow": ["cow", "cow_read"]},
+            **reads,
+        ),
     ]
 
 
-def _keyed(bucket_count: int) -> str:
-    return f"TBLPROPERTIES ('primary-key' = 'id', 'bucket' = '{bucket_count}')"
+def _keyed(bucket_count: int, *more: str) -> str:
+    properties = ("'primary-key' = 'id'", f"'bucket' = '{bucket_count}'", *more)
+    return f"TBLPROPERTIES ({', '.join(properties)})"
 
 
 def _generated(bench: Bench, row_count: int) -> str:
