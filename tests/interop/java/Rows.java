@@ -1,4 +1,3 @@
-import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -164,8 +163,9 @@ final class Rows {
         }
     }
 
-    private static IOManager temporary() throws Exception {
-        return IOManager.create(Files.createTempDirectory("interop").toString());
+    /** Makes a folder of its own, which it deletes when it is closed. */
+    private static IOManager temporary() {
+        return IOManager.create(System.getProperty("java.io.tmpdir"));
     }
 
     /** full (default true): every bucket of every partition; the number of files compacted away. */
