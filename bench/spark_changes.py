@@ -2,8 +2,8 @@
 
 Rows, at scale 1: merge_1pct, upsert_1pct, upsert_1pct_read_compact and upsert_1pct_compact_read_marked (10 M rows, of
 which each round changes 1 %; the compaction of the one rewrites every file, that of the other, with deletion vectors,
-none of them), stream (4 M rows, six batches of a file), orphans_1m (a million files, of which the table knows a tenth), and,
-where the jars of the format's own Java connector are given, java_append, java_scan_filter, java_merge_read,
+none of them), stream (4 M rows, six batches of a file), orphans_1m (a million files, of which the table knows a tenth),
+and, where the jars of the format's own Java connector are given, java_append, java_scan_filter, java_merge_read,
 java_merge_read_key, _other and _absent (see `spark_queries.FILTERS`) and java_floor: a statement on a Parquet file
 without rows in our Spark and in the connector's, which no table undercuts.
 
