@@ -33,7 +33,8 @@ from lakebed.spark.write_tasks import distributed, write_task
 from lakebed.table.commit import Basis, CommitOptions, find_commit
 from lakebed.table.discard import discard_changes
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
-from lakebed.table.overwrite import Overwrite, partition_scalars
+from lakebed.table.overwrite import Overwrite
+from lakebed.table.partitions import partition_scalars
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan

@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import InvalidRequest
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.commit import Derive, StagedChange
 from lakebed.table.context import TableBranch
 from lakebed.table.manifest import as_deletes, entries_of_changes
-from lakebed.table.model import BucketChange, Snapshot, TableSchema
+from lakebed.table.model import BucketChange, Snapshot
+from lakebed.table.partitions import are_among, partition_scalars
 from lakebed.table.predicate import bind, mask_of
 from lakebed.table.predicate_tree import Predicate
-from lakebed.table.types import arrow_schema, arrow_type
+from lakebed.table.types import arrow_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Overwrite:
     """Instead: every partition that the change adds files to, and no other."""
     where: Predicate | None = None
     """Instead: the partitions for which it is true; over partition columns."""
+    partitions: Sequence[Mapping[str, object]] | None = None
+    """Instead: these partitions, each by the values of all partition columns."""
     rows: Predicate | None = None
     """Instead: the rows for which it is true, over any columns; of tables without a primary key."""
 
@@ -56,6 +58,8 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
 
     def hits(partitions: pa.Array) -> pa.Array:
         """Whether each partition is replaced."""
+        if overwrite.partitions is not None:
+            return are_among(partitions, overwrite.partitions, schema=schema)
         hit = pa.array(np.ones(len(partitions), dtype=bool))
         if overwrite.dynamic and fields:
             return pc.is_in(partitions, pc.unique(added["partition"]).cast(partitions.type))
@@ -84,29 +88,3 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
         )
 
     return derive
-
-
-def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -> dict[str, pa.Scalar]:
-    """The values of partition columns in the columns' types; texts such as ``2013-01-31`` are read as such.
-
-    Raises `InvalidRequest`: not a partition column, or a value of another type.
-    """
-    typed = {}
-    for name, value in partition.items():
-        column = schema.field_by_name(name)
-        if name not in schema.partition_keys or column is None:
-            there = ", ".join(schema.partition_keys) or "none"
-            raise InvalidRequest(
-                f"{name!r} is not a partition column of this table (it has: {there}): overwrite by those only.",
-                kind="unknown_partition_column",
-                column=name,
-            )
-        try:
-            typed[name] = pa.scalar(value).cast(arrow_type(column.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as wrong:
-            raise InvalidRequest(
-                f"{value!r} is not a value of partition column {name!r}, which is {column.type}.",
-                kind="invalid_partition_value",
-                column=name,
-            ) from wrong
-    return typed

@@ -31,7 +31,8 @@ from lakebed.table.frames import as_arrow
 from lakebed.table.index_manifest import IndexEntry
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split, TableSchema
-from lakebed.table.overwrite import Overwrite, derive_overwrite, partition_scalars
+from lakebed.table.overwrite import Overwrite, derive_overwrite
+from lakebed.table.partitions import partition_scalars
 from lakebed.table.predicate import bind
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.predicate_tree import Predicate

@@ -30,6 +30,7 @@ from lakebed.table.consumers import load_consumers
 from lakebed.table.context import TableBranch
 from lakebed.table.layout import Layout
 from lakebed.table.model import DataField, Snapshot, TableSchema
+from lakebed.table.partitions import partition_totals
 from lakebed.table.schema import encode_schema
 from lakebed.table.snapshot_json import json_object
 from lakebed.table.splits import bucket_groups
@@ -266,15 +267,7 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
     if head is None:
         return _PARTITIONS.empty_table()
     live = branch.manifests.live_entries(head)
-    grouped = live.group_by("partition", use_threads=False).aggregate(
-        [
-            ("row_count", "sum"),
-            ("file_size", "sum"),
-            ("file_name", "count"),
-            ("creation_time_ms", "max"),
-            ("bucket", "count_distinct"),
-        ]
-    )
+    grouped = partition_totals(live)
     count = grouped.num_rows
     nothing = {name: pa.nulls(count, _PARTITIONS.field(name).type) for name in _PARTITIONS.names}
     columns = {

@@ -40,6 +40,42 @@ def test_tags_and_branches_are_statements(sql: Run, session: SparkSession, lake:
     assert sql("SHOW TAGS lake.db.t") == []
 
 
+def test_procedures_find_tables_as_statements_do(sql: Run, lake: Lake) -> None:
+    """With the catalog, in backquotes, in the current database, on a branch; another catalog's are refused."""
+    sql("CREATE TABLE lake.t (id INT)")
+    sql("INSERT INTO lake.t VALUES (1)")
+    sql("CALL lake.sys.create_branch('lake.db.t', 'dev')")
+    sql("INSERT INTO lake.db.`t$branch_dev` VALUES (3)")
+    names = {
+        "db.t": 2,
+        "lake.db.t": 2,
+        " `lake` .db.`t`": 2,
+        "t": 1,
+        "lake.t": 1,
+        "db.t$branch_dev": 3,
+        "`lake`.`db`.`t$branch_dev`": 3,
+    }
+    for number, (name, snapshot) in enumerate(names.items()):
+        assert sql(f"CALL lake.sys.create_tag('{name}', 'a{number}')") == [(f"a{number}", snapshot)], name
+    sql("ALTER TABLE lake.db.`t$branch_dev` CREATE TAG b")
+    assert [row[:2] for row in sql("SHOW TAGS lake.db.`t$branch_dev`")] == [("a5", 3), ("a6", 3), ("b", 3)]
+    sql("USE lake.db")
+    for number, (name, snapshot) in enumerate({"t": 2, "default.t": 1, "lake.t": 1}.items()):
+        assert sql(f"CALL sys.create_tag(table => '{name}', tag => 'c{number}')") == [(f"c{number}", snapshot)], name
+    assert sql("ALTER TABLE lake.t CREATE TAG d") == [("d", 1)]
+    assert [tag.name for tag in lake.table("t").tags()] == ["a3", "a4", "c1", "c2", "d"]
+    for name, sentence in (
+        ("spark_catalog.db.t", "is of the catalog spark_catalog, and the procedure of the catalog lake"),
+        ("other.db.t", "has more than one dot"),
+        ("db.`t", "has no table db.`t"),
+        ("db.t$branch_no", "no branch 'no' of table 'db.t'"),
+    ):
+        with pytest.raises(AnalysisException, match=sentence):
+            sql(f"CALL sys.create_tag('{name}', 'e')")
+    with pytest.raises(AnalysisException, match="import_table works on the main branch"):
+        sql("CALL sys.import_table('new$branch_dev', 'nowhere', 'parquet')")
+
+
 def test_other_statements_are_sparks_own(sql: Run) -> None:
     """Also those that begin alike, and those on tables of other catalogs."""
     with pytest.raises(ParseException):

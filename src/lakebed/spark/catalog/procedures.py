@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.duration import parse_duration_ms
-from lakebed.errors import AlreadyExists, NotFound
+from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import nearest_names
@@ -387,19 +387,30 @@ class DescribeProcedure(Verb, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @declared("call")
 class Call(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Run a procedure."""
+    """Run a procedure.
+
+    Attributes:
+        branch: of the table that the arguments name.
+    """
 
     procedure: str
     arguments: dict[str, Any]
+    branch: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         found = procedure_of(self.procedure)
         given = arguments_of(self.procedure, found.parameters, self.arguments)
         lake = session.lake(lake_url)
         if found.run is not None:
-            rows = found.run(lake.table(str(given["table"])), given)
+            rows = found.run(lake.table(str(given["table"]), branch=self.branch), given)
         else:
             assert found.on_lake is not None
+            if self.branch is not None:
+                raise InvalidRequest(
+                    f"{self.procedure} works on the main branch, and the table {given['table']} is named with the "
+                    f"branch {self.branch}: name it without.",
+                    kind="unsupported_branch",
+                )
             rows = found.on_lake(lake, given)
         return {"rows": session.store_rows(pa.Table.from_pylist(rows, schema=found.columns))}
 

@@ -46,7 +46,7 @@ public final class LakebedCatalog
   private static final String DEFAULT_DATABASE = "default";
   private static final String PROCEDURES = "sys";
   static final String BRANCH_OPTION = "branch";
-  private static final String BRANCH_PREFIX = "branch_";
+  static final String BRANCH_PREFIX = "branch_";
 
   private String name;
   private Lake lake;
@@ -116,7 +116,9 @@ public final class LakebedCatalog
     String named = names(table.namespace(), parts[0]);
     Boolean dotted = null;
     if (parts.length == 2 && parts[1].startsWith(BRANCH_PREFIX)) {
-      branch = parts[1].substring(BRANCH_PREFIX.length());
+      String[] of = parts[1].substring(BRANCH_PREFIX.length()).split("\\$", 2);
+      branch = of[0];
+      system = of.length == 2 ? of[1] : null;
     } else if (parts.length == 2) {
       system = parts[1];
     } else if (table.namespace().length == 2) {
@@ -389,7 +391,7 @@ public final class LakebedCatalog
           "Procedures of the catalog " + name + " are in its namespace sys: CALL " + name + ".sys." + procedure.name()
               + "(...).");
     }
-    return new LakebedProcedure(lake, procedure.name(), lake.ask("describe_procedure", "procedure", procedure.name()));
+    return new LakebedProcedure(lake, name, procedure.name(), lake.ask("describe_procedure", "procedure", procedure.name()));
   }
 
   // ---- the function by which Spark brings rows to the tasks that write their buckets

@@ -19,7 +19,7 @@ import scala.jdk.javaapi.CollectionConverters;
  * Spark's parser, and statements about tags and branches: each becomes the CALL or the query of the same meaning.
  *
  * <p>With {@link LakebedExtensions} and {@link MinorParser} the one file that names Spark's internal classes of the
- * parser, and CatalogManager; tried with 4.1, 4.2 and 4.3.
+ * parser, and with {@link TableNames} CatalogManager; tried with 4.1, 4.2 and 4.3.
  */
 record LakebedParser(SparkSession session, ParserInterface spark) implements MinorParser {
   /** A text that Spark's parser reads. */

@@ -29,8 +29,11 @@ import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.types.TimestampType;
 
-/** A procedure that Python describes and runs. */
-record LakebedProcedure(Lake lake, String name, JsonNode described) implements UnboundProcedure {
+/** A procedure of a catalog that Python describes and runs. */
+record LakebedProcedure(Lake lake, String catalog, String name, JsonNode described) implements UnboundProcedure {
+  /** The argument that names a table. */
+  private static final String TABLE = "table";
+
   @Override
   public String description() {
     return described.get("doc").asText() + " Arguments: "
@@ -115,7 +118,14 @@ record LakebedProcedure(Lake lake, String name, JsonNode described) implements U
           arguments.put(parameters[i].name(), value(input.get(i, type), type));
         }
       }
-      JsonNode reply = procedure.lake.change("call", "procedure", procedure.name, "arguments", arguments);
+      String branch = null;
+      if (arguments.get(TABLE) instanceof String table) {
+        TableNames named = TableNames.of(table, procedure.catalog);
+        arguments.put(TABLE, named.table());
+        branch = named.branch();
+      }
+      JsonNode reply =
+          procedure.lake.change("call", "procedure", procedure.name, "arguments", arguments, "branch", branch);
       return List.<Scan>of(new RowsTable(procedure.name, ArrowRows.take(reply.get("rows").asText()))).iterator();
     }
 

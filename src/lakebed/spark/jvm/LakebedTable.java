@@ -9,10 +9,12 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.package$;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.analysis.NoSuchPartitionException;
+import org.apache.spark.sql.connector.catalog.SupportsAtomicPartitionManagement;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
-import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableInfo;
@@ -27,7 +29,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A version of a table, resolved when the statement was analysed. */
-class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDeleteV2 {
+class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, SupportsAtomicPartitionManagement {
   final Lake lake;
   final String table;
   final JsonNode loaded;
@@ -212,5 +214,78 @@ class LakebedTable implements Table, SupportsRead, SupportsWrite, SupportsDelete
   public boolean truncateTable() {
     LakebedWrite.truncate(this);
     return true;
+  }
+
+  // ---- partitions, which are there as long as they have rows
+
+  @Override
+  public StructType partitionSchema() {
+    return new Partitions(this).schema();
+  }
+
+  @Override
+  public InternalRow[] listPartitionIdentifiers(String[] names, InternalRow partition) {
+    return new Partitions(this).list(names, partition);
+  }
+
+  @Override
+  public boolean partitionExists(InternalRow partition) {
+    return new Partitions(this).exists(partition);
+  }
+
+  @Override
+  public Map<String, String> loadPartitionMetadata(InternalRow partition) {
+    return new Partitions(this).counts(partition);
+  }
+
+  @Override
+  public boolean dropPartitions(InternalRow[] partitions) {
+    new Partitions(this).drop(partitions);
+    return true;
+  }
+
+  /** The rows of versions that snapshots, tags and branches keep stay. */
+  @Override
+  public boolean purgePartitions(InternalRow[] partitions) {
+    throw Errors.mistake(
+        "The partitions of " + name() + " cannot be dropped with PURGE, since older versions keep their files: leave out PURGE,"
+            + " and CALL sys.expire_snapshots where no version should keep them.");
+  }
+
+  @Override
+  public boolean purgePartition(InternalRow partition) {
+    return purgePartitions(new InternalRow[] {partition});
+  }
+
+  @Override
+  public boolean truncatePartition(InternalRow partition) throws NoSuchPartitionException {
+    if (!partitionExists(partition)) {
+      throw new NoSuchPartitionException(name(), partition, partitionSchema());
+    }
+    return dropPartitions(new InternalRow[] {partition});
+  }
+
+  @Override
+  public boolean truncatePartitions(InternalRow[] partitions) {
+    return partitions.length > 0 && dropPartitions(partitions);
+  }
+
+  @Override
+  public void createPartitions(InternalRow[] partitions, Map<String, String>[] properties) {
+    throw Errors.mistake(
+        "No partition can be added to " + name() + ", since a partition is there as long as it has rows: INSERT rows with its"
+            + " values.");
+  }
+
+  @Override
+  public boolean renamePartition(InternalRow from, InternalRow to) {
+    throw Errors.mistake(
+        "A partition of " + name() + " cannot be renamed, since its values are those of its rows: UPDATE the rows, or INSERT"
+            + " them with other values and drop the partition.");
+  }
+
+  @Override
+  public void replacePartitionMetadata(InternalRow partition, Map<String, String> properties) {
+    throw Errors.mistake("The partitions of " + name() + " have no properties: set them on the table.");
   }
 }

@@ -45,13 +45,18 @@ final class Predicates {
       return Map.of("column", reference.fieldNames());
     }
     if (expression instanceof Literal<?> literal) {
-      Map<String, Object> members = new java.util.HashMap<>();
-      members.put("literal", value(literal.value()));
-      members.put("type", literal.dataType().catalogString());
-      return members;
+      return literal(literal.value(), literal.dataType());
     }
     String name = expression instanceof GeneralScalarExpression general ? general.name() : expression.getClass().getSimpleName();
     return Map.of("name", name, "children", encoded(expression.children()));
+  }
+
+  /** A value and its type as a message. */
+  static Map<String, Object> literal(Object value, DataType type) {
+    Map<String, Object> members = new java.util.HashMap<>();
+    members.put("literal", value(value));
+    members.put("type", type.catalogString());
+    return members;
   }
 
   /** The texts that {@code COLUMN = x} or {@code COLUMN IN (x, ...)} allows; null: the predicate is of another form. */

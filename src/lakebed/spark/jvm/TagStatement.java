@@ -78,7 +78,7 @@ record TagStatement(String table, String change, String system) {
     for (Form form : FORMS) {
       Matcher found = form.pattern().matcher(change);
       if (found.matches()) {
-        List<String> arguments = new ArrayList<>(List.of("table => " + literal(String.join(".", parts))));
+        List<String> arguments = new ArrayList<>(List.of("table => " + literal(quoted(catalog) + "." + quoted(parts))));
         for (String group : form.groups()) {
           if (found.group(group) != null) {
             String name = group.replaceAll("([A-Z])", "_$1").toLowerCase(Locale.ROOT);

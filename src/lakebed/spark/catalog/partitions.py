@@ -1,0 +1,88 @@
+"""Verbs on partitions: list those of a version, and remove some.
+
+Invariant: partitions are removed in one commit, by their values, from the newest snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from lakebed.errors import InvalidRequest
+from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
+from lakebed.spark.committing import commit_changes
+from lakebed.spark.filters import Literal, from_json
+from lakebed.table.binary_row import decode_rows
+from lakebed.table.manifest import ENTRY_SCHEMA
+from lakebed.table.model import TableSchema
+from lakebed.table.overwrite import Overwrite
+from lakebed.table.partitions import have_values, partition_totals
+from lakebed.table.schema import require_column
+from lakebed.table.write_settings import check_writable
+
+_COUNTS: Final = {
+    "record_count": "row_count_sum",
+    "file_count": "file_name_count",
+    "file_size_in_bytes": "file_size_sum",
+}
+
+
+@declared("list_partitions")
+class ListPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the partitions of a version that have given values: the values, and rows, files and bytes.
+
+    Attributes:
+        snapshot: as `Load` answered it.
+        partition: values of partition columns, as `filters.from_json` reads literals.
+    """
+
+    snapshot: str | None = None
+    partition: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        snapshot, schema = snapshot_of(self.snapshot), table.schema
+        values = _values(self.partition, schema)
+        live = ENTRY_SCHEMA.empty_table() if snapshot is None else table.context.manifests.live_entries(snapshot)
+        totals = partition_totals(live)
+        found = totals.filter(have_values(totals["partition"].combine_chunks(), values, schema=schema))
+        fields = schema.partition_fields
+        columns = decode_rows(found["partition"].combine_chunks(), [field.type for field in fields])
+        rows = {f"value_{position}": column for position, column in enumerate(columns)}
+        rows |= {name: found[total] for name, total in _COUNTS.items()}
+        return {"rows": session.store_rows(pa.table(rows))}
+
+
+@declared("drop_partitions")
+class DropPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Remove the rows of some partitions, in one commit.
+
+    Attributes:
+        partitions: of each the values of all partition columns, as of `ListPartitions`.
+    """
+
+    partitions: list[dict[str, Any]]
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        table = self.opened(session, lake_url)
+        check_writable(table.schema)
+        dropped = Overwrite(partitions=[_values(one, table.schema) for one in self.partitions])
+        return {"snapshot_id": commit_changes(table, [], options={}, overwrite=dropped).id}
+
+
+def _values(given: dict[str, Any], schema: TableSchema) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, tree in given.items():
+        term = from_json(tree)
+        if not isinstance(term, Literal):
+            column = require_column(schema, name)
+            raise InvalidRequest(
+                f"Partitions by {name} cannot be named in SQL, since its type is {column.type}: DELETE the rows by a "
+                "condition.",
+                kind="unsupported_partition",
+                column=name,
+            )
+        found[name] = term.value
+    return found
