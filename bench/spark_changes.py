@@ -29,9 +29,11 @@ from lakebed.lake.lake import open_lake
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.spark.jobs import compact_table, remove_orphan_files
 from planning import FILES_PER_COMMIT, describe_files, timed
-from spark_queries import AGGREGATES, FILTERS, merge_into
+from spark_queries import AGGREGATES, COLUMNS, FILTERS, merge_into
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from spark import Bench
 
 FILE_COUNT = 8
@@ -40,6 +42,8 @@ ROUND_COUNT = 3
 """Rounds of changes: each takes a minute."""
 COMMIT_COUNT = 6
 """Commits, each of one file, that a stream reads."""
+WARMUP_COUNT = 20
+"""Rounds before the first sample of a read beside the Java connector: the compilers of both JVMs are at rest then."""
 KNOWN_SHARE = 0.1
 """Of the files that a search of orphans finds, those that the table knows."""
 HOUR_MS = 3_600_000
@@ -283,25 +287,25 @@ def java(bench: Bench) -> list[Result]:
 
     def pair(workload: str, ours: Callable[[], float], *asked: str, durable: bool = False) -> Result:
         sides = {"lakebed": ours, peer.name: lambda: peer.run(*asked)}
-        return alternate(
-            workload, sides, sample_count=bench.sample_count, rows=bench.rows, durable=durable, target=">= 1x"
-        )
+        warmup_count = 1 if durable else WARMUP_COUNT
+        facts = {"rows": bench.rows, "durable": durable, "target": ">= 1x"}
+        return alternate(workload, sides, sample_count=bench.sample_count, warmup_count=warmup_count, **facts)
+
+    def aggregate(rows: DataFrame) -> Callable[[], float]:
+        return lambda: timed(lambda: rows.selectExpr(*AGGREGATES).collect())
 
     def read(table: str, which: str = "") -> Callable[[], float]:
         rows = bench.spark.table(table)
-        rows = rows.where(FILTERS[which]) if which else rows
-        return lambda: timed(lambda: rows.selectExpr(*AGGREGATES).collect())
+        return aggregate(rows.where(FILTERS[which]) if which else rows)
 
     # Its Spark is another one, whose statements take another time whatever they read.
     empty = str(bench.folder / "empty")
     bench.spark.table(keyed).limit(0).write.parquet(empty)
     peer.run("load_empty", "empty", source)
 
-    def nothing() -> float:
-        return timed(lambda: bench.spark.read.parquet(empty).selectExpr(*AGGREGATES).collect())
-
+    nothing = bench.spark.read.schema(COLUMNS).parquet(empty)
     return [
-        pair("java_floor", nothing, "read_plain", "empty"),
+        pair("java_floor", aggregate(nothing), "read_plain", "empty"),
         pair("java_append", lambda: bench.written(bench.source(), bench.new_table()), "write", source, durable=True),
         pair("java_scan_filter", read(appended, "key"), "read", "appended", "key"),
         pair("java_merge_read", read(keyed), "read", "keyed"),
