@@ -252,7 +252,7 @@ class _Translator:
         if not isinstance(term, Reference) or len(term.parts) != 1:
             return None
         (name,) = term.parts
-        return name if self._schema.get_field_index(name) >= 0 else None
+        return name if name in self._schema.names else None
 
     def _kind(self, name: str) -> pa.DataType:
         return self._schema.field(name).type

@@ -69,9 +69,8 @@ def _gathered(parts: Sequence[Predicate], op: str) -> list[Predicate]:
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType:
-    index = schema.get_field_index(name)
-    if index >= 0:
-        return schema.field(index).type
+    if name in schema.names:  # Arrow's own search refuses a name that is no Unicode
+        return schema.field(name).type
     near = get_close_matches(name, schema.names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(schema.names)}."
     raise InvalidRequest(f"Column {name!r} does not exist: {hint}", kind="unknown_column", column=name)

@@ -188,6 +188,7 @@ WORDS = st.sampled_from([*NAMES.split(), "9" * 5000, "timestamp", "\0", "\ud800"
 
 @given(st.lists(WORDS, max_size=14).map(" ".join) | st.text(max_size=40))
 @example("x in (" + "1," * 3000 + "'a')")
+@example("` \ud800 `")
 def test_any_text(text: str) -> None:
     """Whatever the text is, the only errors are lakebed's own."""
     with suppress(LakebedError):
