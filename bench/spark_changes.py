@@ -43,7 +43,7 @@ ROUND_COUNT = 3
 COMMIT_COUNT = 6
 """Commits, each of one file, that a stream reads."""
 WARMUP_COUNT = 20
-"""Rounds before the first sample of a read beside the Java connector: the compilers of both JVMs are at rest then."""
+"""Rounds before the first sample of a read next to the Java connector: the compilers of both JVMs are at rest then."""
 KNOWN_SHARE = 0.1
 """Of the files that a search of orphans finds, those that the table knows."""
 HOUR_MS = 3_600_000

@@ -28,7 +28,7 @@ from lakebed.table.data_file import OpenDataFile
 from lakebed.table.layout import MAIN_BRANCH
 from lakebed.table.manifest import ENTRY_SCHEMA, files_of
 from lakebed.table.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats
-from lakebed.table.read import open_in_folders
+from lakebed.table.source_file import open_in_folders
 from lakebed.table.splits import bucket_groups
 from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats
 from lakebed.table.table import Table

@@ -18,7 +18,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
 from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.table.model import Split
-from lakebed.table.read import data_path
+from lakebed.table.source_file import data_path
 
 Unit = TypeVar("Unit")
 

@@ -318,7 +318,12 @@ class OpenDataFile:
         with _decoding(self._path):
             from pyarrow import dataset
 
-            fragment = dataset.ParquetFileFormat().make_fragment(self._source)
+            source = self._source
+            if self._ranged is not None:  # the footer is here, and would be fetched again
+                sink = pa.BufferOutputStream()
+                self.metadata.write_metadata_file(sink)
+                source = pa.BufferReader(sink.getvalue())
+            fragment = dataset.ParquetFileFormat().make_fragment(source)
             return [group.id for group in fragment.subset(condition).row_groups]
 
     def read(
@@ -349,10 +354,18 @@ class OpenDataFile:
         the columns; then a GET brings one share.
         """
         wanted = list(columns)
-        for group in range(self.row_group_count) if row_groups is None else row_groups:
+        groups = list(range(self.row_group_count)) if row_groups is None else list(row_groups)
+        is_held = self._ranged is None
+        if self._ranged is not None:
+            with _decoding(self._path):
+                ranges = _column_ranges(self.metadata, groups, set(wanted))
+                is_held = sum(end - start for start, end in ranges) <= self._window_bytes
+                if is_held:
+                    self._ranged.fetch(ranges)
+        for group in groups:
             with _decoding(self._path):
                 parquet = self._parquet
-                if self._ranged is not None:
+                if self._ranged is not None and not is_held:
                     ranges = _column_ranges(self.metadata, [group], set(wanted))
                     if sum(end - start for start, end in ranges) <= self._window_bytes:
                         self._ranged.fetch(ranges)
@@ -367,15 +380,20 @@ class OpenDataFile:
 
 
 def open_data_file(
-    store: ObjectStore, path: str, *, size_bytes: int, window_bytes: int = WHOLE_FILE_BYTES_MAX
+    store: ObjectStore,
+    path: str,
+    *,
+    size_bytes: int,
+    window_bytes: int = WHOLE_FILE_BYTES_MAX,
+    whole_bytes_max: int = WHOLE_FILE_BYTES_MAX,
 ) -> OpenDataFile:
     """Open one data file.
 
     Args:
         path: relative to it.
         size_bytes: the size its manifest entry states; another size is `Corruption`.
-        window_bytes: a file up to this size is fetched whole with one GET; a larger one in pieces, and `batches` then
-            holds about this much of it.
+        window_bytes: how much of the file may be held, about; a larger file is fetched in pieces.
+        whole_bytes_max: a larger file is fetched in pieces although it could be held; others whole with one GET.
 
     Raises `NotFound`: the file is gone: its version was expired while it was being read; `Corruption`: truncated, or no
     Parquet; `UnsupportedFormat`: a file of another format, by its name. Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs
@@ -388,7 +406,7 @@ def open_data_file(
             f"The data file {path} is {suffix.upper()}; this version reads Parquet only.", path=path, format=suffix
         )
     try:
-        if size_bytes <= window_bytes:
+        if size_bytes <= min(window_bytes, whole_bytes_max):
             held = memoryview(store.get(path))
             if held.nbytes != size_bytes:
                 raise _wrong_size(path, held.nbytes, size_bytes)

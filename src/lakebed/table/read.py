@@ -4,8 +4,6 @@ Owns: `ReadPlan` (picklable: all that an executor needs except the store), `read
 `read_split_table` (at once).
 
 Invariants:
-- A column is found by its field id in the schema that its file was written with: renames are followed, columns missing
-  from that schema are null, narrower types are widened.
 - A predicate drops rows before a merge only as `early_filters` allows: if it dropped the newest row of a key, an older
   row would reappear. It applies to merged rows in any case.
 - A streaming merge holds about `ReadPlan.window_bytes`, independent of the size of the files.
@@ -13,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.errors import Corruption, NotFound
-from lakebed.objects.open import place_of
+from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
-from lakebed.table.data_file import WHOLE_FILE_BYTES_MAX, OpenDataFile, open_data_file
+from lakebed.table.data_file import WHOLE_FILE_BYTES_MAX
 from lakebed.table.early_filters import early_filters
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.registry import engine_of
@@ -36,9 +32,10 @@ from lakebed.table.roaring import Positions
 from lakebed.table.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, SYSTEM_COLUMNS
 from lakebed.table.scan_pruning import only_on
 from lakebed.table.sequence import SequenceOrder, sequence_codes
+from lakebed.table.source_file import SourceFile, data_path, open_source
 from lakebed.table.splits import sorted_runs
-from lakebed.table.types import arrow_schema, arrow_type
-from lakebed.table.vectors import NO_POSITIONS, LiveRows, load_positions
+from lakebed.table.types import arrow_schema
+from lakebed.table.vectors import NO_POSITIONS
 
 BATCH_ROWS = 65_536
 """Rows a record batch at most."""
@@ -157,19 +154,13 @@ def _no_rows(plan: ReadPlan) -> pa.Table:
 
 def _plain_tables(store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool) -> Iterator[pa.Table]:
     for file in split.files:
-        opened = _open(store, split, file)
-        source = _Source(file, split, plan, plan.decoded)
-        groups = source.row_groups(opened, plan.where)
-        yield source.adapt(opened.read(columns=source.names_in(opened), row_groups=groups, threads=threads))
+        yield _source(store, split, file, plan).table(plan.where, threads=threads)
 
 
 def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: int) -> Iterator[pa.Table]:
     for file in split.files:
-        opened = _open(store, split, file, window_bytes=plan.window_bytes)
-        source = _Source(file, split, plan, plan.decoded)
-        groups = source.row_groups(opened, plan.where)
-        for batch in opened.batches(columns=source.names_in(opened), row_groups=groups, batch_rows=batch_rows):
-            yield source.adapt(pa.Table.from_batches([batch]))
+        source = _source(store, split, file, plan, window_bytes=plan.window_bytes)
+        yield from source.batches(plan.where, batch_rows=batch_rows)
 
 
 def numbered_rows(
@@ -177,24 +168,30 @@ def numbered_rows(
 ) -> Iterator[tuple[DataFile, pa.Table]]:
     """As `read_split`, of a split that needs no merge: rows of one file each, with the column `POSITION` at the end."""
     for file in split.files:
-        opened = _open(store, split, file, window_bytes=plan.window_bytes)
-        live = opened if isinstance(opened, LiveRows) else LiveRows(opened, NO_POSITIONS)
-        source = _Source(file, split, plan, plan.decoded)
-        groups = source.row_groups(opened, plan.where)
-        for numbers, batch in live.numbered_batches(
-            columns=source.names_in(opened), row_groups=groups, batch_rows=batch_rows
-        ):
+        source = _source(store, split, file, plan, window_bytes=plan.window_bytes)
+        groups = source.row_groups(plan.where)
+        found = source.live.numbered_batches(columns=source.names(), row_groups=groups, batch_rows=batch_rows)
+        for numbers, batch in found:
             rows = source.adapt(pa.Table.from_batches([batch])).append_column(POSITION, pa.array(numbers))
             yield file, _finished(rows, replace(plan, columns=(*plan.columns, POSITION)))
 
 
-def _open(
-    store: ObjectStore, split: Split, file: DataFile, *, window_bytes: int = WHOLE_FILE_BYTES_MAX
-) -> OpenDataFile | LiveRows:
-    """A file of a split, without its deleted rows. Cost: 1 GET more when it has a deletion vector."""
-    opened = open_in_folders(store, file, folders=(split.folder, *split.other_folders), window_bytes=window_bytes)
-    place = split.vectors.get(file.file_name) if split.vectors else None
-    return opened if place is None else LiveRows(opened, load_positions(store, place))
+def _source(
+    store: ObjectStore,
+    split: Split,
+    file: DataFile,
+    plan: ReadPlan,
+    *,
+    fields: Sequence[DataField] | None = None,
+    is_whole: bool = False,
+    window_bytes: int = WHOLE_FILE_BYTES_MAX,
+) -> SourceFile:
+    """Open a file for a plan; `fields` None: for `plan.decoded`; `is_whole`: all its rows are wanted."""
+    key_part = plan.key_part if plan.schema.primary_keys and not is_whole else None
+    fields = plan.decoded if fields is None else fields
+    return open_source(
+        store, split, file, schemas=plan.schemas, fields=fields, key_part=key_part, window_bytes=window_bytes
+    )
 
 
 def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> Iterator[tuple[DataFile, Positions]]:
@@ -207,111 +204,14 @@ def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> I
     """
     assert plan.where is not None
     for file in split.files:
-        opened = _open(store, split, file)
-        live = opened if isinstance(opened, LiveRows) else LiveRows(opened, NO_POSITIONS)
-        source = _Source(file, split, plan, plan.decoded)
-        groups = source.row_groups(opened, plan.where)
+        source = _source(store, split, file, plan)
+        live, groups = source.live, source.row_groups(plan.where)
         found = [NO_POSITIONS]
-        for group in range(opened.row_group_count) if groups is None else sorted(groups):
-            rows = source.adapt(live.read(columns=source.names_in(opened), row_groups=[group]))
+        for group in range(live.row_group_count) if groups is None else sorted(groups):
+            rows = source.adapt(live.read(columns=source.names(), row_groups=[group]))
             rows = rows.append_column(POSITION, pa.array(live.positions([group])))
             found.append(filter_rows(rows, plan.where).column(POSITION).to_numpy())
         yield file, np.concatenate(found)
-
-
-def open_in_folders(
-    store: ObjectStore, file: DataFile, *, folders: Sequence[str], window_bytes: int = WHOLE_FILE_BYTES_MAX
-) -> OpenDataFile:
-    """Open a data file where it is: outside the table, or in one of its bucket's folders.
-
-    Args:
-        folders: of the bucket, the one for new files first.
-
-    Raises `NotFound`: no folder has it; the message has its path in the first.
-    """
-    window_bytes = min(window_bytes, WHOLE_FILE_BYTES_MAX)
-    if file.external_path is not None:
-        place, name = place_of(store, file.external_path)
-        return open_data_file(place, name, size_bytes=file.file_size, window_bytes=window_bytes)
-    paths = [f"{folder}/{file.file_name}" for folder in folders]
-    try:
-        return open_data_file(store, paths[0], size_bytes=file.file_size, window_bytes=window_bytes)
-    except NotFound:
-        for path in paths[1:]:
-            with contextlib.suppress(NotFound):
-                return open_data_file(store, path, size_bytes=file.file_size, window_bytes=window_bytes)
-        raise
-
-
-def data_path(split: Split, file: DataFile) -> str:
-    """The location of a file of a split: a path below the table's folder, or the URL of an external file."""
-    return file.external_path or f"{split.folder}/{file.file_name}"
-
-
-class _Source:
-    """Conversion of the columns of one file to the plan's schema."""
-
-    def __init__(self, file: DataFile, split: Split, plan: ReadPlan, fields: Sequence[DataField]) -> None:
-        self._split = split
-        self._fields = fields
-        written_by = plan.schemas[file.schema_id]
-        self._types_in_file = {column.id: (column.name, column.type) for column in written_by.fields}
-        names = {column.id: column.name for column in written_by.fields}
-        self._name_in_file = {column.name: names.get(column.id) for column in fields}
-
-    def names_in(self, opened: OpenDataFile | LiveRows, *system: str) -> list[str]:
-        there = set(opened.column_names)
-        names = [name for name in self._name_in_file.values() if name is not None and name in there]
-        return [*system, *names]
-
-    def row_groups(self, opened: OpenDataFile | LiveRows, where: Predicate | None) -> list[int] | None:
-        """Row groups whose statistics do not exclude a match; None: all.
-
-        Used only if the predicate's columns have the same names and types in the file as in the plan, and never for
-        floats: statistics leave out NaN, which may match a negated predicate.
-        """
-        if where is None or opened.row_group_count < 2 or not is_small(where):
-            return None
-        by_name = {column.name: column for column in self._fields}
-        for name in columns_of(where):
-            column = by_name.get(name)
-            if column is None or column.type in ("FLOAT", "DOUBLE"):
-                return None
-            if self._types_in_file.get(column.id) != (name, column.type):
-                return None
-        return opened.row_groups_for(to_arrow(where, arrow_schema(self._fields)))
-
-    def adapt(self, table: pa.Table, *system: str) -> pa.Table:
-        """The columns of a file with the plan's names and types, system columns last."""
-        there = set(table.column_names)
-        columns = []
-        for column in self._fields:
-            target = arrow_type(column.type)
-            name = self._name_in_file[column.name]
-            if name is not None and name in there:
-                found = table.column(name)
-                columns.append(found if found.type == target else _widen(found, target, self._split.folder))
-            else:
-                columns.append(self._constant(column, target, table.num_rows))
-        names = [column.name for column in self._fields]
-        return pa.table([*columns, *(table.column(name) for name in system)], names=[*names, *system])
-
-    def _constant(self, column: DataField, target: pa.DataType, row_count: int) -> pa.ChunkedArray:
-        """A column that the file does not have: the value of its partition, or nulls."""
-        value = self._split.partition_values.get(column.name)
-        if value is None:
-            return pa.chunked_array([pa.nulls(row_count, target)])
-        return pa.chunked_array([pa.repeat(pa.scalar(value, target), row_count)])
-
-
-def _widen(column: pa.ChunkedArray, target: pa.DataType, folder: str) -> pa.ChunkedArray:
-    try:
-        return column.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Corruption(
-            f"A file below {folder} holds {column.type} where the table now has {target}, and not every value fits.",
-            path=folder,
-        ) from error
 
 
 # ---- merging at once
@@ -331,11 +231,8 @@ def _merge_at_once(
     for run, where in zip(runs, filters, strict=True):
         parts = []
         for file in run:
-            opened = _open(store, split, file)
-            source = _Source(file, split, plan, fields)
-            groups = source.row_groups(opened, where)
-            columns = source.names_in(opened, *system)
-            rows = source.adapt(opened.read(columns=columns, row_groups=groups, threads=threads), *system)
+            source = _source(store, split, file, plan, fields=fields)
+            rows = source.table(where, *system, threads=threads)
             parts.append(rows if where is None else filter_rows(rows, where))
         tables.append(pa.concat_tables(parts))
     names = [key.name for key in plan.keys]
@@ -566,10 +463,10 @@ def run_cursor(
 
     Args:
         split: that `run` is of.
-        plan: schemas; its predicate is not used.
+        plan: schemas, and what its predicate says of keys if `where` is not None.
         fields: columns to decode; `SYSTEM_COLUMNS` follow.
         window_bytes: Arrow bytes that it reads ahead, about.
-        where: only rows for which it is true.
+        where: only rows for which it is true; it implies what the plan's predicate says of keys.
         numbered: add the columns `FILE` and `POSITION`; then `where` is None.
     """
     numbers = {file.file_name: number for number, file in enumerate(split.files)} if numbered else {}
@@ -577,21 +474,18 @@ def run_cursor(
     def batches() -> Iterator[tuple[str, pa.Table]]:
         for file in run:
             path = data_path(split, file)
-            opened = _open(store, split, file, window_bytes=window_bytes)
-            source = _Source(file, split, plan, fields)
             row_bytes = max(1, file.file_size * ENCODED_TO_ARROW // max(1, file.row_count))
             batch_rows = max(1, min(1_000_000, window_bytes // row_bytes))
-            groups = source.row_groups(opened, where)
-            columns = source.names_in(opened, *SYSTEM_COLUMNS)
             if numbered:
-                live = opened if isinstance(opened, LiveRows) else LiveRows(opened, NO_POSITIONS)
-                for positions, batch in live.numbered_batches(columns=columns, batch_rows=batch_rows):
+                source = _source(store, split, file, plan, fields=fields, is_whole=True, window_bytes=window_bytes)
+                columns = source.names(*SYSTEM_COLUMNS)
+                for positions, batch in source.live.numbered_batches(columns=columns, batch_rows=batch_rows):
                     found = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
                     of_file = pa.array(np.full(len(positions), numbers[file.file_name]))
                     yield path, found.append_column(FILE, of_file).append_column(POSITION, pa.array(positions))
                 continue
-            for batch in opened.batches(columns=columns, row_groups=groups, batch_rows=batch_rows):
-                found = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
+            source = _source(store, split, file, plan, fields=fields, is_whole=where is None, window_bytes=window_bytes)
+            for found in source.batches(where, *SYSTEM_COLUMNS, batch_rows=batch_rows):
                 yield path, found if where is None else filter_rows(found, where)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())

@@ -21,7 +21,8 @@ from lakebed.repo import CollectionOptions, ImportSource, Repository, Repository
 from lakebed.repo.local_objects import local_store
 from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.runtime import Environment
-from lakebed.table.read import data_path, read_split
+from lakebed.table.read import read_split
+from lakebed.table.source_file import data_path
 from lakebed.table.write import BucketIndex, TableWriter
 from lakebed.table.write_settings import WriteSettings
 from lakebed.testing.faulty import Crashed
