@@ -33,7 +33,7 @@ from lakebed.ids import new_uuid
 from lakebed.log import logger
 from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
 from lakebed.table.context import TableBranch
-from lakebed.table.discard import discard
+from lakebed.table.discard import discard, discard_changes
 from lakebed.table.index_after import index_after
 from lakebed.table.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
 from lakebed.table.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes
@@ -143,13 +143,16 @@ class CommitRequest:
     basis: Basis | None = None
     """The version whose rows the changes were made from; None: they depend on no rows. A commit on a newer version in
     which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
+    own: Sequence[BucketChange] = ()
+    """Changes whose files were written for this commit, and that no other commit was asked for. Where the pair of user
+    and identifier is found committed before the first try, these files are deleted."""
 
 
 def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     """Make a change the newest snapshot.
 
     Returns the snapshot that holds it; for a replayed (user, identifier) the earlier one (or, when that expired, the
-    newest, which contains it too).
+    newest, which contains it too). The files of `CommitRequest.own` are deleted then.
 
     Raises:
         Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
@@ -273,6 +276,10 @@ class _Commit:
                 earlier = self._earlier_snapshot(inherited, head)
                 if earlier is not None:
                     self._discard(keep=frozenset())
+                    if self.tries == 0:
+                        # No snapshot was put that could name these files. After a try they are left to the search of
+                        # orphans, whatever became of it.
+                        discard_changes(self.branch, self.request.own)
                     return earlier
                 snapshot = self._stage(head, inherited)
             except LakebedError as error:

@@ -214,18 +214,27 @@ def commit_changes(
     overwrite: Overwrite | None = None,
     basis: Basis | None = None,
     options: CommitOptions,
+    are_own: bool = False,
 ) -> Snapshot:
-    """Make changes the newest snapshot. Arguments as `Table.commit`."""
+    """Make changes the newest snapshot.
+
+    Args:
+        are_own: the files of the changes were written for this commit alone; see `CommitRequest.own`.
+        others: as of `Table.commit`.
+    """
     refuse_unknown_keywords(options, CommitOptions)
     if overwrite is not None and overwrite.rows is not None:
         return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options)
     derive = None
+    own = changes if are_own else ()
     if overwrite is not None:
         # What an overwrite takes away is in no changelog, so neither is what it brings.
         discard_changes(branch, [replace(change, added=(), deleted=()) for change in changes if change.changelog])
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
-    return commit(branch, CommitRequest(kind=kind, changes=changes, derive=derive, options=options, basis=basis))
+    return commit(
+        branch, CommitRequest(kind=kind, changes=changes, derive=derive, options=options, basis=basis, own=own)
+    )
 
 
 def commit_prepared(
@@ -237,13 +246,18 @@ def commit_prepared(
     basis: Basis | None = None,
     options: CommitOptions,
 ) -> Snapshot:
-    """Commit; a batch without any row makes no snapshot where one exists. Delete the files of a refused commit."""
+    """Commit changes whose files were written for this commit. Delete them when it is refused, or repeats another.
+
+    A batch without any row makes no snapshot where one exists.
+    """
     if not changes and overwrite is None and options.get("commit_identifier") is None:
         newest = branch.snapshots.latest()
         if newest is not None:
             return newest
     try:
-        return commit_changes(branch, changes, kind=kind, overwrite=overwrite, basis=basis, options=options)
+        return commit_changes(
+            branch, changes, kind=kind, overwrite=overwrite, basis=basis, options=options, are_own=True
+        )
     except (Conflict, InvalidRequest):
         # Both say that nothing was committed; any other error leaves that open.
         discard_changes(branch, changes)

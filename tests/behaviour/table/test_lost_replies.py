@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,7 +23,9 @@ from lakebed.fsck.table import check_table
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
+from lakebed.table.commit import CommitOptions
 from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.table.model import Snapshot
 from lakebed.table.table import Table
 from lakebed.testing import Call, Fault, FaultyStore, ManualClock, RecordingStore
 from worlds.table.world import InlineRuntime
@@ -209,3 +212,76 @@ def test_lost_replies(name: str) -> None:
                 raise AssertionError(f"{name}, call {index} ({call}), {fault.name}, {for_good=}: {error}") from error
     if name in ("append", "upsert", "delete", "mark", "overwrite", "create_tag", "commit_in_branch", "rollback_to"):
         assert OutcomeUnknown in raised
+
+
+def data_files(store: ObjectStore) -> set[str]:
+    """The data files that are stored."""
+    return {meta.path for meta in store.list("") if "/data-" in meta.path}
+
+
+def test_a_repeated_commit_leaves_no_file_of_its_own() -> None:
+    """Under its own identifier, after any reply of the first commit was lost: one commit, and all its files are there.
+
+    Without a lost reply, and wherever the repetition finds the first commit, no other data file is left of it.
+    """
+    pair: CommitOptions = {"commit_user": "job", "commit_identifier": 5}
+    verbs: dict[str, Callable[[Table], object]] = {
+        "append": lambda table: table.append(rows({9: 9}), **pair),
+        "overwrite": lambda table: table.overwrite(rows({9: 9}), **pair),
+        "upsert": lambda table: table.upsert(rows({9: 9}), **pair),
+    }
+    for name, run in verbs.items():
+        verb = Verb(run, {9: 9} if name == "overwrite" else {**BEFORE, 9: 9}, keyed=name == "upsert")
+        recorded = RecordingStore(copied(verb))
+        table = opened(recorded)
+        start = len(recorded.trace)
+        run(table)
+        calls = [one.index for one in recorded.trace[start:] if one.call.changes]
+        before, newest = data_files(recorded.inner), opened(recorded.inner).latest()
+        for _ in range(2):
+            assert run(opened(recorded.inner)) == newest, name
+            assert data_files(recorded.inner) == before, name
+        found_count = 0
+        for index in calls:
+            store = copied(verb)
+            with suppress(OutcomeUnknown, Unavailable):
+                run(opened(losing(store, index, Fault.LOST_REPLY, for_good=True)))
+            newest, there = opened(store).latest(), data_files(store)
+            again = run(opened(store))
+            check(store, verb, acknowledged=True, deep=False)
+            if again == newest:
+                found_count += 1
+                assert data_files(store) == there, (name, index)
+        assert found_count > 0, name
+
+
+def test_files_that_the_caller_wrote_stay_when_their_commit_is_repeated() -> None:
+    """`Table.commit` of the same changes: their files may be those of the first commit, and are."""
+    store = copied(VERBS["append"])
+    table = opened(store)
+    writer = table.new_writer()
+    writer.write(rows({9: 9}))
+    changes = writer.finish()
+    first = table.commit(changes, commit_user="job", commit_identifier=5)
+    assert opened(store).commit(changes, commit_user="job", commit_identifier=5) == first
+    assert rows_of(opened(store)) == {**BEFORE, 9: 9}
+
+
+def test_files_of_a_commit_that_was_tried_are_left_alone() -> None:
+    """Another process commits under the pair between the look and the put: what was tried is left to the search."""
+    store = copied(VERBS["append"])
+    before = data_files(store)
+    pair: CommitOptions = {"commit_user": "job", "commit_identifier": 5}
+    first: list[Snapshot] = []
+
+    def decide(_: int, call: Call) -> None:
+        if call.kind == "put" and call.path.startswith("snapshot/snapshot-") and not first:
+            first.append(opened(store).append(rows({9: 9}), **pair))
+
+    assert opened(FaultyStore(store, faults=decide)).append(rows({9: 9}), **pair) == first[0]
+    table = opened(store)
+    assert rows_of(table) == {**BEFORE, 9: 9}
+    assert len(data_files(store) - before) == 2
+    table.remove_orphan_files(older_than_ms=2**60)
+    assert len(data_files(store) - before) == 1
+    assert rows_of(opened(store)) == {**BEFORE, 9: 9}
