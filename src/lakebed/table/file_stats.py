@@ -30,6 +30,8 @@ from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, O
 from lakebed.table.types import arrow_schema, arrow_type
 
 Mask = npt.NDArray[np.bool_]
+_FEW_ENTRIES = 64
+"""So many entries are grouped in less time one by one."""
 _IN_VALUES_MAX = 64
 """An IN of more values is compared by its smallest and largest value only."""
 
@@ -161,24 +163,26 @@ def may_match(
 
 def _groups(entries: pa.Table) -> list[tuple[npt.NDArray[np.int64], tuple[str, ...] | None]]:
     """Rows whose statistics have the same columns: same schema, same named columns, same arity."""
-    keys = pa.table(
-        {
-            "schema_id": entries.column("schema_id"),
-            "stats": pc.binary_join(entries.column("value_stats_cols"), "\0"),
-            "stats_null": pc.is_null(entries.column("value_stats_cols")),
-            "written": pc.binary_join(entries.column("write_cols"), "\0"),
-            # The arity of the rows: a file without statistics must not share a group with files that have them.
-            "arity": pc.binary_slice(entries.column("value_stats_min"), 0, 4),
-            "row": pa.array(np.arange(entries.num_rows, dtype=np.int64)),
-        }
-    )
-    names = ["schema_id", "stats", "stats_null", "written", "arity"]
+    stated, written = entries.column("value_stats_cols"), entries.column("write_cols")
+    # The arity of the rows: a file without statistics must not share a group with files that have them.
+    arity = pc.binary_slice(entries.column("value_stats_min"), 0, 4)
+    members = [entries.column("schema_id"), pc.binary_join(stated, "\0"), pc.binary_join(written, "\0"), arity]
+    if entries.num_rows <= _FEW_ENTRIES:
+        rows_of: dict[object, list[int]] = {}
+        for row, key in enumerate(zip(*(column.to_pylist() for column in members), strict=True)):
+            rows_of.setdefault(key, []).append(row)
+        found = [np.array(rows) for rows in rows_of.values()]
+    else:
+        names = ["schema_id", "stats", "written", "arity"]
+        keys = pa.table([*members, pa.array(np.arange(entries.num_rows))], [*names, "row"])
+        grouped = keys.group_by(names, use_threads=False).aggregate([("row", "list")])
+        found = list(grouped.column("row_list").to_numpy())
     groups = []
-    for rows in keys.group_by(names, use_threads=False).aggregate([("row", "list")]).column("row_list").to_numpy():
+    for rows in found:
         first = int(rows[0])
-        stats = entries.column("value_stats_cols")[first].as_py()
+        stats = stated[first].as_py()
         if stats is None:
-            stats = entries.column("write_cols")[first].as_py()
+            stats = written[first].as_py()
         groups.append((rows, None if stats is None else tuple(stats)))
     return groups
 

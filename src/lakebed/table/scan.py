@@ -37,7 +37,7 @@ from lakebed.table.model import Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.options import READ_BATCH_SIZE, SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.predicate import bind
 from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.predicate_tree import Predicate
+from lakebed.table.predicate_tree import Predicate, columns_of
 from lakebed.table.read import ReadPlan, read_split, read_split_table
 from lakebed.table.scan_pruning import prune_files, prune_manifests
 from lakebed.table.schema import require_column, unknown_column
@@ -260,7 +260,10 @@ class Scan:
     @cached_property
     def _splits(self) -> tuple[Split, ...]:
         options = TableOptions(self.table_schema.options)
-        judged = self._where is not None and self.table_schema.primary_keys and self._entries.num_rows
+        keys = self.table_schema.primary_keys
+        judged = bool(keys) and self._where is not None and self._entries.num_rows > 0
+        if self._where is not None and columns_of(self._where) <= set(keys):
+            judged = False  # `prune_files` has looked at keys and partitions
         splits = plan_splits(
             self._entries,
             schema=self.table_schema,
@@ -268,7 +271,7 @@ class Scan:
             target_bytes=options.get(SOURCE_SPLIT_TARGET_SIZE),
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
             may_match=self._may_match() if judged else None,
-            newest_survives=bool(judged) and newest_survives(engine_of(self.table_schema)),
+            newest_survives=judged and newest_survives(engine_of(self.table_schema)),
             is_marked=self._skips_new,
         )
         return tuple(with_vectors(splits, self.vectors()))
