@@ -31,6 +31,9 @@ KEY_READ_BYTES_MAX: Final = 8 * 1024 * 1024
 KEY_READ_GROUPS_MAX: Final = 2
 """Row groups left by a filter on the key, up to which the columns of the key are decoded first."""
 
+KEY_READ_GROUP_ROWS_MAX: Final = 1 << 20
+"""Rows of such a row group at most: its key is decoded at once, whatever the window of a streaming read."""
+
 KEY_READ_ROWS: Final = 16_384
 """Rows of the other columns that are decoded at a time then."""
 
@@ -172,8 +175,12 @@ class SourceFile:
         if self._key_part is None or self._file.row_count <= KEY_READ_ROWS:
             return None
         found = range(self._opened.row_group_count) if groups is None else groups
-        # Files of other writers may lack columns of the partition.
-        return found if len(found) <= KEY_READ_GROUPS_MAX and self._keys().names() else None
+        if len(found) > KEY_READ_GROUPS_MAX or max(map(self._rows_of, found), default=0) > KEY_READ_GROUP_ROWS_MAX:
+            return None
+        return found if self._keys().names() else None  # files of other writers may lack columns of the partition
+
+    def _rows_of(self, group: int) -> int:
+        return int(self._opened.metadata.row_group(group).num_rows)
 
     def _with_keys(self, group: int, system: Sequence[str], *, threads: bool = False) -> Iterator[pa.Table]:
         """The rows of a row group from the first whose key matches to the last."""

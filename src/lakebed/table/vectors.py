@@ -20,7 +20,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,9 @@ from lakebed.table.layout import Layout
 from lakebed.table.model import Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.planned_files import columns_of
 from lakebed.table.roaring import Positions, decode_positions, decode_positions_64, encode_positions
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _VERSION: Final = b"\x01"
 _MAGIC: Final = struct.pack(">I", 1_581_511_376)
@@ -188,6 +191,11 @@ class LiveRows:
     def row_group_count(self) -> int:
         """Number of row groups."""
         return self._opened.row_group_count
+
+    @property
+    def metadata(self) -> pq.FileMetaData:
+        """As `OpenDataFile.metadata`: of all rows."""
+        return self._opened.metadata
 
     def row_groups_for(self, condition: pc.Expression) -> list[int]:
         """As `OpenDataFile.row_groups_for`; a row group may have no live row."""

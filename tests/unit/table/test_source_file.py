@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -166,3 +167,28 @@ def test_a_key_costs_few_bytes_of_a_large_file(monkeypatch: pytest.MonkeyPatch, 
     with store.count() as all_rows:
         assert sum(batch.num_rows for batch in read_split(store, split, plan=everything)) == 90_000
     assert (all_rows.head, all_rows.get) == (1, 2)
+
+
+def test_the_key_of_a_large_row_group_is_read_in_the_window(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """A row group above the limit, as other writers make them, is decoded in parts, its key too."""
+    store = open_store(f"memory://{request.node.name}")
+    split, rows = split_of(store, "alone")
+    monkeypatch.setattr(source_file, "KEY_READ_ROWS", 500)
+    decoded: list[int] = []
+    read = source_file.OpenDataFile.read
+
+    def noted(self: source_file.OpenDataFile, **arguments: Any) -> pa.Table:
+        found = read(self, **arguments)
+        decoded.append(found.num_rows)
+        return found
+
+    monkeypatch.setattr(source_file.OpenDataFile, "read", noted)
+    plan = plan_of("k = 4500")
+    assert sum(batch.num_rows for batch in read_split(store, split, plan=plan)) == 1
+    assert decoded == [ROW_COUNT // GROUP_COUNT]
+    monkeypatch.setattr(source_file, "KEY_READ_GROUP_ROWS_MAX", ROW_COUNT // GROUP_COUNT - 1)
+    assert sum(batch.num_rows for batch in read_split(store, split, plan=plan)) == 1
+    assert len(decoded) == 1, "its key was decoded at once"
+    assert (4_500, "a0") in rows
