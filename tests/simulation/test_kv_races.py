@@ -16,6 +16,7 @@ from lakebed.testing import seed_count
 from worlds.kv.scenarios import SCENARIOS, SIMULATION
 
 SEEDS_DEFAULT = 360
+LONG_START, LONG_COUNT = 100_000, 1_000
 CHUNK_COUNT = 4
 
 
@@ -27,6 +28,15 @@ def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> No
     counts = SIMULATION.play_turns(numbers, what="databases", tell=tell)
     for what in ("durable writes", "databases reopened", "collected on the way", "opened"):
         assert counts[what] >= size, f"{what}: {counts[what]} in {size} races"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_a_thousand_seeds(chunk: int, tell: Callable[[str], None]) -> None:
+    """The same, of other seeds and more of them."""
+    size = LONG_COUNT // CHUNK_COUNT
+    numbers = range(LONG_START + chunk * size, LONG_START + (chunk + 1) * size)
+    SIMULATION.play_turns(numbers, what="databases", tell=tell)
 
 
 IMPATIENT_SEEDS = 4

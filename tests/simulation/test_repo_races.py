@@ -14,6 +14,7 @@ from lakebed.testing import seed_count
 from worlds.repo.scenarios import SCENARIOS, SIMULATION
 
 SEEDS_DEFAULT = 250
+LONG_START, LONG_COUNT = 100_000, 1_000
 CHUNK_COUNT = 5
 
 MET = {
@@ -48,6 +49,15 @@ def test_no_race_breaks_a_promise(chunk: int, tell: Callable[[str], None]) -> No
     if size >= len(SCENARIOS) * 4:
         for what, share in MET.items():
             assert counts[what] >= share * size, f"{what}: {counts[what]} in {size} races"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("chunk", range(CHUNK_COUNT))
+def test_a_thousand_seeds(chunk: int, tell: Callable[[str], None]) -> None:
+    """The same, of other seeds and more of them."""
+    size = LONG_COUNT // CHUNK_COUNT
+    numbers = range(LONG_START + chunk * size, LONG_START + (chunk + 1) * size)
+    SIMULATION.play_turns(numbers, what="repositories", tell=tell)
 
 
 @pytest.mark.parametrize("scenario", sorted(SCENARIOS))

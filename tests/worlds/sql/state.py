@@ -100,6 +100,10 @@ class Judge:
     def _given(self, columns: Sequence[Column], rows: pa.Table, src: pa.Table) -> None:
         definitions = ", ".join(f"{column.name} {column.kind.duck}" for column in columns)
         self.connection.execute(f"CREATE OR REPLACE TABLE t ({definitions})")
+        for column in columns:
+            # Without an index DuckDB's UPDATE keeps a value that equals the new one, so -0.0 would not become 0.0.
+            if pa.types.is_floating(column.kind.arrow):
+                self.connection.execute(f"CREATE INDEX {column.name}_index ON t (({column.name} IS NULL))")
         for name, arrow in (("given", rows), ("src", src)):
             self.connection.register(name, arrow)
         self.connection.execute("INSERT INTO t SELECT * FROM given")

@@ -346,7 +346,9 @@ def branch(world: SqlWorld) -> None:
     """One is made, published or dropped."""
     line, rng = world.main, world.rng
     if "b" in world.lines and rng.random() < 0.5:
+        world.check_files()
         world.run("CALL lake.sys.delete_branch('db.t', 'b')")
+        world.check_files(drops=True)
         del world.lines["b"]
         world.fork = (0, 0)
     elif "b" in world.lines:
@@ -385,6 +387,7 @@ def rollback(world: SqlWorld) -> None:
         return
     name = rng.choice(sorted(targets))
     version, rows = targets[name]
+    world.check_files()
     if rng.random() < 0.5:
         world.run(f"CALL lake.sys.rollback_to_as_latest('db.t', '{name}')")
     elif refused(world, f"CALL lake.sys.rollback('db.t', '{name}')", "started from snapshot") is not None:
@@ -399,6 +402,7 @@ def rollback(world: SqlWorld) -> None:
         line.versions = {one: kept for one, kept in line.versions.items() if one <= version}
         line.times_ms = {one: at for one, at in line.times_ms.items() if one <= version}
         world.tags = {one: found for one, found in world.tags.items() if found[0] <= version}
+    world.check_files(drops=True)
     then = rows.under(line.columns)
     world.settle("main", then.newest, visible=then.visible, most=10**6)
 
@@ -419,6 +423,8 @@ def expire(world: SqlWorld) -> None:
 def clean(world: SqlWorld) -> None:
     """Files that nothing references."""
     world.run(f"CALL lake.sys.remove_orphan_files(table => 'db.t', older_than => '{EVER}')")
+    world.left.clear()
+    world.check_files()
     world.settle("main", world.main.rows.newest, visible=world.main.rows.visible, most=0)
     world.travel()
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.table.table import Table
 from worlds.sql.columns import KEY_KINDS, KINDS, Both, Column, Kind, random_condition
@@ -90,6 +91,8 @@ class SqlWorld:
     """The main line's version, and its count of changed schemas, when the branch was made or published last."""
     history: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    left: set[str] = field(default_factory=set)
+    """Files of dropped branches and of versions that were rolled back: the next search of orphans deletes them."""
     _number: int = 0
 
     def __post_init__(self) -> None:
@@ -278,6 +281,18 @@ class SqlWorld:
         expected = self.judge.asked(line.columns, line.rows.visible, query.duck, src)
         assert found.num_columns == expected.num_columns
         self.same(found, expected.cast(found.schema), zeros="min(" not in query.duck and "max(" not in query.duck)
+
+    def check_files(self, *, drops: bool = False) -> None:
+        """Check the lake: all that versions need is there, and no statement left a file that no version names.
+
+        `drops`: the last statement dropped versions and leaves their files.
+        """
+        findings = check_lake(self.lake).findings
+        orphans = {one.path for one in findings if one.kind == "orphan"}
+        if drops:
+            self.left |= orphans
+        wrong = [one for one in findings if one.kind != "orphan" or one.path not in self.left]
+        assert not wrong, wrong
 
     def travel(self) -> None:
         """Every version that is kept, by Python, and some by SQL."""
