@@ -46,6 +46,16 @@ def test_what_is_typed_first(sql: Run, lake: Lake) -> None:
     sql("CREATE TABLE lake.like LIKE lake.db.k TBLPROPERTIES ('bucket' = '2')")
     like = lake.table("like").schema
     assert (like.primary_keys, like.options["bucket"], like.fields[0].description) == (("id",), "2", "the number")
+    sql("DROP TABLE lake.like PURGE")
+    sql("ALTER TABLE lake.again SET TBLPROPERTIES ('comment' = 'c')")
+    sql("ALTER TABLE lake.again UNSET TBLPROPERTIES IF EXISTS ('comment', 'nope')")
+    sql("ALTER TABLE lake.again ALTER COLUMN v DROP DEFAULT")
+    assert (lake.table("again").schema.comment, lake.tables()) == ("", ["again", "db.k"])
+    sql("CREATE TABLE lake.db.n (id INT, v STRING NOT NULL)")
+    sql("INSERT INTO lake.db.n VALUES (1, 'a')")
+    sql("ALTER TABLE lake.db.n ALTER COLUMN v DROP NOT NULL")
+    sql("INSERT INTO lake.db.n VALUES (2, NULL)")
+    assert sql("SELECT id, count(v) FROM lake.db.n GROUP BY id ORDER BY id") == [(1, 1), (2, 0)]
     (_, (arguments,)) = sql("DESCRIBE PROCEDURE lake.sys.rollback")
     assert arguments.endswith("table string, version string.")
 

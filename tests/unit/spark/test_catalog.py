@@ -258,3 +258,65 @@ def test_a_reply_holds_no_credential(tmp_path: Path, ask: Ask, lake: Lake) -> No
     lake.create_table("db.t", pa.schema([("id", pa.int64())]))
     assert set(VERBS) >= {"load", "plan", "aggregate", "begin_write", "commit", "abort", "call"}
     assert "storage_options" not in json.dumps(ask("load", table="db.t"))
+
+
+def test_a_database_is_dropped_wholly_or_not_at_all(ask: Ask, lake: Lake) -> None:
+    """A table that is pinned refuses before any other goes; names that are none are refused."""
+    schema = pa.schema([("id", pa.int64())])
+    for name in ("db.a", "db.b", "other.c"):
+        lake.create_table(name, schema).append(pa.table({"id": [1]}))
+    assert ask("check_database", database="db", to_drop=True) == {"ok": {}}
+    lake.table("db.b").create_tag("x")
+    lake.table("other.c").create_tag("y")
+    assert ask("check_database", database="db", to_drop=True)["error"]["kind"] == "table_pinned"
+    assert ask("check_database", database="db") == {"ok": {}}
+    assert ask("check_database", database="a/b")["error"]["kind"] == "invalid_database_name"
+    assert lake.tables() == ["db.a", "db.b", "other.c"]
+
+
+def test_a_column_that_may_be_null_again(ask: Ask, lake: Lake) -> None:
+    """Not one of the primary key; an option that is not set is unset without a change."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string(), nullable=False)])
+    lake.create_table("db.k", schema, primary_keys="id", comment="c")
+    changes = [
+        {"kind": "nullable", "name": "v"},
+        {"kind": "unset", "name": "nope"},
+        {"kind": "unset", "name": "comment"},
+    ]
+    assert "ok" in ask("alter_table", table="db.k", changes=changes)
+    found = lake.table("db.k").schema
+    assert ([field.nullable for field in found.fields], found.comment) == ([False, True], "")
+    refused = ask("alter_table", table="db.k", changes=[{"kind": "nullable", "name": "id"}])["error"]
+    assert "keep NOT NULL" in refused["message"]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"external": "true"},
+        {"hive.stored-as": "PARQUET"},
+        {"collation": "UNICODE"},
+        {"location": "/x"},
+        {"provider": "csv"},
+    ],
+)
+def test_clauses_that_a_lake_has_not_are_refused(ask: Ask, lake: Lake, properties: dict[str, str]) -> None:
+    """By CREATE and by REPLACE; nothing is created or prepared."""
+    made = {"schema": columns(id="long"), "properties": properties}
+    assert ask("create_table", table="db.t", **made)["error"]["kind"].startswith("unsupported_")
+    assert lake.tables() == []
+    lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    assert ask("replace_table", table="db.t", **made)["error"]["kind"].startswith("unsupported_")
+
+
+def test_procedures_change_the_branch_that_is_named(ask: Ask, lake: Lake) -> None:
+    """A tag of the branch, and none of main; what creates a table takes no branch."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    table.append(pa.table({"id": [1]}))
+    branch = table.create_branch("dev", snapshot_id=1)
+    arguments = {"table": "db.t", "tag": "x"}
+    assert "ok" in ask("call", procedure="create_tag", arguments=arguments, branch="dev")
+    assert ([tag.name for tag in branch.tags()], table.tags()) == (["x"], [])
+    imported = {"table": "db.n", "source": "nowhere", "format": "parquet"}
+    refused = ask("call", procedure="import_table", arguments=imported, branch="dev")["error"]
+    assert refused["kind"] == "unsupported_branch"

@@ -18,7 +18,7 @@ import msgspec
 from pyspark.sql.types import StructType
 
 from lakebed.errors import Conflict, InvalidRequest
-from lakebed.spark.catalog.tables import PRIMARY_KEY, described, primary_keys_of, table_options
+from lakebed.spark.catalog.tables import PRIMARY_KEY, check_place, described, primary_keys_of, table_options
 from lakebed.spark.catalog.verb import Session, TableVerb, declared
 from lakebed.spark.types import arrow_schema_of
 from lakebed.table.model import TableSchema
@@ -47,6 +47,7 @@ class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
     properties: dict[str, str] = msgspec.field(default_factory=dict)
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        check_place(self.properties)
         table = self.opened(session, lake_url)
         columns = StructType.fromJson(json.loads(self.schema))
         old = table.refresh()

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
-from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, parse_table_name
+from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, database_folder, parse_table_name
 from lakebed.spark.catalog.audits import AUDIT_LOG, audited
 from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
 from lakebed.spark.native_writes import native_write
@@ -152,12 +152,29 @@ class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def check_place(properties: dict[str, str]) -> None:
-    """Refuse another format, and a folder elsewhere."""
+    """Refuse another format, a folder elsewhere, and a collation."""
     provider = properties.get("provider", PROVIDERS[0])
     if provider.lower() not in PROVIDERS:
         raise InvalidRequest(
             f"USING {provider} is not possible in a lake, whose tables are lakebed's: leave it out.",
             kind="unsupported_provider",
+        )
+    if "external" in properties:
+        raise InvalidRequest(
+            "CREATE EXTERNAL TABLE is not possible: a table of a lake is the lake's, and DROP TABLE deletes its files. "
+            "Leave out EXTERNAL; CALL sys.import_table takes files from elsewhere.",
+            kind="unsupported_location",
+        )
+    if any(name.startswith("hive.") for name in properties):
+        raise InvalidRequest(
+            "STORED AS and ROW FORMAT are not possible in a lake, whose tables have Parquet files: leave them out.",
+            kind="unsupported_provider",
+        )
+    if properties.get("collation", "UTF8_BINARY").upper() != "UTF8_BINARY":
+        raise InvalidRequest(
+            "DEFAULT COLLATION is not possible: tables of a lake store no collation. Leave it out, and write COLLATE "
+            "in queries.",
+            kind="unsupported_type",
         )
     if "location" in properties:
         raise InvalidRequest(
@@ -185,7 +202,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One change of ALTER TABLE.
 
     Attributes:
-        kind: ``set``, ``unset``, ``add``, ``drop``, ``rename``, ``widen``, ``move``, ``comment``.
+        kind: ``set``, ``unset``, ``add``, ``drop``, ``rename``, ``widen``, ``nullable``, ``move``, ``comment``.
         name: of the option or the column.
         value: the option's value, or the column's new name or comment.
         type: the column's type, as Spark's JSON.
@@ -227,12 +244,12 @@ def _applied(schema: TableSchema, change: Change) -> TableSchema:
             "PRIMARY KEY (...), and copy the rows.",
             kind="unsupported_change",
         )
-    if change.kind == "set" and name == "comment":
+    if change.kind in ("set", "unset") and name == "comment":
         return replace(schema, comment=change.value or "")
     if change.kind == "set":
         return set_options(schema, {name: change.value or ""})
     if change.kind == "unset":
-        return remove_options(schema, [name])
+        return remove_options(schema, [name]) if name in schema.options else schema
     if change.kind == "add":
         first = change.after == ""
         return add_column(schema, name, _type_text(change), comment=change.comment, after=after, first=first)
@@ -242,6 +259,8 @@ def _applied(schema: TableSchema, change: Change) -> TableSchema:
         return rename_column(schema, name, change.value or "")
     if change.kind == "widen":
         return widen_column(schema, name, _type_text(change))
+    if change.kind == "nullable":
+        return _without_not_null(schema, name)
     if change.kind == "move":
         return move_column(schema, name, after=after)
     if change.kind == "comment":
@@ -252,6 +271,17 @@ def _applied(schema: TableSchema, change: Change) -> TableSchema:
         "columns.",
         kind="unsupported_change",
     )
+
+
+def _without_not_null(schema: TableSchema, name: str) -> TableSchema:
+    require_column(schema, name)
+    if name in schema.primary_keys:
+        raise InvalidRequest(
+            f"The column {name} is part of the primary key, which is never null: keep NOT NULL.",
+            kind="unsupported_change",
+        )
+    fields = tuple(replace(field, nullable=True) if field.name == name else field for field in schema.fields)
+    return replace(schema, fields=fields)
 
 
 def _keys_text(schema: TableSchema) -> str:
@@ -295,6 +325,27 @@ class ListDatabases(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         return {"names": databases(session.lake(lake_url))}
+
+
+@declared("check_database")
+class CheckDatabase(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Raise when a database cannot be created or dropped; change nothing.
+
+    Attributes:
+        to_drop: also raise when one of its tables cannot be dropped, so that a drop of all begins with none.
+    """
+
+    database: str
+    to_drop: bool = False
+
+    def run(self, session: Session, lake_url: str) -> dict[str, Any]:
+        database_folder(self.database)  # refuses names that are none
+        lake = session.lake(lake_url)
+        names = [parse_table_name(text) for text in lake.tables()] if self.to_drop else []
+        for name in names:
+            if name.database == self.database:
+                lake.drop_table(str(name), dry_run=True)
+        return {}
 
 
 def databases(lake: Lake) -> list[str]:

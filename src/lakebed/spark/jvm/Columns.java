@@ -2,11 +2,13 @@ package org.lakebed.spark;
 
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
 /** Columns as replies describe them, in Spark's JSON: read once, for every statement asks for those of its tables. */
 final class Columns {
+  private static final Pattern COLLATED = Pattern.compile("STRING COLLATE (?!UTF8_BINARY\\b)");
   private static final int KEPT_MAX = 256;
   private static final Map<String, StructType> KEPT =
       new LinkedHashMap<>(16, 0.75f, true) {
@@ -17,6 +19,15 @@ final class Columns {
       };
 
   private Columns() {}
+
+  /** Refuse a collation, which tables do not store: they would compare the column's texts by bytes. */
+  static void checkType(String column, DataType type) {
+    if (COLLATED.matcher(type.sql()).find()) {
+      throw Errors.mistake(
+          "The column " + column + " cannot be of the type " + type.sql() + ": tables of a lake store no collation. Leave out"
+              + " COLLATE, and write it in queries.");
+    }
+  }
 
   static StructType of(String json) {
     synchronized (KEPT) {

@@ -9,6 +9,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Pattern;
+import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
@@ -33,6 +34,7 @@ import org.apache.spark.sql.connector.expressions.BucketTransform;
 import org.apache.spark.sql.connector.expressions.IdentityTransform;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -207,6 +209,9 @@ public final class LakebedCatalog
 
   /** The properties of a new table, with the buckets that its transforms and the key that its constraint ask for. */
   private static Map<String, String> properties(TableInfo info) {
+    for (StructField column : info.schema().fields()) {
+      Columns.checkType(column.name(), column.dataType());
+    }
     Map<String, String> properties = new LinkedHashMap<>(info.properties());
     for (Transform transform : info.partitions()) {
       if (transform instanceof BucketTransform bucket) {
@@ -249,7 +254,10 @@ public final class LakebedCatalog
   public Table alterTable(Identifier table, TableChange... changes) throws NoSuchTableException {
     List<Map<String, String>> members = new ArrayList<>();
     for (TableChange change : changes) {
-      members.add(TableChanges.members(change));
+      Map<String, String> found = TableChanges.members(change);
+      if (found != null) {
+        members.add(found);
+      }
     }
     try {
       String[] parts = table.name().split("\\$", 2);
@@ -266,7 +274,18 @@ public final class LakebedCatalog
   @Override
   public boolean dropTable(Identifier table) {
     String found = names(table.namespace(), table.name());
-    return found != null && lake.change("drop_table", "table", found).get("dropped").asBoolean();
+    if (found == null || table.name().contains("$")) {
+      throw Errors.mistake(
+          name + "." + quoted(table) + " is no table of its own: a system table goes with its table, and a branch with ALTER"
+              + " TABLE ... DROP BRANCH.");
+    }
+    return lake.change("drop_table", "table", found).get("dropped").asBoolean();
+  }
+
+  /** A dropped table leaves no file. */
+  @Override
+  public boolean purgeTable(Identifier table) {
+    return dropTable(table);
   }
 
   @Override
@@ -287,6 +306,9 @@ public final class LakebedCatalog
     List<Identifier> found = new ArrayList<>();
     for (JsonNode table : lake.ask("list_tables", "database", database[0]).get("names")) {
       found.add(Identifier.of(database, table.asText()));
+    }
+    if (found.isEmpty()) {
+      loadNamespaceMetadata(database);
     }
     return found.toArray(new Identifier[0]);
   }
@@ -333,8 +355,12 @@ public final class LakebedCatalog
   }
 
   @Override
-  public String[][] listNamespaces(String[] namespace) {
-    return namespace.length == 0 ? listNamespaces() : new String[0][];
+  public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
+    if (namespace.length == 0) {
+      return listNamespaces();
+    }
+    loadNamespaceMetadata(namespace);
+    return new String[0][];
   }
 
   @Override
@@ -346,16 +372,29 @@ public final class LakebedCatalog
   }
 
   @Override
-  public void createNamespace(String[] namespace, Map<String, String> metadata) {
+  public void createNamespace(String[] namespace, Map<String, String> metadata) throws NamespaceAlreadyExistsException {
     if (namespace.length != 1) {
       throw Errors.mistake("A database of a lake has a name of one part, and not " + String.join(".", namespace) + ".");
+    }
+    if (metadata.keySet().stream().anyMatch(property -> !property.equals(SupportsNamespaces.PROP_OWNER))) {
+      throw noProperties();
+    }
+    lake.ask("check_database", "database", namespace[0]);
+    if (namespaceExists(namespace)) {
+      throw new NamespaceAlreadyExistsException(namespace);
     }
     created.add(namespace[0]);
   }
 
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-    throw Errors.mistake("A database of a lake has no properties: set them on its tables.");
+    throw noProperties();
+  }
+
+  private static RuntimeException noProperties() {
+    return Errors.mistake(
+        "A database of a lake has no properties, no comment and no location of its own: leave them out, and set properties"
+            + " and comments on its tables.");
   }
 
   @Override
@@ -368,6 +407,7 @@ public final class LakebedCatalog
       throw Errors.mistake(
           "The database " + namespace[0] + " has " + tables.length + " tables: drop them first, or say CASCADE.");
     }
+    lake.ask("check_database", "database", namespace[0], "to_drop", true);
     Arrays.stream(tables).forEach(this::dropTable);
     return created.remove(namespace[0]) || tables.length > 0;
   }

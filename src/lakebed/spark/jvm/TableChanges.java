@@ -2,14 +2,26 @@ package org.lakebed.spark;
 
 import java.util.LinkedHashMap;
 import java.util.Map;
+import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
 
 /** Changes of ALTER TABLE as messages. */
 final class TableChanges {
+  /** The clauses that set properties which tables do not have. */
+  private static final Map<String, String> PLACES =
+      Map.of(TableCatalog.PROP_LOCATION, "SET LOCATION", TableCatalog.PROP_COLLATION, "DEFAULT COLLATION");
+
   private TableChanges() {}
 
+  /** A change as a message; null: there is nothing to change. */
   static Map<String, String> members(TableChange change) {
     if (change instanceof TableChange.SetProperty set) {
+      String clause = PLACES.get(set.property());
+      if (clause != null) {
+        throw Errors.mistake(
+            "ALTER TABLE ... " + clause + " is not possible: a table of a lake stays in the lake's own folder, and compares texts"
+                + " by their bytes.");
+      }
       return members("set", set.property(), "value", set.value());
     }
     if (change instanceof TableChange.RemoveProperty remove) {
@@ -22,6 +34,7 @@ final class TableChanges {
       if (add.defaultValue() != null) {
         throw noDefault(add);
       }
+      Columns.checkType(name(add), add.dataType());
       return members(
           "add", name(add), "type", add.dataType().json(), "after", after(add.position()), "comment", add.comment());
     }
@@ -32,6 +45,7 @@ final class TableChanges {
       return members("rename", name(rename), "value", rename.newName());
     }
     if (change instanceof TableChange.UpdateColumnType update) {
+      Columns.checkType(name(update), update.newDataType());
       return members("widen", name(update), "type", update.newDataType().json());
     }
     if (change instanceof TableChange.UpdateColumnPosition move) {
@@ -40,8 +54,14 @@ final class TableChanges {
     if (change instanceof TableChange.UpdateColumnComment comment) {
       return members("comment", name(comment), "value", comment.newComment());
     }
+    if (change instanceof TableChange.UpdateColumnNullability update && update.nullable()) {
+      return members("nullable", name(update));
+    }
     if (change instanceof TableChange.UpdateColumnDefaultValue update) {
-      throw noDefault(update);
+      if (update.newDefaultValue() != null && !update.newDefaultValue().isEmpty()) {
+        throw noDefault(update);
+      }
+      return null;
     }
     if (change instanceof TableChange.AddConstraint || change instanceof TableChange.DropConstraint) {
       throw Errors.mistake(

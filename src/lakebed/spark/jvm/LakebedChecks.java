@@ -1,0 +1,35 @@
+package org.lakebed.spark;
+
+import org.apache.spark.sql.catalyst.analysis.PlanWithUnresolvedIdentifier;
+import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
+import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
+import org.apache.spark.sql.catalyst.plans.logical.AnalyzeTables;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractFunction1;
+import scala.runtime.BoxedUnit;
+
+/**
+ * Sentences for statements that Spark analyses and then ends with an internal error.
+ *
+ * <p>The one file that names these classes of Spark's plans; tried with 4.1, 4.2 and 4.3.
+ */
+final class LakebedChecks extends AbstractFunction1<LogicalPlan, BoxedUnit> {
+  @Override
+  public BoxedUnit apply(LogicalPlan plan) {
+    if (plan instanceof AnalyzeTables tables && tables.child() instanceof ResolvedNamespace namespace
+        && namespace.catalog() instanceof LakebedCatalog catalog) {
+      throw Errors.mistake(
+          "ANALYZE TABLES is not possible in the catalog " + catalog.name() + ": Spark computes no statistics of such tables,"
+              + " and knows their rows and bytes without.");
+    }
+    for (LogicalPlan leaf : CollectionConverters.asJava(plan.collectLeaves())) {
+      if (leaf instanceof RelationTimeTravel travel && travel.relation() instanceof PlanWithUnresolvedIdentifier) {
+        throw Errors.mistake(
+            "IDENTIFIER(...) before VERSION AS OF or TIMESTAMP AS OF takes one literal or parameter, and no expression: compute"
+                + " the name before, or EXECUTE IMMEDIATE the whole statement.");
+      }
+    }
+    return BoxedUnit.UNIT;
+  }
+}
