@@ -57,7 +57,7 @@ MORE_NAMES = {
     "SHOW NAMESPACES IN lake.nodb": "The schema `nodb` cannot be found",
     "SHOW TABLE EXTENDED IN lake.nodb LIKE '*'": "The schema `nodb` cannot be found",
     "DROP TABLE IF EXISTS lake.db.`t$tags`": "lake.db.t$tags is no table of its own",
-    "SELECT * FROM IDENTIFIER('lake.db.' || 't') VERSION AS OF 1": "takes one literal or parameter, and no expression",
+    "SELECT 1 FROM IDENTIFIER('lake.db.' || 't') VERSION AS OF 1": "takes one literal or parameter, and no expression",
     "ALTER TABLE lake.db.t ADD COLUMN w STRING COLLATE UNICODE": "Leave out COLLATE, and write it in queries.",
     "ALTER TABLE lake.db.t ALTER COLUMN v TYPE STRING COLLATE UNICODE": "Leave out COLLATE, and write it in queries.",
     "ALTER TABLE lake.db.t DEFAULT COLLATION UNICODE": "ALTER TABLE ... DEFAULT COLLATION is not possible",
