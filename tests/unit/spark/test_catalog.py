@@ -206,6 +206,21 @@ def test_rows_that_need_a_merge_are_for_a_worker(ask: Ask, lake: Lake) -> None:
     assert ask("aggregate", **version, functions=[{"function": "count_star"}]) == {"ok": {"values": None}}
 
 
+def test_statements_that_change_rows_read_those_that_no_compaction_has_seen(ask: Ask, lake: Lake) -> None:
+    """Ordinary reads leave them out in tables with deletion vectors; of a table the reply says whether they do."""
+    schema = pa.schema([("id", pa.int64())])
+    table = lake.create_table("db.t", schema, primary_keys="id", options={"deletion-vectors.enabled": "true"})
+    table.upsert(pa.table({"id": [1]}))
+    loaded = ask("load", table="db.t")["ok"]
+    assert loaded["hides_new"]
+    assert planned(ask, loaded, "id")[1] == []
+    assert len(planned(ask, loaded, "id", rewrites=True)[1]) == 1
+    table.set_options({"deletion-vectors.merge-on-read": "true"})
+    lake.create_table("db.a", schema, options={"deletion-vectors.enabled": "true"})
+    lake.create_table("db.k", schema, primary_keys="id")
+    assert [ask("load", table=f"db.{name}")["ok"]["hides_new"] for name in "tak"] == [False] * 3
+
+
 def test_an_error_of_a_task_is_raised_by_the_commit(ask: Ask, lake: Lake) -> None:
     """Nothing is committed."""
     table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))

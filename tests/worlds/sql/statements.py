@@ -222,26 +222,31 @@ def merge(world: SqlWorld) -> None:
             if not any(one.spark.startswith(f"WHEN {kind} THEN") for one in clauses):
                 clause(kind, action, prefix)
 
-    ordered("MATCHED", rng.choice(("t.", "src.")), "src")
-    if rng.random() < 0.7:
+    inserts_only = rng.random() < 0.3
+    if not inserts_only:
+        ordered("MATCHED", rng.choice(("t.", "src.")), "src")
+    for _ in range(rng.randint(1, 2) if inserts_only else rng.random() < 0.7):
         whole = f"INSERT ({names}) VALUES ({values})"
+        if any(one.spark.startswith("WHEN NOT MATCHED THEN") for one in clauses):
+            break  # a clause without a condition is the last one
         clause("NOT MATCHED", Both(rng.choice(("INSERT *", whole)), whole), "src.")
-    if rng.random() < 0.4:
+    if not inserts_only and rng.random() < 0.4:
         ordered("NOT MATCHED BY SOURCE", "t.", None)
+    if not clauses:
+        return
     inserts_only = all(one.spark.startswith(("WHEN NOT MATCHED THEN", "WHEN NOT MATCHED AND")) for one in clauses)
-    if not clauses or (inserts_only and world.shape.hides_new):
-        return  # Spark plans a MERGE that inserts only as a read and an INSERT: it sees what other reads see
+    world.counts["inserting merge"] += inserts_only
     on = " AND ".join(f"t.{key} = src.{key}" for key in world.keys)
     if not world.shape.is_keyed and rng.random() < 0.3:
         on += " AND t.k > 3"
     tail = Both(*(" ".join(one[side] for one in clauses) for side in (0, 1)))
     statement = f"MERGE INTO {world.name_of(branch)} t USING src ON {on} {tail.spark}"
-    if world.shape.engine != "deduplicate":
-        refused(world, statement, *REFUSED)
-        world.settle(branch, line.rows.newest)
-    else:
+    if world.shape.engine == "deduplicate" or inserts_only:  # other engines insert as well
         world.run(statement)
         world.settle(branch, world.judged(line, f"MERGE INTO t USING src ON {on} {tail.duck}", src))
+    else:
+        refused(world, statement, *REFUSED)
+        world.settle(branch, line.rows.newest)
 
 
 def truncate(world: SqlWorld) -> None:

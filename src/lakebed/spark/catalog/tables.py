@@ -34,7 +34,7 @@ from lakebed.table.schema import (
 from lakebed.table.system import SYSTEM_TABLES, read_system_table
 from lakebed.table.table import Table
 from lakebed.table.types import type_of_arrow
-from lakebed.table.vectors import has_option
+from lakebed.table.vectors import has_option, skips_level_0
 from lakebed.table.write_settings import WriteSettings
 
 PRIMARY_KEY: Final = "primary-key"
@@ -102,6 +102,7 @@ def described(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> d
         "row_count": 0 if snapshot is None else snapshot.total_record_count,
         "travels": False,
         "gathers": gathers(schema),
+        "hides_new": bool(schema.primary_keys) and skips_level_0(schema),
         "marks": has_option(schema) and not schema.primary_keys,
         "native_write": native_write(table.store, schema),
     }

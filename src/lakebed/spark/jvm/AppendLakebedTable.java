@@ -14,8 +14,8 @@ import org.apache.spark.sql.types.DataTypes;
  * mark these rows.
  */
 final class AppendLakebedTable extends LakebedTable implements SupportsRowLevelOperations, SupportsMetadataColumns {
-  AppendLakebedTable(Lake lake, String table, JsonNode loaded) {
-    super(lake, table, loaded, false);
+  AppendLakebedTable(Lake lake, String table, JsonNode loaded, Use use) {
+    super(lake, table, loaded, use);
   }
 
   @Override

@@ -7,8 +7,8 @@ import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 
 /** A table with a primary key, whose rows UPDATE, DELETE and MERGE change. */
 final class KeyedLakebedTable extends LakebedTable implements SupportsRowLevelOperations {
-  KeyedLakebedTable(Lake lake, String table, JsonNode loaded) {
-    super(lake, table, loaded, false);
+  KeyedLakebedTable(Lake lake, String table, JsonNode loaded, Use use) {
+    super(lake, table, loaded, use);
   }
 
   @Override

@@ -5,12 +5,16 @@ import org.apache.spark.sql.classic.SparkSession;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
-/** Statements about tags and branches in Spark SQL, and sentences for what Spark cannot plan: {@code spark.sql.extensions=org.lakebed.spark.LakebedExtensions}. */
+/**
+ * Statements about tags and branches in Spark SQL, MERGE that only inserts, and sentences for what Spark cannot plan:
+ * {@code spark.sql.extensions=org.lakebed.spark.LakebedExtensions}.
+ */
 public final class LakebedExtensions extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     extensions.injectParser((session, parser) -> new LakebedParser((SparkSession) session, parser));
     extensions.injectCheckRule(session -> new LakebedChecks());
+    extensions.injectPostHocResolutionRule(session -> new InsertingMerge());
     return BoxedUnit.UNIT;
   }
 }

@@ -134,7 +134,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
 
   @Override
   public String description() {
-    return "lakebed " + table.name() + " (snapshot " + table.version() + ") predicates " + predicates
+    return "lakebed " + table.name() + " (snapshot " + table.snapshotId() + ") predicates " + predicates
         + (limit == null ? "" : " limit " + limit);
   }
 
@@ -231,7 +231,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
 
   @Override
   public int hashCode() {
-    return Objects.hash(table.table, table.version(), columns, predicates, limit);
+    return Objects.hash(table.table, table.snapshotId(), columns, predicates, limit);
   }
 
   /** What Spark pushes into a scan. */
@@ -246,7 +246,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     private Integer limit;
     private RowsTable counted;
 
-    /** {@code rewrites}: UPDATE, DELETE or MERGE reads; see the verb {@code plan} of the bridge. */
+    /** {@code rewrites}: a statement reads that changes rows; see the verb {@code plan} of the bridge. */
     Builder(LakebedTable table, boolean rewrites) {
       this(table, rewrites, CaseInsensitiveStringMap.empty());
     }
@@ -297,7 +297,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     @Override
     public boolean pushAggregation(Aggregation aggregation) {
       AggregateFunc[] functions = aggregation.aggregateExpressions();
-      if (counted != null || predicates.length > 0 || aggregation.groupByExpressions().length > 0
+      if (counted != null || rewrites || predicates.length > 0 || aggregation.groupByExpressions().length > 0
           || functions.length == 0) {
         return counted != null;
       }

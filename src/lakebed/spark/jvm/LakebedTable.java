@@ -34,23 +34,53 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   final String table;
   final JsonNode loaded;
   private final StructType schema;
-  private final boolean replaces;
+  private final Use use;
   private Long created;
 
-  /** {@code replaces}: what is written replaces all rows. */
-  LakebedTable(Lake lake, String table, JsonNode loaded, boolean replaces) {
+  /** What a statement does with a table. */
+  enum Use {
+    /** All that has no value of its own. */
+    ANY,
+
+    /** What is written replaces all rows. */
+    REPLACE,
+
+    /** The target of an {@link InsertingMerge}: it is read and appended to. */
+    INSERT_MISSING
+  }
+
+  LakebedTable(Lake lake, String table, JsonNode loaded, Use use) {
     this.lake = lake;
     this.table = table;
     this.loaded = loaded;
-    this.replaces = replaces;
+    this.use = use;
     this.schema = Columns.of(loaded.get("schema").asText());
   }
 
   /** The table of a reply: with a primary key single rows are changed, without one whole files. */
   static LakebedTable of(Lake lake, String table, JsonNode loaded) {
+    return of(lake, table, loaded, Use.ANY);
+  }
+
+  private static LakebedTable of(Lake lake, String table, JsonNode loaded, Use use) {
     return loaded.get("primary_keys").isEmpty()
-        ? new AppendLakebedTable(lake, table, loaded)
-        : new KeyedLakebedTable(lake, table, loaded);
+        ? new AppendLakebedTable(lake, table, loaded, use)
+        : new KeyedLakebedTable(lake, table, loaded, use);
+  }
+
+  /** The same version of the table, for an {@link InsertingMerge}. */
+  LakebedTable insertingMissing() {
+    return of(lake, table, loaded, Use.INSERT_MISSING);
+  }
+
+  /** Whether it is the target of an {@link InsertingMerge}. */
+  boolean insertsMissing() {
+    return use == Use.INSERT_MISSING;
+  }
+
+  /** Whether ordinary reads leave out the rows that no compaction has seen. */
+  boolean hidesNew() {
+    return loaded.get("hides_new").asBoolean();
   }
 
   @Override
@@ -58,8 +88,13 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
     return loaded.get("name").asText();
   }
 
+  /** Spark loads a table that has a version again before it runs a statement, which would undo an InsertingMerge. */
   @Override
   public String version() {
+    return insertsMissing() ? null : snapshotId();
+  }
+
+  String snapshotId() {
     return loaded.get("snapshot_id").isNull() ? null : loaded.get("snapshot_id").asText();
   }
 
@@ -157,7 +192,8 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     checkBranch(options);
-    return new LakebedScan.Builder(this, false, options);
+    boolean seesAll = insertsMissing() && !primaryKeys().isEmpty();
+    return new LakebedScan.Builder(this, seesAll, options);
   }
 
   /** A branch that the catalog was not asked for is not another one that is read or written instead. */
@@ -183,6 +219,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
   @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     checkBranch(info.options());
+    boolean replaces = use == Use.REPLACE;
     return primaryKeys().isEmpty()
         ? new LakebedWrite.Builder(this, replaces, info)
         : new KeyedWriteBuilder(this, replaces, info);

@@ -197,7 +197,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   /** Whether the commit refuses when another writer changed rows of the same buckets since the version that was read. */
   boolean restsOnVersion() {
-    return changes;
+    return changes || table.insertsMissing();
   }
 
   /** Delete the files of tasks. Not after a commit was asked for: it may have succeeded without saying so. */
@@ -279,6 +279,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
         @Override
         public BatchWrite toBatch() {
           table.checkOptions(info.options(), "branch");
+          InsertingMerge.checkSeesAll(table);
           return this;
         }
 

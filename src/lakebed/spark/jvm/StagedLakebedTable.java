@@ -12,7 +12,7 @@ final class StagedLakebedTable extends LakebedTable implements StagedTable {
   private boolean written;
 
   StagedLakebedTable(Lake lake, String table, JsonNode loaded, boolean replaces) {
-    super(lake, table, loaded, replaces);
+    super(lake, table, loaded, replaces ? Use.REPLACE : Use.ANY);
     this.replaces = replaces;
   }
 
