@@ -8,10 +8,11 @@ not know: what a commit holds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
-from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
+from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import is_commit_id, load_commit
 from lakebed.repo.context import RepositoryContext
@@ -159,6 +160,21 @@ def refuse_expired(context: RepositoryContext, commit_id: str) -> None:
             kind="commit_expired",
             commit=commit_id,
         )
+
+
+@contextmanager
+def reading_commits(context: RepositoryContext, *commit_ids: str) -> Iterator[None]:
+    """Raise `refuse_expired`'s error when a file of these commits is missing because one of them has expired.
+
+    A collection deletes the record of a commit that nothing reaches after its ranges: a collection that runs, or that
+    ended early, leaves a commit that can be found and not be read. Cost: none without an error.
+    """
+    try:
+        yield
+    except Corruption:
+        for commit_id in commit_ids:
+            refuse_expired(context, commit_id)
+        raise
 
 
 def name_taken(context: RepositoryContext, name: str, what: str) -> AlreadyExists:

@@ -131,12 +131,12 @@ def fast_forward(main: TableBranch, branch: str, *, dry_run: bool, identity: Com
     if not branch_exists(main.store, branch):
         raise branch_not_found(main.store, branch)
     forward = plan_fast_forward(main, branch)
+    if dry_run:
+        return forward.head if forward.is_done else forward.target
+    _take_schemas(main, branch)  # also of a branch without commits of its own
+    main.refresh()
     if forward.is_done:
         return forward.head
-    if dry_run:
-        return forward.target
-    _take_schemas(main, branch)
-    main.refresh()
     return _publish(main, forward, identity or CommitOptions())
 
 

@@ -30,7 +30,7 @@ from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
-from worlds.repo.operations import cherry_pick, commit, hard_reset, reset
+from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
 
 AT_ONCE = CollectionOptions(min_age=timedelta(0))
 
@@ -186,6 +186,34 @@ def test_nothing_new_refers_to_an_expired_commit(lab: Lab, home: RepositoryConte
         with pytest.raises(InvalidRequest) as caught:
             attempt()
         assert caught.value.kind == "commit_expired"
+
+
+def test_a_commit_whose_collection_ended_early_has_expired(lab: Lab, home: RepositoryContext) -> None:
+    """Its record goes after its ranges: verbs that find the one without the others name the reason, not a damage."""
+    create_branch(home, "dev", source="main")
+    lab.put(home, "d", b"dev", branch="dev")
+    gone = commit(home, "dev", message="dev")
+    delete_branch(home, "dev")
+    lab.put(home, "a", b"main")
+    commit(home, "main", message="main")
+    lab.days(30)
+
+    def end(_: object) -> None:
+        raise Crashed
+
+    with pytest.raises(Crashed):
+        collect_garbage(home, progress=end)
+    with open_context(lab.place) as other:
+        attempts: list[Callable[[], object]] = [
+            lambda: merge(other, gone.id, into="main"),
+            lambda: rebase(other, "main", onto=gone.id),
+            lambda: cherry_pick(other, "main", ref=gone.id),
+            lambda: revert(other, "main", ref=gone.id),
+        ]
+        for attempt in attempts:
+            with pytest.raises(InvalidRequest) as caught:
+                attempt()
+            assert caught.value.kind == "commit_expired"
 
 
 def test_a_deleted_branch_can_come_back_for_days(lab: Lab, home: RepositoryContext) -> None:

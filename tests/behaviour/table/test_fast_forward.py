@@ -159,6 +159,23 @@ def test_schemas_of_the_branch_become_those_of_main(table: Table) -> None:
     check(table)
 
 
+def test_a_branch_without_commits_gives_its_schemas(table: Table) -> None:
+    """Columns that were added in the branch are main's also when no row was written since, and after a publication."""
+    trial = table.create_branch("trial")
+    trial.add_column("more", "INT")
+    head = table.latest()
+    assert table.fast_forward("trial", dry_run=True) == head
+    assert table.refresh().fields[-1].name == "name"
+    assert table.fast_forward("trial") == head
+    assert table.refresh().fields[-1].name == "more"
+    trial.upsert(pa.table({"id": [2], "name": ["b"], "more": pa.array([7], pa.int32())}))
+    published = table.fast_forward("trial")
+    trial.add_column("most", "INT")
+    assert table.fast_forward("trial") == published
+    assert table.refresh().fields == trial.schema.fields
+    check(table)
+
+
 def test_both_schemas_changed(table: Table) -> None:
     """Main's own column is not lost."""
     trial = table.create_branch("trial")

@@ -19,6 +19,7 @@ from lakebed.repo.merge import merged
 from lakebed.repo.names import check_prefix
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.refs import resolve_commit
+from lakebed.repo.tags import reading_commits
 from lakebed.repo.verbs.differences import Status
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
@@ -79,15 +80,16 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
             base_id = merge_base(context, source_id, head_id)
             if base_id == source_id and not allow_empty:
                 raise self._nothing_to_merge(context)
-            state = merged(
-                context,
-                base=context.committed.empty if base_id is None else load_commit(context, base_id).metarange,
-                source=source_commit.metarange,
-                destination=head.metarange,
-                strategy=strategy,
-                prefix=self.prefix,
-                what=f"merge of {self.source} into {self.branch}",
-            )
+            with reading_commits(context, source_id):
+                state = merged(
+                    context,
+                    base=context.committed.empty if base_id is None else load_commit(context, base_id).metarange,
+                    source=source_commit.metarange,
+                    destination=head.metarange,
+                    strategy=strategy,
+                    prefix=self.prefix,
+                    what=f"merge of {self.source} into {self.branch}",
+                )
             if not is_whole and not allow_empty and same_state(context, state, head.metarange):
                 raise self._nothing_to_merge(context)
             parents = [(head_id, head), (source_id, source_commit)] if is_whole else [(head_id, head)]

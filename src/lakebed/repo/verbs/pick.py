@@ -7,7 +7,7 @@ merge commit the caller has to name the parent. Does not know: how a head moves 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
 from lakebed.errors import InvalidRequest
@@ -21,6 +21,7 @@ from lakebed.repo.model import Commit as CommitRecord
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
+from lakebed.repo.tags import reading_commits
 from lakebed.repo.verbs.message import Texts, Verb, verb
 
 ORIGIN_KEY: Final = "cherry-pick-origin"
@@ -79,11 +80,13 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
         source: MetarangeRef,
         message: str,
         metadata: Texts,
+        commit_ids: Sequence[str],
         relies_on: str | None,
     ) -> CommitWithId:
         """Merge the changes from base to source onto the branch, with one parent.
 
         Args:
+            commit_ids: the commits of base and source.
             relies_on: a commit whose objects the change needs; None: none.
         """
         branch, operation = self.branch, self.verb_name.replace("_", "-")
@@ -94,14 +97,15 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
         def plan(sealed: SealedBranch) -> Move:
             check_clean(context, sealed, operation=operation)
             head = sealed.head
-            state = merged(
-                context,
-                base=base,
-                source=source,
-                destination=head.metarange,
-                strategy=strategy,
-                what=f"{operation} on {branch}",
-            )
+            with reading_commits(context, *commit_ids):
+                state = merged(
+                    context,
+                    base=base,
+                    source=source,
+                    destination=head.metarange,
+                    strategy=strategy,
+                    what=f"{operation} on {branch}",
+                )
             if not self.allow_empty and same_state(context, state, head.metarange):
                 raise no_changes(context, branch, f"The {operation}")
             new = new_commit(
@@ -145,6 +149,7 @@ class Revert(_Pick, frozen=True, kw_only=True):
             source=parent,
             message=self.message or f"Revert {id}",
             metadata=self.metadata or {},
+            commit_ids=[id] if parent_id is None else [id, parent_id],
             relies_on=parent_id,  # its entries come back
         )
 
@@ -163,7 +168,7 @@ class CherryPick(_Pick, frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> CommitWithId:
         id, commit = resolve_commit(context, self.ref)
-        _, parent = self._parent(context, id, commit)
+        parent_id, parent = self._parent(context, id, commit)
         origin = {ORIGIN_KEY: id, COMMITTER_KEY: commit.committer}
         return self._apply(
             context,
@@ -171,5 +176,6 @@ class CherryPick(_Pick, frozen=True, kw_only=True):
             source=commit.metarange,
             message=self.message or commit.message,
             metadata={**commit.metadata, **(self.metadata or {}), **origin},
+            commit_ids=[id] if parent_id is None else [id, parent_id],
             relies_on=id,
         )

@@ -19,6 +19,7 @@ from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, sa
 from lakebed.repo.merge import merged
 from lakebed.repo.protection import check_committable
 from lakebed.repo.refs import resolve_commit
+from lakebed.repo.tags import reading_commits
 from lakebed.repo.verbs.message import Verb, verb
 
 REBASE_COMMIT_COUNT_MAX: Final = 1_000
@@ -60,14 +61,15 @@ class Rebase(Verb[CommitWithId], frozen=True, kw_only=True):
             last = CommitWithId(onto_id, onto_commit)
             for id, commit in own:
                 parent = load_commit(context, commit.parents[0]) if commit.parents else None
-                state = merged(
-                    context,
-                    base=context.committed.empty if parent is None else parent.metarange,
-                    source=commit.metarange,
-                    destination=last.commit.metarange,
-                    strategy=strategy,
-                    what=f"rebase of {branch} onto {self.onto}, at commit {id},",
-                )
+                with reading_commits(context, onto_id):
+                    state = merged(
+                        context,
+                        base=context.committed.empty if parent is None else parent.metarange,
+                        source=commit.metarange,
+                        destination=last.commit.metarange,
+                        strategy=strategy,
+                        what=f"rebase of {branch} onto {self.onto}, at commit {id},",
+                    )
                 if same_state(context, state, last.commit.metarange):
                     continue
                 last = new_commit(
