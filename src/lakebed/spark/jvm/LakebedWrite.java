@@ -63,7 +63,10 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     if (!table.loaded.get("gathers").asBoolean()) {
       return Distributions.unspecified();
     }
-    List<String> keys = table.partitionKeys().isEmpty() ? List.of(table.schema().fieldNames()[0]) : table.partitionKeys();
+    List<String> keys = table.partitionKeys();
+    if (keys.isEmpty()) { // any column that the rows have: those of a DELETE have the primary key alone
+      keys = table.primaryKeys().isEmpty() ? List.of(table.schema().fieldNames()[0]) : table.primaryKeys();
+    }
     return Distributions.clustered(keys.stream().map(Expressions::column).toArray(Expression[]::new));
   }
 
