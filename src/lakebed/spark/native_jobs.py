@@ -94,7 +94,7 @@ def _sink(session: SparkSession) -> Any:
 
 
 def _gathered(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> DataFrame:
-    """Bring the rows of each fixed bucket into one task, in the order of the buckets."""
+    """Bring the rows of each fixed bucket into one task; those of several buckets in their order."""
     settings = WriteSettings.of(schema)
     if settings.bucket_count < 1:
         return rows
@@ -105,6 +105,8 @@ def _gathered(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> D
     number = functions.hash(*partition).cast("bigint") + bucket if partition else bucket
     task_count = tasks_max if partition else min(settings.bucket_count, tasks_max)
     placed = rows.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
+    if not partition and task_count == settings.bucket_count:
+        return placed  # each task has one bucket
     return placed.sortWithinPartitions(*partition, bucket)
 
 

@@ -6,8 +6,8 @@ import java.util.List;
 import java.util.stream.IntStream;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.ApplyFunctionExpression;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.V2ExpressionUtils;
 import org.apache.spark.sql.classic.ExpressionUtils;
 import org.apache.spark.sql.connector.catalog.functions.BoundFunction;
 import org.apache.spark.sql.connector.catalog.functions.ScalarFunction;
@@ -17,15 +17,18 @@ import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.types.UTF8String;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * The function {@code bucket(count, key...)}, by which rows are brought to the task that writes their bucket.
  *
- * <p>The one file that names Spark's internal classes ApplyFunctionExpression and ExpressionUtils; tried with 4.1,
- * 4.2 and 4.3.
+ * <p>Spark compiles a call of {@code invoke} into the code of a stage, which finds it by its name and the types of the
+ * key; so these classes are public. It calls {@code produceResult} row by row with boxed values, at ten times the cost.
+ *
+ * <p>The one file that names Spark's internal classes V2ExpressionUtils and ExpressionUtils; tried with 4.1, 4.2 and 4.3.
  */
-final class BucketFunction implements UnboundFunction {
+public final class BucketFunction implements UnboundFunction {
   static final String NAME = "bucket";
 
   @Override
@@ -44,24 +47,35 @@ final class BucketFunction implements UnboundFunction {
     if (fields.length < 2 || !DataTypes.IntegerType.sameType(fields[0].dataType())) {
       throw new UnsupportedOperationException("bucket takes a number of buckets and at least one column");
     }
-    return new Bound(Arrays.stream(fields).map(StructField::dataType).toArray(DataType[]::new));
+    return of(Arrays.copyOfRange(fields, 1, fields.length));
   }
 
   /** The function over the bucket key of a target, as a column of a DataFrame that has the target's columns. */
   static Column column(FileTarget target) {
-    List<DataType> types = new ArrayList<>(List.of(DataTypes.IntegerType));
     List<Expression> arguments = new ArrayList<>(List.of(ExpressionUtils.expression(functions.lit(target.bucketCount))));
     for (FileTarget.Column key : target.bucketKeys) {
-      types.add(key.type());
       arguments.add(ExpressionUtils.expression(functions.col(FileTarget.quoted(key.name()))));
     }
-    Bound bound = new Bound(types.toArray(DataType[]::new));
+    StructField[] keys =
+        target.bucketKeys.stream().map(key -> target.schema.fields()[key.position()]).toArray(StructField[]::new);
     return ExpressionUtils.column(
-        new ApplyFunctionExpression(bound, CollectionConverters.asScala(arguments).toSeq()));
+        V2ExpressionUtils.resolveScalarFunction(of(keys), CollectionConverters.asScala(arguments).toSeq()));
+  }
+
+  /** Of a number that is null Spark passes nothing to {@code invoke}, although it has a bucket. */
+  private static Bound of(StructField[] keys) {
+    DataType[] types = Arrays.stream(keys).map(StructField::dataType).toArray(DataType[]::new);
+    if (types.length == 1 && DataTypes.LongType.equals(types[0]) && !keys[0].nullable()) {
+      return new OfLong(types);
+    }
+    if (types.length == 1 && DataTypes.IntegerType.equals(types[0]) && !keys[0].nullable()) {
+      return new OfInteger(types);
+    }
+    return types.length == 1 && DataTypes.StringType.equals(types[0]) ? new OfString(types) : new OfRow(types);
   }
 
   /** The function for keys of some types. */
-  private static final class Bound implements ScalarFunction<Integer> {
+  private abstract static class Bound implements ScalarFunction<Integer> {
     private final DataType[] types;
     private transient BucketHash hash;
 
@@ -69,49 +83,94 @@ final class BucketFunction implements UnboundFunction {
       this.types = types;
     }
 
+    /** Of the keys, which follow the number of buckets. */
+    final BucketHash hash() {
+      if (hash == null) {
+        hash = new BucketHash(IntStream.rangeClosed(1, types.length).toArray(), types);
+      }
+      return hash;
+    }
+
     @Override
-    public String name() {
+    public final String name() {
       return NAME;
     }
 
     @Override
-    public String canonicalName() {
+    public final String canonicalName() {
       return "lakebed.bucket" + Arrays.toString(types);
     }
 
     @Override
-    public DataType[] inputTypes() {
-      return types;
+    public final DataType[] inputTypes() {
+      List<DataType> all = new ArrayList<>(List.of(DataTypes.IntegerType));
+      all.addAll(Arrays.asList(types));
+      return all.toArray(DataType[]::new);
     }
 
     @Override
-    public DataType resultType() {
+    public final DataType resultType() {
       return DataTypes.IntegerType;
     }
 
     @Override
-    public boolean isResultNullable() {
+    public final boolean isResultNullable() {
       return false;
     }
 
     @Override
-    public Integer produceResult(InternalRow input) {
-      if (hash == null) {
-        hash =
-            new BucketHash(
-                IntStream.range(1, types.length).toArray(), Arrays.copyOfRange(types, 1, types.length));
-      }
-      return hash.of(input, input.getInt(0));
+    public final boolean equals(Object other) {
+      return other instanceof Bound bound && getClass() == bound.getClass() && Arrays.equals(types, bound.types);
     }
 
     @Override
-    public boolean equals(Object other) {
-      return other instanceof Bound bound && Arrays.equals(types, bound.types);
-    }
-
-    @Override
-    public int hashCode() {
+    public final int hashCode() {
       return Arrays.hashCode(types);
+    }
+  }
+
+  /** A key of one BIGINT that is NOT NULL. */
+  public static final class OfLong extends Bound {
+    OfLong(DataType[] types) {
+      super(types);
+    }
+
+    public int invoke(int count, long key) {
+      return BucketHash.ofLong(key, count);
+    }
+  }
+
+  /** A key of one INT that is NOT NULL. */
+  public static final class OfInteger extends Bound {
+    OfInteger(DataType[] types) {
+      super(types);
+    }
+
+    public int invoke(int count, int key) {
+      return BucketHash.ofInteger(key, count);
+    }
+  }
+
+  /** A key of one STRING; null is a key as well. */
+  public static final class OfString extends Bound {
+    OfString(DataType[] types) {
+      super(types);
+    }
+
+    public int invoke(int count, UTF8String key) {
+      return hash().ofString(key, count);
+    }
+  }
+
+  /** Any other key. */
+  private static final class OfRow extends Bound {
+    OfRow(DataType[] types) {
+      super(types);
+    }
+
+    @Override
+    public Integer produceResult(InternalRow input) {
+      return hash().of(input, input.getInt(0));
     }
   }
 }

@@ -434,7 +434,7 @@ public final class LakebedCatalog
     return new LakebedProcedure(lake, name, procedure.name(), lake.ask("describe_procedure", "procedure", procedure.name()));
   }
 
-  // ---- the function by which Spark brings rows to the tasks that write their buckets
+  // ---- the functions by which Spark brings rows to the tasks that write their buckets
 
   @Override
   public Identifier[] listFunctions(String[] namespace) {
@@ -445,6 +445,9 @@ public final class LakebedCatalog
   public UnboundFunction loadFunction(Identifier ident) throws NoSuchFunctionException {
     if (ident.namespace().length == 0 && ident.name().equalsIgnoreCase(BucketFunction.NAME)) {
       return new BucketFunction();
+    }
+    if (ident.namespace().length == 0 && ident.name().equals(SpreadFunction.NAME)) {
+      return new SpreadFunction();
     }
     throw new NoSuchFunctionException(ident);
   }

@@ -35,6 +35,8 @@ import org.apache.spark.sql.types.StructType;
 /** A job that writes rows: tasks return what they wrote, and the driver commits it once. */
 class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
+  private static final long SHUFFLED_BYTES = 16 << 20;
+
   final LakebedTable table;
   final boolean changes;
   private final Map<String, Object> replaced;
@@ -58,7 +60,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   @Override
   public Distribution requiredDistribution() {
     if (isNative() && bucket() != null) {
-      return Distributions.clustered(FileTarget.by(table.partitionKeys(), bucket()).toArray(Expression[]::new));
+      return Distributions.clustered(FileTarget.by(table.partitionKeys(), spread(bucket())).toArray(Expression[]::new));
     }
     if (!table.loaded.get("gathers").asBoolean()) {
       return Distributions.unspecified();
@@ -68,6 +70,19 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
       keys = table.primaryKeys().isEmpty() ? List.of(table.schema().fieldNames()[0]) : table.primaryKeys();
     }
     return Distributions.clustered(keys.stream().map(Expressions::column).toArray(Expression[]::new));
+  }
+
+  /** Buckets take turns in the parts of a shuffle. With partitions there are so many that their hashes are even. */
+  private Expression spread(Transform bucket) {
+    return table.partitionKeys().isEmpty()
+        ? SpreadFunction.of(NativeFiles.shufflePartitions(), bucket, table.loaded.get("native_write").get("bucket_count").asInt())
+        : bucket;
+  }
+
+  /** A bucket has one file, however many of them a task writes; so tasks are small, and no core waits for another. */
+  @Override
+  public long advisoryPartitionSizeInBytes() {
+    return isNative() && bucket() != null ? SHUFFLED_BYTES : 0;
   }
 
   @Override

@@ -54,6 +54,11 @@ final class NativeFiles {
     return session().sessionState().newHadoopConf();
   }
 
+  /** The parts of a shuffle that an expression asks for. */
+  static int shufflePartitions() {
+    return session().sessionState().conf().numShufflePartitions();
+  }
+
   /** The file systems that Hadoop has here, of those that a lake may be in. */
   static List<String> schemes() {
     Configuration conf = configuration();
