@@ -1,11 +1,16 @@
-"""Rows in replies of the process that answers Spark's SQL catalog."""
+"""Replies of the process that answers Spark's SQL catalog."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+
+Ask = Callable[..., dict[str, Any]]
+"""Sends a verb with the members of its body, and returns the reply."""
 
 
 def rows_of(reply: str) -> pa.Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.lake.lake import Lake, open_lake
+from lakebed.lake.lake import Lake
 from lakebed.spark.catalog import VERBS, Session, handle
-from worlds.replies import rows_of
-
-Ask = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return open_lake(str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def ask(lake: Lake, tmp_path: Path) -> Ask:
-    """Send a request and return the whole reply."""
-    folder = tmp_path / "replies"
-    folder.mkdir()
-    session = Session(folder)
-
-    def asked(verb: str, **body: Any) -> dict[str, Any]:
-        request = {"id": 7, "verb": verb, "lake": lake.url, "body": body}
-        reply: dict[str, Any] = json.loads(handle(json.dumps(request).encode(), session))
-        assert reply.pop("id") == 7
-        return reply
-
-    return asked
+from worlds.replies import Ask, rows_of
 
 
 def columns(**types: str) -> str:

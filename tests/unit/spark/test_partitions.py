@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.lake.lake import Lake, open_lake
-from lakebed.spark.catalog import Session, handle
-from worlds.replies import rows_of
-
-Ask = Callable[..., dict[str, Any]]
+from worlds.replies import Ask, rows_of
 
 ROWS: dict[int, tuple[float | None, str | None]] = {
     1: (1.5, "a"),
@@ -37,18 +33,9 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def ask(lake: Lake, tmp_path: Path) -> Ask:
-    """Send a request about the table and return the whole reply."""
-    folder = tmp_path / "replies"
-    folder.mkdir()
-    session = Session(folder)
-
-    def asked(verb: str, **body: Any) -> dict[str, Any]:
-        request = {"id": 7, "verb": verb, "lake": lake.url, "body": {"table": "db.t", **body}}
-        reply: dict[str, Any] = json.loads(handle(json.dumps(request).encode(), session))
-        return reply
-
-    return asked
+def ask(ask: Ask) -> Ask:
+    """Send a request about the table."""
+    return partial(ask, table="db.t")
 
 
 def of(**values: Any) -> dict[str, Any]:

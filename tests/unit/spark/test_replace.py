@@ -5,29 +5,22 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict
-from lakebed.lake.lake import Lake, open_lake
+from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.spark.catalog import Session, handle, writes
+from lakebed.spark.catalog import writes
 from lakebed.spark.shipping import opened_in_task
 from lakebed.table import rows as library_rows
 from lakebed.table.table import Table
+from worlds.replies import Ask
 
-Ask = Callable[..., dict[str, Any]]
 EVERYTHING: dict[str, Any] = {"partition": {}}
 COLUMNS = {"id": "long", "w": "string", "p": "integer"}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return open_lake(str(tmp_path / "lake"))
 
 
 @pytest.fixture
@@ -37,21 +30,6 @@ def table(lake: Lake) -> Table:
     made = lake.create_table("db.t", schema, partition_keys="p")
     made.append(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"], "p": [1, 2, 3]}))
     return made
-
-
-@pytest.fixture
-def ask(lake: Lake, tmp_path: Path) -> Ask:
-    """Send a request and return the whole reply."""
-    folder = tmp_path / "replies"
-    folder.mkdir()
-    session = Session(folder)
-
-    def asked(verb: str, **body: Any) -> dict[str, Any]:
-        request = {"id": 7, "verb": verb, "lake": lake.url, "body": body}
-        reply: dict[str, Any] = json.loads(handle(json.dumps(request).encode(), session))
-        return reply
-
-    return asked
 
 
 def columns(**types: str) -> str:
@@ -308,7 +286,7 @@ def test_comments_change(ask: Ask, table: Table) -> None:
         {"kind": "comment", "name": "v", "value": "a text"},
     ]
     before = table.schema.id
-    assert ask("alter_table", table="db.t", changes=changes) == {"id": 7, "ok": {}}
+    assert ask("alter_table", table="db.t", changes=changes) == {"ok": {}}
     assert (table.refresh().comment, table.schema.fields[1].description) == ("facts", "a text")
     assert ask("load", table="db.t")["ok"]["properties"]["comment"] == "facts"
     assert table.schema.id == before + 1

@@ -8,44 +8,20 @@ import json
 import pickle
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import lakebed.compute as pc
-from lakebed.lake.lake import Lake, open_lake
+from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark import worker
-from lakebed.spark.catalog import Session, handle
 from lakebed.spark.shipping import opened_in_task
 from lakebed.table.table import Table
-from worlds.replies import rows_of
-
-Ask = Callable[..., dict[str, Any]]
+from worlds.replies import Ask, rows_of
 
 ABOVE_14 = {"name": ">", "children": [{"column": ["id"]}, {"literal": 14, "type": "bigint"}]}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return open_lake(str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def ask(lake: Lake, tmp_path: Path) -> Ask:
-    """Send a request and return the whole reply."""
-    folder = tmp_path / "replies"
-    folder.mkdir()
-    session = Session(folder)
-
-    def asked(verb: str, **body: Any) -> dict[str, Any]:
-        request = {"id": 7, "verb": verb, "lake": lake.url, "body": body}
-        reply: dict[str, Any] = json.loads(handle(json.dumps(request).encode(), session))
-        return reply
-
-    return asked
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ import scala.Enumeration;
 import scala.Option;
 
 /**
- * The partitions of a table as statements name them: by the texts of their values. Spark is told that the columns are
- * texts, since it would cast what a statement says with an error of its own, and outside of ANSI mode to null, which is
+ * The partitions of a table as statements name them: by the texts of their values. To Spark the columns are of type
+ * STRING, since it would cast what a statement says with an error of its own, and outside of ANSI mode to null, which is
  * another partition.
  *
  * <p>The one file that names Spark's internal classes Cast, EvalMode and Literal; tried with 4.1, 4.2 and 4.3.
