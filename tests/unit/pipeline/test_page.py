@@ -18,7 +18,7 @@ from lakebed.spark.pipeline.execute import RunCall, execute
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import StepRecord
-from lakebed.spark.pipeline.page import render, verdict
+from lakebed.spark.pipeline.page import Statement, render, state_outcome
 from lakebed.spark.pipeline.page_parts import bytes_text, sizes_that_differ
 from lakebed.spark.pipeline.page_table import _group_ticks
 from lakebed.spark.pipeline.plots import Flag, Tick, timeline
@@ -62,6 +62,11 @@ def facts_of(lake: Lake, **options: object) -> ReportFacts:
     return collect(lake, environment=Environment(), title="", **options)  # type: ignore[arg-type]
 
 
+def marks_of(facts: ReportFacts) -> list[str]:
+    """The marks of the statements at the top of the page, without notes."""
+    return [statement.mark for statement in state_outcome(facts) if statement.mark != "note"]
+
+
 def test_only_what_was_compared_is_said_to_be() -> None:
     """Without a reading or a check there is no column and no word of one."""
     page = render(facts_of(lake_of()))
@@ -76,6 +81,18 @@ def test_only_what_was_compared_is_said_to_be() -> None:
     page = render(facts_of(lake_of(fingerprints=False), checks=checks))
     assert "All 2 tags were compared with a source outside of the lake." in page
     assert "read again" not in page
+
+
+def test_a_check_and_a_reading_of_a_tag_share_a_cell_that_wraps() -> None:
+    """So that a table of tags with long verdicts is as wide as its card; all other cells stay on one line."""
+    checks = [Check("Tag", True, "equals the source", table="t", tag="2024-01-01")]
+    page = render(facts_of(with_readings(lake_of(), (90_000_000, 1, "-1234567890123456781")), checks=checks))
+    cells = re.findall(r'<td data-label="verdict">(.*?)</td>', page)
+    assert "equals the source" in cells[0]
+    assert "<br>" in cells[0]
+    assert "unchanged on 2 Jan 1970, 01:00:00 UTC" in cells[0]
+    assert page.count("<table class=words><thead>") == 1
+    assert re.search(r"\.words td:last-child\{white-space:normal", page)
 
 
 def with_readings(lake: Lake, *readings: tuple[int, int, str]) -> Lake:
@@ -97,18 +114,18 @@ def test_a_reading_of_an_earlier_report_is_said_with_its_time() -> None:
     tag = facts.tables[0].tags[0]
     assert (tag.reads_same, tag.read_ms, tag.read_now) == (True, 90_000_000, False)
     page = render(facts)
-    assert 'class="verdict open"' in page
+    assert marks_of(facts) == ["open"]
     assert "✓" not in page
     assert "verified" not in page
     assert "reads as it did" not in page
-    assert "last read on 2 Jan 1970, 01:00:00 UTC, then unchanged" in page
+    assert "unchanged on 2 Jan 1970, 01:00:00 UTC" in page
     assert "This report did not read the 2 tags again; 1 matched when last read on 2 Jan 1970, 01:00:00 UTC." in page
     now = facts_of(with_readings(lake_of(), (90_000_000, 1, "-1234567890123456781")), fingerprints=READ)
     assert [(tag.reads_same, tag.read_ms, tag.read_now) for tag in now.tables[0].tags] == [
         (True, now.generated_ms, True)
     ] * 2
+    assert marks_of(now) == ["good"]
     page = render(now)
-    assert 'class="verdict good"' in page
     assert "<dd>2/2</dd><dt>tags verified</dt><p>for this report</p>" in page
     assert "All 2 tags were read again in full for this report" in page
 
@@ -116,7 +133,8 @@ def test_a_reading_of_an_earlier_report_is_said_with_its_time() -> None:
 def test_of_two_readings_the_later_in_time_counts() -> None:
     """Also when it found a change, which stays a finding with its time; one from before the tag was taken is none."""
     facts = facts_of(with_readings(lake_of(), (90_000_000, 7, "7"), (80_000_000, 1, "-1234567890123456781")))
-    assert verdict(facts) == ("bad", "Something does not hold: 2024-01-01 (read on 2 Jan 1970, 01:00:00 UTC).")
+    sentence = "Something does not hold: 2024-01-01 (read on 2 Jan 1970, 01:00:00 UTC)."
+    assert state_outcome(facts)[0] == Statement("bad", sentence)
     assert "</span> changed when last read, on 2 Jan 1970, 01:00:00 UTC</span>" in render(facts)
     facts = facts_of(with_readings(lake_of(), (99_999, 7, "7")))
     assert [tag.reads_same for tag in facts.tables[0].tags] == [None, None]
@@ -152,9 +170,9 @@ def test_a_run_has_its_times_and_its_state() -> None:
     page = render(facts_of(lake_of(complete=False), writing_run="daily-1"))
     assert ">this report is a step of it</small>" in page
     assert "not complete" not in page
-    page = render(facts_of(lake_of(complete=False), fingerprints=READ))
-    assert "1 run is not complete: running, or killed." in page
-    assert 'class="verdict open"' in page
+    facts = facts_of(lake_of(complete=False), fingerprints=READ)
+    assert "1 run is not complete: running, or killed." in render(facts)
+    assert marks_of(facts) == ["open", "good"]
 
 
 def test_a_run_counts_no_time_of_steps_that_it_took_over() -> None:
@@ -184,15 +202,14 @@ def test_a_table_that_was_dropped_does_not_stop_a_report(tmp_path: Path) -> None
 
 
 def test_a_stopped_run_is_said_first() -> None:
-    """A refused delivery is the pipeline at work; any other error wants a person; neither has the green tick."""
-    for end, expected in ((AUDIT, "open"), (TYPE, "bad")):
+    """A refused delivery is the pipeline at work; any other error needs attention; both stand before what is well."""
+    for end, mark, words in ((AUDIT, "open", "because of refused rows"), (TYPE, "bad", "by an error")):
         lake = lake_of(complete=False)
         Ledger(lake.store, run_id="daily-1", environment=Environment()).end(1, end)
         facts = facts_of(lake, fingerprints=READ)
-        found, sentence = verdict(facts)
-        assert 'class="verdict good"' not in render(facts)
-        assert found == expected
-        assert "1 run stopped and is not finished" in sentence
+        assert marks_of(facts) == [mark, "good"]
+        assert words in state_outcome(facts)[0].sentence
+        assert [f'<li class="{shown}"' in render(facts) for shown in (mark, "good")] == [True, True]
 
 
 def test_the_heading_names_the_pipelines() -> None:

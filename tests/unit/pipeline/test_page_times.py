@@ -18,7 +18,7 @@ from lakebed.spark.pipeline.execute import RunCall, execute
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import RunSummary, StepRecord
-from lakebed.spark.pipeline.page import render, verdict
+from lakebed.spark.pipeline.page import Statement, render, state_outcome
 from lakebed.spark.pipeline.report_model import ReportFacts
 from lakebed.spark.pipeline.workspace import Workspace
 from lakebed.table.table import Table
@@ -196,9 +196,8 @@ def test_a_run_that_the_edited_pipeline_went_on_with_is_no_alarm(lake: Lake) -> 
     """The stop stays in the report, with the run that went on; the page has its tick again."""
     merge(lake, 2, recorded=False)
     facts = stopped_and_then(lake)
-    css, sentence = verdict(facts)
-    assert (css, "stopped and is not finished" in sentence) == ("good", False)
-    assert "1 run is not complete; a later run of the pipeline continued in its place." in sentence
+    first = state_outcome(facts)[0]
+    assert first == Statement("good", "1 run is not complete; a later run of the pipeline continued in its place.")
     later = Pipeline.parse(EDITED).plan().default_run_id
     assert [run.continued_by for run in facts.runs] == [later, None]
     page = render(facts)
@@ -209,20 +208,20 @@ def test_a_run_that_the_edited_pipeline_went_on_with_is_no_alarm(lake: Lake) -> 
 def test_a_stop_stays_when_what_came_later_was_other_work(lake: Lake) -> None:
     """Other variables, another pipeline, an id of its own; or the stopped run was called again and stopped."""
     merge(lake, 2, recorded=False)
-    assert verdict(stopped_and_then(lake, keep="6"))[0] == "bad"
-    assert verdict(stopped_and_then(lake, EDITED.replace("clean", "other")))[0] == "bad"
-    assert verdict(stopped_and_then(lake, run_id="tonight"))[0] == "bad"
-    assert verdict(stopped_and_then(lake))[0] == "good"
+    assert state_outcome(stopped_and_then(lake, keep="6"))[0].mark == "bad"
+    assert state_outcome(stopped_and_then(lake, EDITED.replace("clean", "other")))[0].mark == "bad"
+    assert state_outcome(stopped_and_then(lake, run_id="tonight"))[0].mark == "bad"
+    assert state_outcome(stopped_and_then(lake))[0].mark == "good"
     plan, later = Pipeline.parse(FAILING).plan(), Environment(clock=ManualClock(start_ms=4_000_000_000_000))
     ledger = Ledger(lake.store, run_id=plan.default_run_id, environment=later)
     ledger.end(ledger.begin(plan), AttemptEnd(4_000_000_000_001, "failed", error="Again."))
-    assert verdict(facts_of(lake))[0] == "bad"
+    assert state_outcome(facts_of(lake))[0].mark == "bad"
 
 
 def test_rows_that_were_refused_keep_the_tick_away(lake: Lake) -> None:
     """No record shows whether they came in with the later run."""
     merge(lake, 2, recorded=False)
-    assert verdict(stopped_and_then(lake, kind="audit_failed"))[0] == "open"
+    assert state_outcome(stopped_and_then(lake, kind="audit_failed"))[0].mark == "open"
 
 
 def test_a_repeated_increment_that_was_refused_is_named_as_that(lake: Lake) -> None:
@@ -231,7 +230,7 @@ def test_a_repeated_increment_that_was_refused_is_named_as_that(lake: Lake) -> N
     page = render(facts)
     assert "<dd>1</dd><dt>repeated increment refused</dt>" in page
     assert "other stop" not in page
-    assert verdict(facts)[0] == "open"
+    assert state_outcome(facts)[0].mark == "open"
 
 
 def test_bad_rows_that_were_dropped_are_on_the_page(lake: Lake) -> None:

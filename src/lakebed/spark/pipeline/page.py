@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from statistics import median
@@ -20,7 +21,16 @@ from lakebed.spark.pipeline.report_model import Check, ReportFacts, RunFacts, St
 from lakebed.texts import counted
 
 _DROPPED_MAX = 10
-_VERDICT_MARKS = {"good": "✓", "open": "…", "bad": "!"}
+_MARKS = {"bad": "✗", "open": "!", "good": "✓", "note": "·"}
+"""The marks of statements, in the order in which a reader needs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A sentence at the top of the page, with a key of `_MARKS`."""
+
+    mark: str
+    sentence: str
 
 
 def render(facts: ReportFacts) -> str:
@@ -51,21 +61,35 @@ def render(facts: ReportFacts) -> str:
 
 
 def _head(facts: ReportFacts) -> str:
-    css, sentence = verdict(facts)
-    mark = _VERDICT_MARKS[css]
+    items = "".join(
+        f'<li class="{statement.mark}"><span class="mark" aria-hidden="true">{_MARKS[statement.mark]}</span>'
+        f"<span>{escape(statement.sentence)}</span></li>"
+        for statement in state_outcome(facts)
+    )
     return (
         f'<header><p class="brand">lakebed · pipeline report</p><h1>{escape(facts.title)}</h1>'
-        f'<p class="verdict {css}"><span class="mark" aria-hidden="true">{mark}</span>'
-        f"<span>{escape(sentence)}</span></p></header>"
+        f'<ul class="verdict">{items}</ul></header>'
     )
 
 
-def verdict(facts: ReportFacts) -> tuple[str, str]:
-    """Return a key of `_VERDICT_MARKS`, and the first sentences of the page.
+def state_outcome(facts: ReportFacts) -> list[Statement]:
+    """Return the sentences at the top of the page, each with its own mark: what needs attention first.
 
-    ``good`` claims that everything is well as of this report: every run is complete or was continued by a later one, no
-    stop is left, and every tag with a fingerprint was read or checked for it.
+    Only ``good`` stands first when everything is well as of this report: every run is complete or was continued by a
+    later one, no stop is left, and every tag with a fingerprint was read or checked for it.
     """
+    statements = [*_state_tags(facts), *_state_runs(facts.runs)]
+    if facts.runs and not statements:
+        statements.append(Statement("good", "All steps are done."))
+    expired = sum(int(expiry["snapshots_expired"]) for table in facts.tables for expiry in table.expiries)
+    freed = sum(_freed_bytes(expiry) for table in facts.tables for expiry in table.expiries)
+    if expired:
+        given_back = f", which gave back {bytes_text(freed)}" if freed > 0 else ""
+        statements.append(Statement("note", f"{counted(expired, 'snapshot')} expired{given_back}."))
+    return sorted(statements, key=lambda statement: list(_MARKS).index(statement.mark))
+
+
+def _state_tags(facts: ReportFacts) -> list[Statement]:
     tags = [tag for table in facts.tables for tag in table.tags]
     wrong = [
         tag.tag if holds_now(tag) is False else f"{tag.tag} (read on {utc_text(tag.read_ms)})"
@@ -74,43 +98,50 @@ def verdict(facts: ReportFacts) -> tuple[str, str]:
     ]
     wrong += [check.subject for check in facts.checks if not check.held and check.tag is None]
     if wrong:
-        return "bad", f"Something does not hold: {', '.join(wrong)}."
-    words = []
+        return [Statement("bad", f"Something does not hold: {', '.join(wrong)}.")]
+    statements = []
     if tags and all(holds_now(tag) for tag in tags):
-        words.append(f"{'The tag' if len(tags) == 1 else f'Every one of the {len(tags):,} tags'} {_held_how(tags)}.")
+        which = "The tag" if len(tags) == 1 else f"Every one of the {len(tags):,} tags"
+        statements.append(Statement("good", f"{which} {_held_how(tags)}."))
     unread = [tag for tag in tags if is_unread(tag)]
     if unread:
-        words.append(_unread_words(unread, len(tags)))
-    expired = sum(int(expiry["snapshots_expired"]) for table in facts.tables for expiry in table.expiries)
-    freed = sum(_freed_bytes(expiry) for table in facts.tables for expiry in table.expiries)
-    if expired:
-        given_back = f", which gave back {bytes_text(freed)}" if freed > 0 else ""
-        words.append(f"{counted(expired, 'snapshot')} expired{given_back}.")
-    stopped = [run for run in facts.runs if run.status.state == "failed"]
-    left = [run for run in stopped if run.continued_by is None]
-    continued_runs = [run for run in facts.runs if run.continued_by is not None]
+        statements.append(Statement("open", _unread_words(unread, len(tags))))
+    return statements
+
+
+def _state_runs(runs: Sequence[RunFacts]) -> list[Statement]:
+    if not runs:
+        return [Statement("note", "No pipeline has run in this lake.")]
+    statements = []
+    left = [run for run in runs if run.status.state == "failed" and run.continued_by is None]
+    refused = [run for run in left if run.stops and _is_refusal(run.stops[-1])]
+    broken = len(left) - len(refused)
+    if broken:
+        sentence = f"{counted(broken, 'run')} stopped by an error and {are(broken)} not finished: see Runs."
+        statements.append(Statement("bad", sentence))
+    if refused:
+        # Refused rows are expected; any other error needs attention.
+        sentence = (
+            f"{counted(len(refused), 'run')} stopped because of refused rows "
+            f"and {are(len(refused))} not finished: see Runs."
+        )
+        statements.append(Statement("open", sentence))
     unfinished = [
-        run
-        for run in facts.runs
-        if run.status.state == "unfinished" and not run.is_writing and run.continued_by is None
+        run for run in runs if run.status.state == "unfinished" and not run.is_writing and run.continued_by is None
     ]
-    if left:
-        words.append(f"{counted(len(left), 'run')} stopped and {are(len(left))} not finished: see below.")
     if unfinished:
-        words.append(f"{counted(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed.")
-    if continued_runs:
-        continued = f"a later run of the pipeline continued in {'its' if len(continued_runs) == 1 else 'their'} place"
-        words.append(f"{counted(len(continued_runs), 'run')} {are(len(continued_runs))} not complete; {continued}.")
-    if not facts.runs:
-        words.append("No pipeline has run in this lake.")
-    elif not words:
-        words.append("All steps are done.")
-    # Refused rows are expected; any other error needs attention.
-    if not all(run.stops and _is_refusal(run.stops[-1]) for run in left):
-        return "bad", " ".join(words)
-    # It is unknown whether refused rows came in with the run that continued.
-    refused = any(run.stops and _is_refusal(run.stops[-1]) for run in continued_runs)
-    return "open" if left or unfinished or unread or refused else "good", " ".join(words)
+        sentence = f"{counted(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed."
+        statements.append(Statement("open", sentence))
+    continued = [run for run in runs if run.continued_by is not None]
+    if continued:
+        sentence = (
+            f"{counted(len(continued), 'run')} {are(len(continued))} not complete; a later run of the pipeline "
+            f"continued in {'its' if len(continued) == 1 else 'their'} place."
+        )
+        # It is unknown whether refused rows came in with the run that continued.
+        is_open = any(run.stops and _is_refusal(run.stops[-1]) for run in continued)
+        statements.append(Statement("open" if is_open else "good", sentence))
+    return statements
 
 
 def _is_refusal(stop: Stop) -> bool:

@@ -18,10 +18,16 @@ def card(title: str, lead: str, content: str) -> str:
     return f'<section class="card"><h2>{escape(title)}</h2>{lead_text}{content}</section>'
 
 
-def grid(columns: Sequence[str], rows: str) -> str:
-    """Return a table of rows that are HTML already."""
+def grid(columns: Sequence[str], rows: str, *, ends_in_words: bool = False) -> str:
+    """Return a table of rows that are HTML already; cells of a last column of words wrap, all others do not."""
     heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    table = f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>"
+    return f'<div class="scroll"><table{" class=words" if ends_in_words else ""}>{table}</table></div>'
+
+
+def pair(first: str, second: str) -> str:
+    """Return two sections: next to each other in a wide window, else below each other."""
+    return f'<div class="pair">{first}{second}</div>'
 
 
 def legend(*entries: tuple[str, str]) -> str:

@@ -18,6 +18,7 @@ from lakebed.spark.pipeline.page_parts import (
     card,
     grid,
     legend,
+    pair,
     sizes_that_differ,
     time_text,
     utc_text,
@@ -114,11 +115,11 @@ def _rows_and_files(table: TableFacts) -> str:
     )
     compactions = sum(version.verb == "compact" for version in versions)
     note = f" {counted(compactions, 'compaction')} made them fewer." if compactions else ""
-    return card(
-        "Rows by step",
-        f"Rows that each commit wrote ({', '.join(verbs)}).{undone}" if verbs else "No commit wrote rows.",
-        bars,
-    ) + card("Files by step", f"Data files that a reader of that version opens.{note}", lines)
+    written = f"Rows that each commit wrote ({', '.join(verbs)}).{undone}" if verbs else "No commit wrote rows."
+    return pair(
+        card("Rows by step", written, bars),
+        card("Files by step", f"Data files that a reader of that version opens.{note}", lines),
+    )
 
 
 def _storage(table: TableFacts) -> str:
@@ -146,7 +147,7 @@ def _storage(table: TableFacts) -> str:
     )
     keys = legend(("key box", "needed by that version"), ("key box history", "history: older versions on the store"))
     section = card("Storage by version", "Data files on the store as the versions went by.", drawn + keys)
-    return section + (_freed(table) if expiries else "")
+    return pair(section, _freed(table)) if expiries else section
 
 
 def _place_of(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> int:
@@ -245,16 +246,13 @@ def _tags(tags: Sequence[TagFacts]) -> str:
         if counted:
             cells.append(f'<td data-label="rows">{"–" if tag.rows is None else f"{tag.rows:,}"}</td>')
             cells.append(f'<td data-label="checksum"><code>{escape(tag.checksum or "–")}</code></td>')
-        if compared:
-            cells.append(f'<td class="wide" data-label="since tagged">{_since_tagged(tag)}</td>')
-        if checked:
-            cells.append(f'<td data-label="checked">{_tag_check(tag)}</td>')
+        if compared or checked:
+            cells.append(f'<td data-label="verdict">{_tag_verdict(tag, compared=compared)}</td>')
         rows.append(f"<tr>{''.join(cells)}</tr>")
     columns = ["tag", "snapshot", "committed (UTC)", "data"]
     columns += ["kept until (UTC)"] if limited else []
     columns += ["rows", "checksum"] if counted else []
-    columns += ["since tagged"] if compared else []
-    columns += ["checked"] if checked else []
+    columns += ["verdict"] if compared or checked else []
     words = ["Each tag keeps its version."]
     if limited:
         words.append("lakebed collect deletes a tag whose time is over.")
@@ -265,10 +263,10 @@ def _tags(tags: Sequence[TagFacts]) -> str:
             f"{_of(read, len(tags), 'tag')} read again in full for this report and compared with the day of tagging."
         )
     elif compared:
-        words.append("This report read no tag again: the verdicts are of the times given with them.")
+        words.append("This report read no tag again: it gives the time of the last reading.")
     if checked:
         words.append(f"{_of(checked, len(tags), 'tag')} compared with a source outside of the lake.")
-    return card("Tags", " ".join(words), grid(columns, "".join(rows)))
+    return card("Tags", " ".join(words), grid(columns, "".join(rows), ends_in_words=compared or checked))
 
 
 def _of(part: int, count: int, what: str) -> str:
@@ -278,10 +276,12 @@ def _of(part: int, count: int, what: str) -> str:
     return f"{part:,} of {counted(count, what)} {'was' if part == 1 else 'were'}"
 
 
-def _tag_check(tag: TagFacts) -> str:
-    if tag.check is None:
-        return '<span class="unknown">–</span>'
-    return verdict_mark(tag.check.held, tag.check.detail, tag.check.detail)
+def _tag_verdict(tag: TagFacts, *, compared: bool) -> str:
+    """Show the check of a tag, then its reading where tags of the table were read: a line each."""
+    lines = [] if tag.check is None else [verdict_mark(tag.check.held, tag.check.detail, tag.check.detail)]
+    if compared:
+        lines.append(_since_tagged(tag))
+    return "<br>".join(lines) or '<span class="unknown">–</span>'
 
 
 def _since_tagged(tag: TagFacts) -> str:
@@ -289,7 +289,7 @@ def _since_tagged(tag: TagFacts) -> str:
     if tag.read_now or tag.reads_same is None:
         return verdict_mark(tag.reads_same, "unchanged", "changed")
     if tag.reads_same:
-        return f'<span class="unknown">last read on {utc_text(tag.read_ms)}, then unchanged</span>'
+        return f'<span class="unknown">unchanged on {utc_text(tag.read_ms)}</span>'
     return verdict_mark(False, "", f"changed when last read, on {utc_text(tag.read_ms)}")
 
 
