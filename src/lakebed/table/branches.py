@@ -31,7 +31,7 @@ from lakebed.runtime import Environment
 from lakebed.table.context import TableBranch
 from lakebed.table.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema
 from lakebed.table.model import TableSchema, Tag
-from lakebed.table.schema import SchemaLog
+from lakebed.table.schema_log import SchemaLog
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX, TAG_ID, Source, check_tag_name
 from lakebed.texts import did_you_mean

@@ -59,7 +59,7 @@ def changes(branch: TableBranch, start: int | str | None, newest: int | str | No
             "with diff, which needs only both ends.",
             kind="snapshot_expired",
         )
-    return read_changes(branch, branch.snapshots.walk(ids), end=end)
+    return read_changes(branch.look(), branch.snapshots.walk(ids), end=end)
 
 
 def diff(
@@ -81,6 +81,7 @@ def plan_diff(
 def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
     """Scans of two versions with the columns of the second."""
     before, after = (resolve(branch, version=version).snapshot for version in (start, end))
+    branch = branch.look()
     return (
         scan_snapshot(branch, before, schema_id=after.schema_id),
         scan_snapshot(branch, after, schema_id=after.schema_id),
