@@ -438,7 +438,7 @@ class World:
     def expire(self) -> None:
         line = self.line()
         if line.snapshots:
-            self.handle(line).expire(retain_max=2, retain_min=1, older_than_ms=EVER)
+            self.handle(line).expire(retain_max=2, retain_min=2, older_than_ms=EVER)
             for gone in sorted(line.snapshots)[:-2]:
                 del line.snapshots[gone]
 

@@ -238,8 +238,10 @@ class _Commit:
     def run(self) -> Snapshot:
         while True:  # `_wait_or_give_up` ends the loop
             self.try_started_s = self.branch.environment.clock.monotonic_s()
+            head: Snapshot | None = None
             try:
-                head = self._look()
+                head = self._newest()
+                self._look()
                 inherited = InheritedState() if head is None else load_inherited(newest_first(self.branch, head))
                 earlier = self._earlier_snapshot(inherited, head)
                 if earlier is not None:
@@ -282,16 +284,14 @@ class _Commit:
     def options(self) -> TableOptions:
         return TableOptions(self.schema.options)
 
-    def _look(self) -> Snapshot | None:
-        """The newest snapshot, and then the newest schema: looked for in this order, it is not older than its files.
+    def _look(self) -> None:
+        """Find the newest schema, after the newest snapshot: so it is not older than the snapshot's.
 
         Another writer's snapshot of a later schema takes the id of the running try: schema ids of snapshots ascend.
         """
-        head = self._newest()
         self.schema = self.branch.refresh()
         if self.commit_user is None:
             self.commit_user = _fresh_user(self.branch, self.options)
-        return head
 
     def _newest(self) -> Snapshot | None:
         head = self.branch.snapshots.latest(exact=False)

@@ -119,7 +119,8 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
         splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
         plan = whole_rows(branch, schema, added)
         tables = [read_split_table(store, split, plan=plan) for split in splits]
-        return pa.concat_tables([arrow_schema(schema.fields).empty_table(), *tables])
+        columns = arrow_schema(schema.fields)
+        return pa.concat_tables([columns.empty_table(), *(rows.cast(columns) for rows in tables)])
     units, plan = plan_written(branch, entries, schema=schema, end=end)
     return pa.concat_tables(
         [kind_schema(schema).empty_table(), *(rows for unit in units for rows in unit.rows(store, plan))]
