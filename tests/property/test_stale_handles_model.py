@@ -217,12 +217,12 @@ class World:
         lacking = set(line.columns) - set(columns)
         return self.is_keyed and self.engine != "partial-update" and bool(lacking)
 
-    def noted(self, line: Line, table: Table, *, is_write: bool = False) -> None:
-        """The newest snapshot shows what the model has."""
+    def noted(self, line: Line, *, is_write: bool = False) -> None:
+        """The newest snapshot, if a verb made it, shows what the model has."""
         newest = self.fresh(line).latest()
-        if newest is None:
+        if newest is None or newest.id in line.snapshots:
             return
-        if newest.id not in line.snapshots and is_write and line.logs:
+        if is_write and line.logs:
             assert newest.changelog_manifest_list is not None, f"snapshot {newest.id} logs nothing"
         line.snapshots[newest.id] = line.now()
 
@@ -243,7 +243,7 @@ class World:
             return
         handle.write(given.to_reader() if self.rng.random() < 0.2 else given)
         line.rows = self.merged(line, rows)
-        self.noted(line, handle, is_write=True)
+        self.noted(line, is_write=True)
 
     def write_gone(self) -> None:
         """A column that another handle dropped is refused."""
@@ -280,7 +280,7 @@ class World:
         assert not erases
         assert options == line.logs
         line.rows = self.merged(line, rows)
-        self.noted(line, handle, is_write=True)
+        self.noted(line, is_write=True)
 
     def delete(self) -> None:
         if self.engine != "deduplicate":
@@ -296,7 +296,7 @@ class World:
         assert (snapshot is not None) == bool(gone)
         line.rows = [row for row in line.rows if row not in gone]
         if snapshot is not None:
-            self.noted(line, handle, is_write=self.is_keyed)
+            self.noted(line, is_write=self.is_keyed)
 
     def update(self) -> None:
         if self.engine != "deduplicate":
@@ -313,7 +313,7 @@ class World:
         assert (snapshot is not None) == bool(found)
         line.rows = [row | {column.number: value} if row[0] == key else row for row in line.rows]
         if snapshot is not None:
-            self.noted(line, handle, is_write=self.is_keyed)
+            self.noted(line, is_write=self.is_keyed)
 
     def overwrite(self) -> None:
         line = self.line()
@@ -327,13 +327,13 @@ class World:
         else:
             handle.overwrite(given)
             line.rows = rows
-        self.noted(line, handle)
+        self.noted(line)
 
     def compact(self) -> None:
         line = self.line()
         handle = self.handle(line)
         handle.compact(full=self.rng.random() < 0.7)
-        self.noted(line, handle)
+        self.noted(line)
 
     def interrupted(self) -> None:
         """While a verb commits, another handle changes the schema and writes: the verb looks again."""
@@ -349,7 +349,7 @@ class World:
             fresh = self.new_rows(line.columns, 2)
             other.write(self.arrow(line.columns, fresh))
             line.rows = self.merged(line, fresh)
-            self.noted(line, other, is_write=True)
+            self.noted(line, is_write=True)
             done.append(True)
 
         self.store.before.append(meanwhile)
@@ -367,7 +367,7 @@ class World:
             assert {one.name for one in columns} != {one.name for one in line.columns}
         self.store.before.clear()
         if done or verb == "write":
-            self.noted(line, handle)
+            self.noted(line)
 
     # ---- the schema
 
@@ -450,7 +450,7 @@ class World:
                 return
             self.handle(line).rollback_to_as_latest(chosen)
             line.rows = list(line.snapshots[chosen].rows)
-            self.noted(line, self.main.handles[0])
+            self.noted(line)
 
     def orphans(self) -> None:
         self.handle(self.main).remove_orphan_files(older_than_ms=EVER)
@@ -469,7 +469,7 @@ class World:
         if self.main.logs == self.dev.logs and self.dev.snapshots.keys() - {self.forked[0]}:
             self.handle(self.main).fast_forward("dev")
             self.main.columns, self.main.rows = self.dev.columns, list(self.dev.rows)
-            self.noted(self.main, self.main.handles[0])
+            self.noted(self.main)
             self.drop_branch()
 
     def drop_branch(self) -> None:
