@@ -533,4 +533,4 @@ def test_old_handles_change_a_table_as_new_ones_do(kind: str) -> None:
 def test_old_handles_change_a_table_as_new_ones_do_at_length(kind: str) -> None:
     """Many programs: 500 over all kinds."""
     for seed in range(42):
-        run(kind, 1000 + seed, step_count=30)
+        run(kind, 1000 + seed, step_count=20)

@@ -147,6 +147,20 @@ def test_a_handle_of_a_branch_looks_at_the_schemas_of_the_branch() -> None:
     assert two.rows() == [OLD[1], NEW]
 
 
+def test_a_handle_of_a_branch_does_not_take_mains_schema() -> None:
+    """Main and a branch that both changed their columns have other schemas of one id: each is read by its own."""
+    two = Two.of()
+    two.stale.create_branch("dev")
+    dev = two.other.of_branch("dev")
+    dev.add_column("x", "STRING")
+    dev.write(pa.table({"k": [3], "v": [30], "x": ["three"]}))
+    two.other.add_column("y", "INT")
+    two.other.write(pa.table({"k": [4], "v": [40], "y": [4]}))
+    assert rows_of(two.stale) == [*OLD, (4, 40, 4)]
+    assert rows_of(two.stale, version="branch.dev") == [*OLD, NEW]
+    assert two.stale.system("options", version="branch.dev").num_rows == 0
+
+
 def test_reading_verbs_show_the_newest_columns(two: Two) -> None:
     """Reads, changes, differences and system tables of an old handle are those of a new one."""
     two.add_column()
