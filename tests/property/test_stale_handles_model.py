@@ -180,11 +180,11 @@ class World:
         number = self.rng.randrange(40)
         return number + 2**40 if column.type == "BIGINT" and column.number > 1 else number
 
-    def new_rows(self, columns: tuple[Column, ...], count: int) -> list[Row]:
-        """Rows with some columns; of one key there is one row."""
+    def new_rows(self, columns: tuple[Column, ...], count: int, *, least: int = 0) -> list[Row]:
+        """Rows with some columns; of one key there is one row. Keys count from `least`."""
         rows: dict[int, Row] = {}
         for _ in range(count):
-            key = self.rng.randrange(12)
+            key = least + self.rng.randrange(12)
             rows[key] = {column.number: self.value(column) for column in columns} | {0: key, 1: key % 2}
         return list(rows.values())
 
@@ -346,7 +346,7 @@ class World:
 
         def meanwhile() -> None:
             self.change(line)
-            fresh = self.new_rows(line.columns, 2)
+            fresh = self.new_rows(line.columns, 2, least=20)  # of equal keys either writer's row may win
             other.write(self.arrow(line.columns, fresh))
             line.rows = self.merged(line, fresh)
             self.noted(line, is_write=True)

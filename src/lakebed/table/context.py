@@ -52,22 +52,10 @@ class TableBranch:
 
     @classmethod
     def of(
-        cls,
-        store: ObjectStore,
-        *,
-        name: str,
-        schema: TableSchema,
-        branch: str | None = None,
-        environment: Environment,
-        is_borrowed: bool = False,
+        cls, store: ObjectStore, *, name: str, schemas: SchemaLog, branch: str | None = None, environment: Environment
     ) -> TableBranch:
-        """The context of a branch whose newest schema is known; `branch` None is main. Cost: no request.
-
-        Args:
-            is_borrowed: `schema` is another branch's, which counts until `refresh`.
-        """
+        """The context of a branch, whose schemas have been seen; `branch` None is main. Cost: no request."""
         layout = Layout(branch=None if branch == MAIN_BRANCH else branch)
-        schemas = SchemaLog(store, layout, newest=schema, is_borrowed=is_borrowed)
         snapshots = SnapshotLog(store, layout=layout, environment=environment)
         tags = Tags(
             store,
@@ -93,14 +81,8 @@ class TableBranch:
 
         Its `schema` is this context's until `refresh` looks for its own. Cost: no request.
         """
-        other = TableBranch.of(
-            self.store,
-            name=self.name,
-            schema=self.schema,
-            branch=branch,
-            environment=self.environment,
-            is_borrowed=True,
-        )
+        schemas = SchemaLog(self.store, Layout(branch=branch), newest=self.schema)
+        other = TableBranch.of(self.store, name=self.name, schemas=schemas, branch=branch, environment=self.environment)
         return other if branch is None else replace(other, made_by=self.main)
 
     @cached_property

@@ -27,18 +27,14 @@ class SchemaLog:
     """The schema objects of one table or branch.
 
     Args:
-        newest: the newest schema that the caller has seen; None: it has seen none.
-        is_borrowed: `newest` is another branch's, which counts until `refresh`.
+        newest: what counts as the newest schema until the first `refresh`; None: nothing does.
     """
 
-    def __init__(
-        self, store: ObjectStore, layout: Layout, *, newest: TableSchema | None = None, is_borrowed: bool = False
-    ) -> None:
+    def __init__(self, store: ObjectStore, layout: Layout, *, newest: TableSchema | None = None) -> None:
         self._store = store
         self._layout = layout
         self._newest = newest
-        self._is_borrowed = is_borrowed
-        self._object: ObjectMeta | None = None  # of `_newest`, as it was listed
+        self._object: ObjectMeta | None = None  # of `_newest`, as it was listed; None: it was not
         self._loaded: dict[int, TableSchema] = {}
         self._origin: SchemaLog | None = None
 
@@ -53,22 +49,16 @@ class SchemaLog:
 
         It is another one too when the table was created again, or is in a branch of a repository that was reset.
 
-        Raises `NotFound`: the table, or this branch of it, is gone. Cost: 1 LIST, 1 GET when the newest is another one.
+        Raises `NotFound`: the table, or this branch of it, is gone. Cost: 1 LIST, 1 GET when the newest is another one,
+        or was not listed before: after a change by this object, or in one that was pickled.
         """
-        objects = self._objects()
-        if not objects:
+        newest = self.latest()
+        if newest is None:
             raise self._gone()
-        newest, seen = max(objects), self._newest
-        if seen is not None and not self._is_borrowed and self._object not in (None, objects.get(seen.id)):
-            self._loaded.clear()
-            seen = None
-        if seen is None or self._is_borrowed or seen.id != newest:
-            seen = self.load(newest)
-        self._note(seen, objects[newest])
-        return seen
+        return newest
 
     def _note(self, newest: TableSchema, meta: ObjectMeta | None) -> None:
-        self._newest, self._object, self._is_borrowed = newest, meta, False
+        self._newest, self._object = newest, meta
         if self._origin is not None:
             self._origin._note(newest, meta)
 
@@ -77,7 +67,7 @@ class SchemaLog:
 
         What it sees, this log has seen too. Cost: no request.
         """
-        copy = SchemaLog(self._store, self._layout, newest=self._newest, is_borrowed=self._is_borrowed)
+        copy = SchemaLog(self._store, self._layout, newest=self._newest)
         copy._object, copy._loaded, copy._origin = self._object, self._loaded, self
         return copy
 
@@ -99,9 +89,18 @@ class SchemaLog:
         return {schema_id: meta for schema_id, meta in listed if schema_id is not None}
 
     def latest(self) -> TableSchema | None:
-        """The newest schema; None if there is no table. Cost: 1 LIST + 1 GET."""
-        ids = self.ids()
-        return self.load(ids[-1]) if ids else None
+        """As `refresh`; None if there is no table."""
+        objects = self._objects()
+        if not objects:
+            return None
+        newest, seen = max(objects), self._newest
+        if seen is None or self._object is None or self._object != objects.get(seen.id):
+            self._loaded.clear()
+            seen = None
+        if seen is None or seen.id != newest:
+            seen = self.load(newest)
+        self._note(seen, objects[newest])
+        return seen
 
     def load(self, schema_id: int) -> TableSchema:
         """One schema. Raises `NotFound`, `Corruption`, `UnsupportedFormat`. Cost: 1 GET, none if loaded before."""
@@ -140,10 +139,7 @@ class SchemaLog:
         Raises `NotFound` when there is no table, and what `change` raises.
         """
         for _ in range(_STORE_ATTEMPT_COUNT_MAX):
-            latest = self.latest()
-            if latest is None:
-                raise NotFound(f"There is no table at {self._store.root_url}.")
-            changed = replace(change(latest), time_ms=time_ms)
+            changed = replace(change(self.refresh()), time_ms=time_ms)
             try:
                 return self.store_next(changed)
             except Conflict:

@@ -393,7 +393,7 @@ class Table:
         """Pin a snapshot under a name: the newest, or that of `source`; see `SourceOptions`.
 
         Raises `InvalidRequest` (a wrong name, a negative lifetime, several sources), `AlreadyExists`, `NotFound`
-        (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 5 requests.
+        (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 6 requests.
         """
         chosen = travel.source(self.context, source)
         return self.context.tags.create(
@@ -597,4 +597,4 @@ class Table:
 
 def _unpickled(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
     """A table that was pickled. Cost: no request."""
-    return Table(TableBranch.of(store, name=name, schema=schema, branch=branch, environment=Environment()))
+    return Table(branches.known_branch(store, name=name, schema=schema, branch=branch, environment=Environment()))

@@ -16,6 +16,7 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
+from lakebed.table.branches import every_branch
 from lakebed.table.compact import compact, run_task
 from lakebed.table.model import BucketChange
 from lakebed.table.table import Table
@@ -302,15 +303,15 @@ def test_a_rewrite_does_not_go_back_behind_the_columns_that_it_read() -> None:
 
 
 class Interrupted(StoreWrapper):
-    """A store that calls `before`, once, before an object below some folder is put."""
+    """A store that calls `before`, once, before an object below some folder is put, or the folder is listed."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
-        self.folder = ""
+        self.kind, self.folder = "put", ""
         self.before: Callable[[], None] | None = None
 
     def intercept(self, call: Call, perform: Callable[[], R]) -> R:
-        if self.before is not None and call.kind == "put" and call.path.startswith(self.folder):
+        if self.before is not None and call.kind == self.kind and call.path.startswith(self.folder):
             before, self.before = self.before, None
             before()
         return perform()
@@ -455,3 +456,23 @@ def test_a_table_that_was_created_again_is_the_new_one_for_old_handles() -> None
         two.stale.write(pa.table({"k": [3], "v": [3], "x": ["three"]}))
     two.stale.write(pa.table({"z": [1]}))
     assert rows_of(again) == [(1,)]
+
+
+def test_a_schema_change_by_an_old_handle_is_one_of_the_new_table() -> None:
+    """Of a table that was dropped and created again with as many schemas, an old handle changes the new columns."""
+    two = Two.of()
+    two.stale.add_column("x", "STRING")
+    two.store.delete([meta.path for meta in two.store.list("")])
+    again = Table.create(two.store, name="t", schema=pa.schema([("z", pa.int64())]))
+    again.add_column("y", "INT")
+    assert [field.name for field in two.stale.add_column("w", "INT").fields] == ["z", "y", "w"]
+
+
+def test_a_branch_that_goes_while_all_are_listed_is_left_out() -> None:
+    """A search for orphans does not end because a branch was deleted after it was listed."""
+    two = Two.of()
+    two.other.create_branch("dev")
+    store = Interrupted(two.store)
+    stale = Table.open(store, name="t")
+    store.kind, store.folder, store.before = "list", "branch/branch-dev/schema", partial(two.other.delete_branch, "dev")
+    assert [one.branch for one in every_branch(stale.context)] == [None]
