@@ -214,14 +214,14 @@ def test_an_old_name_that_is_another_column_now_is_that_column(two: Two) -> None
 def test_an_option_that_a_handle_has_not_seen_counts() -> None:
     """A write by an old handle logs what changelog-producer asks for, and tags live as long as the newest default."""
     two = Two.of(primary_keys="k")
-    stale = [Table.open(two.store, name="t") for _ in range(4)]
+    stale = [Table.open(two.store, name="t") for _ in range(5)]
     two.other.set_options({"changelog-producer": "input", "tag.default-time-retained": "1 d"})
     rows = pa.table({"k": [1], "v": [11]}, SCHEMA)
     logged = [stale[0].write(rows), stale[1].delete("k = 2"), stale[2].update("k = 1", {"v": 12})]
     logged.append(stale[3].commit([]))
     assert [snapshot is not None and snapshot.changelog_record_count for snapshot in logged[:3]] == [1, 1, 1]
     assert two.stale.changes(1)["_row_kind"].to_pylist()[0] == "+I"
-    assert two.stale.create_tag("kept").time_retained_ms == 86_400_000
+    assert stale[4].create_tag("kept").time_retained_ms == 86_400_000
 
 
 def test_vectors_that_another_handle_turned_on_count() -> None:
