@@ -73,9 +73,11 @@ class SchemaLog:
 
     def _gone(self) -> NotFound:
         branch = self._layout.branch
-        what = "table" if branch is None else f"branch {branch!r} of the table"
+        url = self._store.root_url
         return NotFound(
-            f"There is no {what} at {self._store.root_url} any more: it was dropped.",
+            f"There is no table at {url} any more: it was dropped."
+            if branch is None
+            else f"The branch {branch!r} was deleted: the table at {url} has no schema of it any more.",
             kind="table_not_found" if branch is None else "branch_not_found",
             branch=branch,
         )
