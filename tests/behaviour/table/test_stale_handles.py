@@ -160,6 +160,7 @@ def test_a_handle_of_a_branch_does_not_take_mains_schema() -> None:
     assert rows_of(two.stale) == [*OLD, (4, 40, 4)]
     assert rows_of(two.stale, version="branch.dev") == [*OLD, NEW]
     assert two.stale.system("options", version="branch.dev").num_rows == 0
+    assert [field.name for field in every_branch(two.stale.context)[1].schema.fields] == ["k", "v", "x"]
 
 
 def test_reading_verbs_show_the_newest_columns(two: Two) -> None:
@@ -179,9 +180,9 @@ def test_reading_verbs_show_the_newest_columns(two: Two) -> None:
 
 def test_a_dropped_column_is_refused_by_old_handles_too(two: Two) -> None:
     """Rows, predicates and assignments with a column that another handle dropped are refused; nothing is changed."""
+    handles = [Table.open(two.store, name="t") for _ in range(5)]
     two.other.drop_column("v")
     rows = pa.table({"k": [3], "v": pa.array([30], pa.int32())})
-    handles = [Table.open(two.store, name="t") for _ in range(5)]
     assert two.stale.schema.field_by_name("v") is not None
     with pytest.raises(InvalidRequest, match="'v' does not exist"):
         two.stale.write(rows)
