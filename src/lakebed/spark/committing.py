@@ -24,6 +24,12 @@ from lakebed.table.table import Table
 BRANCH_MOVED: Final = "branch_moved"
 """The kind of the error of `check_there`, which comes after the commit."""
 
+WRITTEN_AGAIN: Final = ("index_changed", "schema_changed")
+"""Kinds of the conflicts after which the same rows can be written again: by the newest schema and its buckets."""
+
+NOT_COMMITTED: Final = ("rows_changed", *WRITTEN_AGAIN)
+"""Kinds of the conflicts after which the files of a job are of no use: nothing was committed."""
+
 
 def commit_changes(
     table: Table,

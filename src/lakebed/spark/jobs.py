@@ -77,7 +77,6 @@ def compact_table(
     other writers replaced the files during every attempt; kind ``branch_moved``: the branch that the table is in was
     reset during the job.
     """
-    table.refresh()
     made: list[BucketChange] = []
 
     def run_tasks(tasks: Sequence[CompactTask], plan: ReadPlan) -> list[BucketChange]:

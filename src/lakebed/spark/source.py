@@ -35,7 +35,7 @@ from pyspark.sql.types import StructField, StructType
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.spark.carried import carried_rows, carried_schema
 from lakebed.spark.change_rows import change_fields
-from lakebed.spark.committing import commit_changes
+from lakebed.spark.committing import NOT_COMMITTED, commit_changes
 from lakebed.spark.filters import from_filter, translate
 from lakebed.spark.plan import Pack, plan_readers
 from lakebed.spark.shipping import opened_in_task, ship
@@ -295,7 +295,7 @@ class LakebedWriter(DataSourceArrowWriter):
         try:
             commit_changes(table, changes, options={}, overwrite=self._overwrite)
         except Conflict as lost:
-            if lost.kind == "index_changed":  # another writer placed keys; nothing was committed
+            if lost.kind in NOT_COMMITTED:
                 discard_changes(table.context, changes)
             raise
 

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.objects import open_store
 from lakebed.spark.committing import commit_changes
-from lakebed.table.commit import find_commit
 from lakebed.table.discard import discard_changes
+from lakebed.table.earlier_commits import find_commit
 from lakebed.table.model import BucketChange, Snapshot
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.table import Table

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from lakebed.errors import Conflict
 from lakebed.spark.carried import carried_rows, carried_schema
 from lakebed.spark.change_rows import ChangeRows, Committed, deletions_of, pack_changes
+from lakebed.spark.committing import NOT_COMMITTED
 from lakebed.spark.plan import Pack, plan_readers
 from lakebed.spark.shipping import opened_in_task, ship
 from lakebed.spark.source_options import opened
@@ -186,7 +187,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         try:
             commit_batch(table, changes, user=self._user, batch_id=batchId, overwrite=overwrite)
         except Conflict as lost:
-            if lost.kind == "index_changed":  # another writer placed keys; nothing was committed
+            if lost.kind in NOT_COMMITTED:
                 discard_changes(table.context, changes)
             raise
 

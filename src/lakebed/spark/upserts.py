@@ -14,7 +14,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.expression import quoted
 from lakebed.spark.writing import require_keys, upsert
 from lakebed.table.change_units import ROW_KIND_COLUMN
-from lakebed.table.commit import find_commit
+from lakebed.table.earlier_commits import find_commit
 from lakebed.table.table import Table
 
 _QUERY: str = "sql.streaming.queryId"
@@ -49,7 +49,7 @@ def upsert_stream(
             df.write.format("noop").mode("overwrite").save()  # the query's own state is of this batch only then
             return
         column = deletes
-        if ROW_KIND_COLUMN in df.columns and table.schema.field_by_name(ROW_KIND_COLUMN) is None:
+        if ROW_KIND_COLUMN in df.columns and table.refresh().field_by_name(ROW_KIND_COLUMN) is None:
             kind = quoted(ROW_KIND_COLUMN)
             df = df.filter(kind != "-U").withColumn(_GONE, kind == functions.lit("-D")).drop(ROW_KIND_COLUMN)
             column = _GONE

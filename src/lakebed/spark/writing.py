@@ -21,7 +21,7 @@ from typing_extensions import Unpack
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.spark.committing import check_committed, commit_changes
+from lakebed.spark.committing import NOT_COMMITTED, WRITTEN_AGAIN, check_committed, commit_changes
 from lakebed.spark.expression import quoted
 from lakebed.spark.instants import in_utc, instants_to_utc
 from lakebed.spark.native_jobs import write_files
@@ -30,15 +30,16 @@ from lakebed.spark.shipping import ship, split_bytes, split_files
 from lakebed.spark.tasks import changes_of_units, collect_changes
 from lakebed.spark.types import arrow_schema_of
 from lakebed.spark.write_tasks import distributed, write_task
-from lakebed.table.commit import Basis, CommitOptions, find_commit
+from lakebed.table.commit import Basis, CommitOptions
 from lakebed.table.discard import discard_changes
+from lakebed.table.earlier_commits import find_commit
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.partitions import partition_scalars
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan
-from lakebed.table.rows import Rewrite, rewrites_of, without_rows
+from lakebed.table.rows import CHANGED_KINDS, Rewrite, rewrites_of, without_rows
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.sequence import delete_columns, sequence_order
 from lakebed.table.table import Table
@@ -46,7 +47,8 @@ from lakebed.table.table import Table
 Mode = Literal["append", "overwrite", "overwrite_dynamic"]
 
 _TRIES_MAX = 5
-"""How often a verb starts again because another writer replaced its files, changed its rows or placed its keys."""
+"""How often a verb starts again because another writer replaced its files, changed its rows, the schema, or placed its
+keys."""
 
 
 def write(
@@ -174,17 +176,22 @@ def merge(
     """
     require_keys(table, "merge into")
     schema = table.refresh()
-    names = [field.name for field in schema.fields]
-    missing = [name for name in names if name not in df.columns]
+    missing = _missing(df, schema)
     _require_sequence(schema, missing)
     whole = matched == "update" and not_matched == "insert" and not missing
     if whole or any(key in missing for key in schema.primary_keys):
         return _run(df, table, options=options, deletes=deletes, order_by=order_by)
 
     def joined(basis: Basis) -> DataFrame:
+        schema = table.schema  # not older than the version that is read
+        missing = _missing(df, schema)
         return _joined(df, table, schema, basis, missing=missing, matched=matched, not_matched=not_matched)
 
     return _until_unchanged(table, joined, options=options, deletes=deletes, order_by=order_by)
+
+
+def _missing(df: DataFrame, schema: TableSchema) -> list[str]:
+    return [field.name for field in schema.fields if field.name not in df.columns]
 
 
 def _require_sequence(schema: TableSchema, missing: Sequence[str]) -> None:
@@ -272,10 +279,11 @@ def _until_unchanged(
     while True:
         tries += 1
         basis = Basis(table.latest())
+        table.refresh()
         try:
             return _run(made(basis), table, options=options, basis=basis, **more)
         except Conflict as lost:
-            if tries == _TRIES_MAX or lost.kind != "rows_changed":
+            if tries == _TRIES_MAX or lost.kind not in ("rows_changed", "schema_changed"):
                 raise
 
 
@@ -297,7 +305,8 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
     if earlier is not None:
         return earlier
     for tries_left in reversed(range(_TRIES_MAX)):
-        rewrites, plan = rewrites_of(table.context, where)
+        basis = Basis(table.latest())
+        rewrites, plan = rewrites_of(table.context.look(), where, basis=basis)
         changes = changes_of_units(
             _active_session(),
             rewrites,
@@ -311,7 +320,7 @@ def _delete_where(table: Table, where: Predicate, options: CommitOptions) -> Sna
         try:
             return commit_changes(table, changes, options=options, kind="OVERWRITE")
         except Conflict as lost:
-            if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed"):
+            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
                 raise
     return None
 
@@ -378,9 +387,9 @@ def _run(
         try:
             return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)
         except Conflict as lost:
-            if lost.kind in ("rows_changed", "index_changed"):  # nothing was committed, and the rows are made again
+            if lost.kind in NOT_COMMITTED:
                 discard_changes(table.context, changes)
-            if tries == _TRIES_MAX or lost.kind != "index_changed":
+            if tries == _TRIES_MAX or lost.kind not in (("index_changed",) if basis else WRITTEN_AGAIN):
                 raise
 
 

@@ -41,7 +41,7 @@ def audit_schema(schema: TableSchema) -> pa.Schema:
 
 def audit_log(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     """The rows of ``$audit_log``, of a version or the newest. Cost: as reading the version. Memory: all its rows."""
-    schema_id = branch.refresh().id if snapshot is None else snapshot.schema_id
+    schema_id = branch.schema.id if snapshot is None else snapshot.schema_id
     units, plan = plan_audit(branch, snapshot or branch.snapshots.latest(), schema_id=schema_id)
     rows = [part for unit in units for part in unit.rows(branch.store, plan)]
     found = pa.concat_tables([kind_schema(plan.schema).empty_table(), *rows])

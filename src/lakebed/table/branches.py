@@ -21,6 +21,7 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, Unavailable
@@ -31,7 +32,7 @@ from lakebed.runtime import Environment
 from lakebed.table.context import TableBranch
 from lakebed.table.layout import MAIN_BRANCH, Layout, parse_branch, parse_schema
 from lakebed.table.model import TableSchema, Tag
-from lakebed.table.schema import SchemaLog
+from lakebed.table.schema_log import SchemaLog
 from lakebed.table.snapshot_json import decode_snapshot
 from lakebed.table.tags import HIDDEN_PREFIX, TAG_ID, Source, check_tag_name
 from lakebed.texts import did_you_mean
@@ -68,8 +69,8 @@ def published_mark(name: str, pin: Tag) -> str:
 
 def open_branch(store: ObjectStore, *, name: str, branch: str | None, environment: Environment) -> TableBranch:
     """The context of a branch (None is main) with its newest schema. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
-    schema = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch)).latest()
-    if schema is None:
+    schemas = SchemaLog(store, Layout(branch=None if branch == MAIN_BRANCH else branch))
+    if schemas.latest() is None:
         what, hint = f"table {name!r}", ""
         if branch:
             open_branch(store, name=name, branch=None, environment=environment)
@@ -80,7 +81,15 @@ def open_branch(store: ObjectStore, *, name: str, branch: str | None, environmen
             table=name,
             branch=branch,
         )
-    return TableBranch.of(store, name=name, schema=schema, branch=branch, environment=environment)
+    return TableBranch.of(store, name=name, schemas=schemas, branch=branch, environment=environment)
+
+
+def known_branch(
+    store: ObjectStore, *, name: str, schema: TableSchema, branch: str | None, environment: Environment
+) -> TableBranch:
+    """The context of a branch that was opened before, with the schema that was its newest then. Cost: no request."""
+    schemas = SchemaLog(store, Layout(branch=branch), newest=schema)
+    return TableBranch.of(store, name=name, schemas=schemas, branch=branch, environment=environment)
 
 
 def create_main(store: ObjectStore, *, name: str, schema: TableSchema, environment: Environment) -> TableBranch:
@@ -97,10 +106,10 @@ def create_main(store: ObjectStore, *, name: str, schema: TableSchema, environme
     if log.ids():
         raise taken
     try:
-        created = log.store_next(schema)
+        log.store_next(schema)
     except Conflict as faster:
         raise taken from faster
-    return TableBranch.of(store, name=name, schema=created, environment=environment)
+    return TableBranch.of(store, name=name, schemas=log, environment=environment)
 
 
 def branch_names(store: ObjectStore) -> list[str]:
@@ -121,9 +130,15 @@ def every_branch(branch: TableBranch) -> list[TableBranch]:
 
     Cost: as `branch_names`, and 1 LIST + 1 GET a branch.
     """
-    found = [branch.main, *map(branch.main.of_branch, branch_names(branch.store))]
-    for one in found[1:] if branch.branch is None else found:
-        one.refresh()
+    main = branch.main
+    if branch.branch is not None:
+        main.refresh()
+    found = [main]
+    for name in branch_names(branch.store):
+        other = main.of_branch(name)
+        with suppress(NotFound):  # it was deleted since it was listed
+            other.refresh()
+            found.append(other)
     return found
 
 

@@ -20,7 +20,7 @@ Other clients' commits are raced by the same create-only put.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypedDict
@@ -31,9 +31,10 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
-from lakebed.table.conflicts import check_fits, rests_on_state, touches, writes_same_buckets
+from lakebed.table.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard, discard_changes
+from lakebed.table.earlier_commits import find_earlier, newest_first
 from lakebed.table.index_after import index_after
 from lakebed.table.inherited import FOLLOWS, InheritedState, encode_inherited, load_inherited
 from lakebed.table.manifest import ADD, encode_manifest, encode_manifest_list, entries_of_changes
@@ -143,6 +144,9 @@ class CommitRequest:
     basis: Basis | None = None
     """The version whose rows the changes were made from; None: they depend on no rows. A commit on a newer version in
     which another writer changed rows of the same buckets is a `Conflict` of kind ``rows_changed``."""
+    schema_id: int | None = None
+    """Of the newest schema: with another one the commit is a `Conflict` of kind ``schema_changed``. None: rows written
+    under an older schema are carried, as readers read them; see `conflicts.check_schemas`."""
     own: Sequence[BucketChange] = ()
     """Changes whose files were written for this commit, and that no other commit was asked for. Where the pair of user
     and identifier is found committed before the first try, these files are deleted."""
@@ -158,23 +162,19 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
         Conflict: what it deletes is gone, or keys overlap; or the allowed retries or time are used up.
         OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
 
-    Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 PUT a manifest, 2 PUTs of lists, 1 PUT of the
-    snapshot, 1 LIST of the boundary, 1 PUT of the hint: 8 requests, however many snapshots there are. A lost race
-    adds what it takes to read the winner's snapshot and delta list, and the two lists.
+    Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 LIST of schemas, 1 PUT a manifest, 2 PUTs of lists,
+    1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint: 9 requests, however many snapshots there are. A
+    lost race adds what it takes to read the winner's snapshot and delta list, 1 LIST, and the two lists.
     """
-    schema = branch.schema
-    options = TableOptions(schema.options)
-    timeout_ms = options.get(COMMIT_TIMEOUT)
     identifier = request.options.get("commit_identifier")
     one = _Commit(
         branch=branch,
-        options=options,
         request=request,
-        schema=schema,
-        commit_user=request.options.get("commit_user") or _fresh_user(branch, options),
+        schema=branch.schema,
+        commit_user=request.options.get("commit_user"),
         commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
         write_id=new_uuid(branch.environment.rng),
-        deadline_s=None if timeout_ms is None else branch.environment.clock.monotonic_s() + timeout_ms / 1000,
+        began_s=branch.environment.clock.monotonic_s(),
     )
     with branch.commit_turn:
         return one.run()
@@ -183,38 +183,6 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
 def _fresh_user(branch: TableBranch, options: TableOptions) -> str:
     prefix, fresh = options.get(COMMIT_USER_PREFIX), new_uuid(branch.environment.rng)
     return fresh if prefix is None else f"{prefix}_{fresh}"
-
-
-def find_commit(branch: TableBranch, commit_user: str, commit_identifier: int) -> Snapshot | None:
-    """The snapshot that a pair was committed with, or the newest when that one expired; None: not committed yet.
-
-    For callers to whom preparing a commit again is expensive. Cost: 1 probe + 1 GET (newest snapshot).
-    """
-    head = branch.snapshots.latest()
-    if head is None:
-        return None
-    inherited = load_inherited(_newest_first(branch, head))
-    return _find_earlier(branch, commit_user, commit_identifier, inherited, head)
-
-
-def _find_earlier(
-    branch: TableBranch, commit_user: str, commit_identifier: int, inherited: InheritedState, head: Snapshot
-) -> Snapshot | None:
-    known = inherited.users.get(commit_user)
-    if known is None or commit_identifier == BATCH_COMMIT_IDENTIFIER or commit_identifier > known.identifier:
-        return None
-    if commit_identifier == known.identifier:
-        return branch.snapshots.find(known.snapshot_id) or head
-    for snapshot in _newest_first(branch, head):
-        if (snapshot.commit_user, snapshot.commit_identifier) == (commit_user, commit_identifier):
-            return snapshot
-    return head
-
-
-def _newest_first(branch: TableBranch, head: Snapshot) -> Iterator[Snapshot]:
-    yield head
-    older = [snapshot_id for snapshot_id in branch.snapshots.ids() if snapshot_id < head.id]
-    yield from branch.snapshots.walk(reversed(older))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,14 +201,14 @@ class _Commit:
     """One change on its way to be a snapshot, over all tries."""
 
     branch: TableBranch
-    options: TableOptions
     request: CommitRequest
     schema: TableSchema
     """The newest when the running try began."""
-    commit_user: str
+    commit_user: str | None
+    """None: chosen in the first try, by the table's options."""
     commit_identifier: int
     write_id: str
-    deadline_s: float | None
+    began_s: float
     tries: int = 0
     """Races lost so far."""
     try_started_s: float = 0.0
@@ -270,9 +238,11 @@ class _Commit:
     def run(self) -> Snapshot:
         while True:  # `_wait_or_give_up` ends the loop
             self.try_started_s = self.branch.environment.clock.monotonic_s()
+            head: Snapshot | None = None
             try:
                 head = self._newest()
-                inherited = InheritedState() if head is None else load_inherited(_newest_first(self.branch, head))
+                self._look()
+                inherited = InheritedState() if head is None else load_inherited(newest_first(self.branch, head))
                 earlier = self._earlier_snapshot(inherited, head)
                 if earlier is not None:
                     self._discard(keep=frozenset())
@@ -310,6 +280,19 @@ class _Commit:
             )
             return snapshot
 
+    @property
+    def options(self) -> TableOptions:
+        return TableOptions(self.schema.options)
+
+    def _look(self) -> None:
+        """Find the newest schema, after the newest snapshot: so it is not older than the snapshot's.
+
+        Another writer's snapshot of a later schema takes the id of the running try: schema ids of snapshots ascend.
+        """
+        self.schema = self.branch.refresh()
+        if self.commit_user is None:
+            self.commit_user = _fresh_user(self.branch, self.options)
+
     def _newest(self) -> Snapshot | None:
         head = self.branch.snapshots.latest(exact=False)
         if self.branch.snapshots.next_id(head) == (1 if head is None else head.id + 1):
@@ -321,10 +304,10 @@ class _Commit:
 
     def _stage(self, head: Snapshot | None, inherited: InheritedState) -> Snapshot:
         """Write everything that the next snapshot references; return that snapshot, not yet visible."""
-        self.schema = self.branch.schema
         snapshot_id = self.branch.snapshots.next_id(head)
         follows = {FOLLOWS: str(head.id)} if head is not None and snapshot_id != head.id + 1 else {}
         staged = self._staged(head)
+        self._check_schemas(staged)
         if self.request.derive is not None or self.delta is None:
             self.delta = self._write_manifests(staged.entries)
         delta = [replace(meta, added_snapshot=snapshot_id) for meta in self.delta]
@@ -383,6 +366,18 @@ class _Commit:
         if may_have_vectors(self.schema) and any(map(read_files, self.request.changes)):
             self._check_vectors(head)
         return StagedChange(entries=self.entries, base=head, changes=self.request.changes)
+
+    def _check_schemas(self, staged: StagedChange) -> None:
+        """Raise `Conflict` if the change was made under a schema whose rows the newest one cannot carry."""
+        basis = self.request.basis.snapshot if self.request.basis is not None else None
+        check_schemas(
+            staged.changes,
+            newest=self.schema,
+            schema_of=self.branch.schemas.load,
+            upserts=self.request.kind == "APPEND",
+            least=basis.schema_id if basis is not None else 0,
+            wanted=self.request.schema_id,
+        )
 
     def _index_of(self, staged: StagedChange) -> str | None:
         """The index manifest of the result, written when the change is one of keys or deleted rows."""
@@ -541,14 +536,15 @@ class _Commit:
     # ---- before and after
 
     def _earlier_snapshot(self, inherited: InheritedState, head: Snapshot | None) -> Snapshot | None:
-        if head is None:
+        if head is None or self.commit_user is None:
             return None
-        return _find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
+        return find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
 
     def _wait_or_give_up(self, lost: LakebedError) -> None:
         """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""
         environment = self.branch.environment
-        late = self.deadline_s is not None and environment.clock.monotonic_s() >= self.deadline_s
+        timeout_ms = self.options.get(COMMIT_TIMEOUT)
+        late = timeout_ms is not None and environment.clock.monotonic_s() >= self.began_s + timeout_ms / 1000
         if self.stuck >= _STUCK_TRIES_MAX:
             self._discard(keep=frozenset())
             raise Conflict(

@@ -11,7 +11,8 @@ Invariants:
   change (`changelog`); everything else changes rows only below that level.
 - A file that is only moved to its level keeps its `commit_snapshot`.
 - When another writer replaced a file meanwhile, the compaction is planned again from the newest snapshot. Appends never
-  replace files.
+  replace files. So it is when the options changed by which it writes; columns that were added meanwhile are of no
+  effect, for the files that it read do not have them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +46,10 @@ from lakebed.table.vectors import vectors_of
 from lakebed.table.write_settings import check_writable, file_settings
 
 COMPACT_TRIES_MAX = 5
-"""How often a compaction is planned again because another writer replaced its files."""
+"""How often a compaction is planned again because another writer replaced its files, or changed the options by which
+it writes."""
+
+_PLANNED_AGAIN: Final = ("file_gone", "keys_overlap", "rows_changed", "schema_changed")
 
 PARALLEL_TASK_BYTES_MAX = 64 * 1024 * 1024
 """Tasks run side by side while none is larger than this (encoded); above it one by one, to bound memory."""
@@ -198,14 +203,16 @@ def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan:
 def current_tasks(
     branch: TableBranch, *, full: bool = False, where: Mapping[str, object] | None = None
 ) -> list[CompactTask]:
-    """Plan the compaction of the newest snapshot; arguments as `compact`.
+    """Plan the compaction of the newest snapshot by the newest schema, which `branch` has seen then.
+
+    Args: as of `compact`.
 
     Raises `UnsupportedFormat`, `InvalidRequest`: the table's options ask for a merge that this package would do wrong.
     """
-    schema = branch.schema
+    newest = branch.snapshots.latest()
+    schema = branch.refresh()
     check_readable(schema)
     check_writable(schema)
-    newest = branch.snapshots.latest()
     if newest is None:
         return []
     entries = branch.manifests.live_entries(newest)
@@ -235,7 +242,7 @@ def compact(
 
     Raises `Conflict`: that happened `COMPACT_TRIES_MAX` times.
     """
-    clock = branch.environment.clock
+    branch, clock = branch.detach(), branch.environment.clock
     started_s = clock.monotonic_s()
     run = run_tasks or partial(_run_tasks, branch, progress)
     for tries_left in reversed(range(COMPACT_TRIES_MAX)):
@@ -247,7 +254,7 @@ def compact(
             snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes))
         except Conflict as lost:
             discard_changes(branch, changes)
-            if tries_left == 0 or lost.kind not in ("file_gone", "keys_overlap", "rows_changed"):
+            if tries_left == 0 or lost.kind not in _PLANNED_AGAIN:
                 raise
             continue
         return _report(tasks, changes, snapshot, seconds=clock.monotonic_s() - started_s, dry_run=False)
@@ -292,6 +299,7 @@ def _read_plan(branch: TableBranch, tasks: Sequence[CompactTask]) -> ReadPlan:
     """What `run_task` needs besides the store; picklable."""
     schema = branch.schema
     ids = {file.schema_id for task in tasks for split in task.reads for file in split.files}
+    ids |= {file.schema_id for task in tasks if task.logs_changes for file in task.moved}
     schemas = {schema_id: branch.schemas.load(schema_id) for schema_id in sorted(ids)}
     schemas[schema.id] = schema
     return ReadPlan(schema=schema, schemas=schemas, columns=())

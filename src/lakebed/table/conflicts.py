@@ -1,14 +1,14 @@
-"""Whether a change can still be applied to the newest snapshot. Pure: raises `Conflict` or returns nothing.
+"""Whether a change can still be applied to the newest snapshot. Raises `Conflict` or returns nothing.
 
 Owns: the two rules of a commit that lost a race. (1) Every file that the change deletes is still live. (2) In a
 primary-key table, files of one level > 0 in one bucket do not overlap in their keys. Columns are those of
-`manifest.ENTRY_SCHEMA`.
+`manifest.ENTRY_SCHEMA`. And the rule of a change that was made under an older schema than the newest: `check_schemas`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,9 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.manifest import ADD, DELETE, IDENTITY
+from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.row_codes import row_codes
+from lakebed.table.write_settings import writes_alike
 
 _BUCKET = ["partition", "bucket"]
 
@@ -66,6 +68,58 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
         )
     if key_types:
         _check_keys_apart(entries, live=live, deletes=deletes, key_types=key_types, snapshot_id=snapshot_id)
+
+
+def check_schemas(
+    changes: Sequence[BucketChange],
+    *,
+    newest: TableSchema,
+    schema_of: Callable[[int], TableSchema],
+    upserts: bool,
+    least: int = 0,
+    wanted: int | None = None,
+) -> None:
+    """Raise unless what a change wrote under older schemas is right under the newest one.
+
+    Readers read files of older schemas: by field id, null where a column is new. So a change may bring such files, but
+    not where a null would take the place of a stored value, or what it brings is not what the options ask for. It must
+    not be made from rows of a later schema than its own, whose columns it would lose.
+
+    Args:
+        changes: with their files, which name the schemas that they were written under.
+        newest: the table's.
+        schema_of: loads a schema.
+        upserts: with a primary key, what is written replaces rows of the same keys.
+        least: the schema of the version from whose rows the changes were made.
+        wanted: the newest schema must have this id; None: any.
+
+    Raises `Conflict`, with kind ``schema_changed``. Cost: 1 GET for each older schema that is not cached.
+    """
+    written: set[int] = set()
+    for change in changes:
+        gone = {file.file_name for file in change.deleted}
+        again = {file.file_name for file in change.added}
+        written |= {file.schema_id for file in (*change.added, *change.changelog) if file.file_name not in gone}
+        least = max([least, *(file.schema_id for file in change.deleted if file.file_name not in again)])
+    if wanted is not None and wanted != newest.id:
+        raise _schema_changed(wanted, newest)
+    for schema_id in sorted(written - {newest.id}):
+        if (
+            schema_id < least
+            or schema_id > newest.id
+            or not writes_alike(schema_of(schema_id), newest, upserts=upserts)
+        ):
+            raise _schema_changed(schema_id, newest)
+
+
+def _schema_changed(made_under: int, newest: TableSchema) -> Conflict:
+    return Conflict(
+        f"The change was made under schema {made_under}, and the table has schema {newest.id}: another writer changed "
+        "columns or options meanwhile. Nothing was changed: open the table again and redo the change.",
+        kind="schema_changed",
+        made_under=made_under,
+        newest=newest.id,
+    )
 
 
 def _check_keys_apart(

@@ -18,7 +18,7 @@ from lakebed.table.layout import MAIN_BRANCH, Layout
 from lakebed.table.manifest_reader import ManifestReader
 from lakebed.table.model import Snapshot, TableSchema
 from lakebed.table.options import TAG_DEFAULT_TIME_RETAINED, TableOptions
-from lakebed.table.schema import SchemaLog
+from lakebed.table.schema_log import SchemaLog
 from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tags import Tags
 
@@ -47,21 +47,22 @@ class TableBranch:
     None: main, or not looked up yet."""
     made_by: TableBranch | None = None
     """Main of a branch, when it was looked up before; see `main`."""
+    origin: TableBranch | None = None
+    """The context that this one was detached from; see `detach`."""
 
     @classmethod
     def of(
-        cls, store: ObjectStore, *, name: str, schema: TableSchema, branch: str | None = None, environment: Environment
+        cls, store: ObjectStore, *, name: str, schemas: SchemaLog, branch: str | None = None, environment: Environment
     ) -> TableBranch:
-        """The context of a branch whose newest schema is known; `branch` None is main. Cost: no request."""
+        """The context of a branch, whose schemas have been seen; `branch` None is main. Cost: no request."""
         layout = Layout(branch=None if branch == MAIN_BRANCH else branch)
-        schemas = SchemaLog(store, layout, newest=schema)
         snapshots = SnapshotLog(store, layout=layout, environment=environment)
         tags = Tags(
             store,
             layout=layout,
             snapshots=snapshots,
             environment=environment,
-            default_retained_ms=lambda: TableOptions(schemas.seen.options).get(TAG_DEFAULT_TIME_RETAINED),
+            default_retained_ms=lambda: TableOptions(schemas.refresh().options).get(TAG_DEFAULT_TIME_RETAINED),
         )
         return cls(
             store=store,
@@ -80,9 +81,8 @@ class TableBranch:
 
         Its `schema` is this context's until `refresh` looks for its own. Cost: no request.
         """
-        other = TableBranch.of(
-            self.store, name=self.name, schema=self.schema, branch=branch, environment=self.environment
-        )
+        schemas = SchemaLog(self.store, Layout(branch=branch), newest=self.schema)
+        other = TableBranch.of(self.store, name=self.name, schemas=schemas, branch=branch, environment=self.environment)
         return other if branch is None else replace(other, made_by=self.main)
 
     @cached_property
@@ -93,6 +93,8 @@ class TableBranch:
         """
         if self.branch is None or self.made_by is not None:
             return self.made_by or self
+        if self.origin is not None:
+            return self.origin.main
         main = self.of_branch(None)
         main.refresh()
         return main
@@ -115,13 +117,31 @@ class TableBranch:
     @cached_property
     def hash_index(self) -> HashIndex:
         """The index files of dynamic buckets."""
+        if self.origin is not None:
+            return self.origin.hash_index
         from lakebed.table.dynamic_bucket import HashIndex  # only writers need it, and it takes long to load
 
         return HashIndex(self.store, self.layout)
 
     def refresh(self) -> TableSchema:
-        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
+        """Look for the newest schema and remember it. Raises, and costs, as `SchemaLog.refresh`."""
         return self.schemas.refresh()
+
+    def detach(self) -> TableBranch:
+        """The same context for one verb: other threads and verbs do not change the schema that it works by.
+
+        What it sees, this context has seen too. Cost: no request.
+        """
+        return replace(self, schemas=self.schemas.detach(), origin=self)
+
+    def look(self) -> TableBranch:
+        """As `detach`, with the newest schema that there is. Raises, and costs, as `refresh`.
+
+        Look after the snapshot was found on which a verb works: the schema is then at least as new as all its files.
+        """
+        detached = self.detach()
+        detached.refresh()
+        return detached
 
     def now_ms(self) -> int:
         """Unix ms, UTC, by the clock of the environment."""

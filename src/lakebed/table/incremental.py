@@ -59,7 +59,7 @@ def changes(branch: TableBranch, start: int | str | None, newest: int | str | No
             "with diff, which needs only both ends.",
             kind="snapshot_expired",
         )
-    return read_changes(branch, branch.snapshots.walk(ids), end=end)
+    return read_changes(branch.look(), branch.snapshots.walk(ids), end=end)
 
 
 def diff(
@@ -81,6 +81,7 @@ def plan_diff(
 def _with_same_columns(branch: TableBranch, start: int | str, end: int | str | None) -> tuple[Scan, Scan]:
     """Scans of two versions with the columns of the second."""
     before, after = (resolve(branch, version=version).snapshot for version in (start, end))
+    branch = branch.look()
     return (
         scan_snapshot(branch, before, schema_id=after.schema_id),
         scan_snapshot(branch, after, schema_id=after.schema_id),
@@ -118,7 +119,8 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
         splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
         plan = whole_rows(branch, schema, added)
         tables = [read_split_table(store, split, plan=plan) for split in splits]
-        return pa.concat_tables([arrow_schema(schema.fields).empty_table(), *tables])
+        columns = arrow_schema(schema.fields)
+        return pa.concat_tables([columns.empty_table(), *(rows.cast(columns) for rows in tables)])
     units, plan = plan_written(branch, entries, schema=schema, end=end)
     return pa.concat_tables(
         [kind_schema(schema).empty_table(), *(rows for unit in units for rows in unit.rows(store, plan))]

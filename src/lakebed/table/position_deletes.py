@@ -72,6 +72,7 @@ def position_changes(
     branch: TableBranch, positions: Mapping[str, PositionsLike], *, basis: Basis
 ) -> list[BucketChange]:
     """The changes that delete rows by position; arguments and errors as `delete_positions`. Writes nothing."""
+    branch = branch.look()
     check_writable(branch.schema)
     if branch.schema.primary_keys or not has_option(branch.schema):
         raise InvalidRequest(

@@ -3,7 +3,8 @@
 Owns: each of these verbs as a function of a `TableBranch`, in terms of a writer, a scan and a commit.
 
 Invariants:
-- A verb works on the newest schema that the context has seen and on the newest snapshot when it begins.
+- A verb works on the newest snapshot, and then on the newest schema: it looks for it, by a context of its own that
+  other verbs do not move, or is repeated when the commit finds that it worked by an older one.
 - A delete by predicate marks rows in deletion vectors, rewrites files, or deletes the keys that it found. When another
   writer replaced one of those files or changed rows of the same buckets meanwhile, the delete is repeated on the new
   state: a deleted row never returns, and a row that no longer matches stays.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +49,11 @@ from lakebed.table.write_settings import WriteSettings, check_writable
 from lakebed.texts import refuse_unknown_keywords
 
 TRIES_MAX = 20
-"""How often a verb starts over because another writer replaced its files, or placed its new keys elsewhere."""
+"""How often a verb starts over because another writer replaced its files, changed the schema, or placed its new keys
+elsewhere."""
+
+CHANGED_KINDS: Final = ("file_gone", "rows_changed", "index_changed", "schema_changed")
+"""Kinds of the conflicts after which a verb that read rows reads them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Rewrite:
 
 
 def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWriter:
-    """A writer that starts from the newest snapshot.
+    """A writer that starts from the newest snapshot, by the schema that the context has seen.
 
     Args:
         replaces_all: its rows will replace the live rows (an overwrite).
@@ -104,17 +110,28 @@ def _as_arrow(branch: TableBranch, rows: Rows) -> Rows:
 def _written(
     branch: TableBranch, rows: Rows, add: Callable[[TableWriter, Rows], None], *, options: CommitOptions
 ) -> Snapshot:
-    """Write and commit rows, and once more when another writer placed some of the new keys elsewhere."""
-    found = _as_arrow(branch, rows)
-    tries_left = 1 if isinstance(found, pa.RecordBatchReader) else TRIES_MAX
+    """Write and commit rows; again when another writer changed the schema, or placed some of the new keys elsewhere.
+
+    The commit looks for the newest schema, so that a write does not have to. A stream is read once, so there it is
+    looked for before, and a later change of the columns is carried.
+    """
+    branch, tries_left = branch.detach(), TRIES_MAX
     while True:
         tries_left -= 1
-        writer = new_writer(branch)
-        add(writer, found)
+        schema_id: int | None = branch.schema.id
         try:
-            return commit_prepared(branch, writer.finish(), options=options)
+            found = _as_arrow(branch, rows)
+            if isinstance(found, pa.RecordBatchReader):
+                branch.refresh()
+                tries_left, schema_id = 0, None
+            writer = new_writer(branch)
+            add(writer, found)
+            return commit_prepared(branch, writer.finish(), schema_id=schema_id, options=options)
+        except InvalidRequest:
+            if tries_left == 0 or branch.refresh().id == schema_id:
+                raise
         except Conflict as lost:
-            if tries_left == 0 or lost.kind != "index_changed":
+            if tries_left == 0 or lost.kind not in ("index_changed", "schema_changed"):
                 raise
 
 
@@ -160,25 +177,26 @@ def _delete_where(branch: TableBranch, where: Predicate | str, *, options: Commi
     Cost: reads the files that may match; a primary-key table then writes one delete a row, an append table rewrites
     the files with matching rows, or (with deletion vectors) one small index file for each partition that has some.
     """
-    keys = delete_columns(branch.schema) if branch.schema.primary_keys else None
     for tries_left in reversed(range(TRIES_MAX)):
-        basis = None if keys is None else Basis(branch.snapshots.latest())
-        changes = without_matching(branch, where) if basis is None else _deletes(branch, where, keys, basis)
+        basis = Basis(branch.snapshots.latest())
+        seen = branch.look()
+        is_keyed = bool(seen.schema.primary_keys)
+        changes = _deletes(seen, where, basis) if is_keyed else without_matching(seen, where, basis=basis)
         if not changes:
             return None
         try:
-            kind: CommitKind = "OVERWRITE" if basis is None else "APPEND"
-            return commit_prepared(branch, changes, kind=kind, basis=basis, options=options)
+            if is_keyed:
+                return commit_prepared(seen, changes, basis=basis, options=options)
+            return commit_prepared(seen, changes, kind="OVERWRITE", options=options)
         except Conflict as lost:
-            if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed", "index_changed"):
+            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
                 raise
     return None
 
 
-def _deletes(
-    branch: TableBranch, where: Predicate | str, columns: Sequence[str] | None, basis: Basis
-) -> list[BucketChange]:
+def _deletes(branch: TableBranch, where: Predicate | str, basis: Basis) -> list[BucketChange]:
     """Changes that delete the keys of the rows that match in a version; none when no row matches."""
+    columns = delete_columns(branch.schema)
     found = scan_snapshot(branch, basis.snapshot, merges_new=True, columns=columns, where=where).to_arrow()
     if found.num_rows == 0:
         return []
@@ -192,18 +210,23 @@ def overwrite(
 ) -> Snapshot:
     """Replace the whole table, one static partition, or (dynamic) the partitions of the new rows."""
     refuse_unknown_keywords(options, CommitOptions)
-    schema = branch.schema
     if dynamic and partition:
         raise InvalidRequest("An overwrite is either of a given partition or dynamic, not both.")
-    if dynamic and not schema.partition_keys:
+    if dynamic and not branch.schema.partition_keys:
         raise InvalidRequest("A dynamic overwrite needs a partitioned table; this one has no partition columns.")
-    table = as_table(_as_arrow(branch, rows))
-    if partition:
-        table = inside_partition(table, partition=partition, schema=schema)
-    writer = new_writer(branch, replaces_all=True)
-    writer.write(table)
     replaced = Overwrite(dict(partition or {}), dynamic)
-    return commit_prepared(branch, writer.finish(), overwrite=replaced, options=options)
+    table: pa.Table | None = None
+    for tries_left in reversed(range(TRIES_MAX)):
+        seen = branch.look()
+        table = as_table(_as_arrow(seen, rows if table is None else table))
+        writer = new_writer(seen, replaces_all=True)
+        writer.write(inside_partition(table, partition=partition, schema=seen.schema) if partition else table)
+        try:
+            return commit_prepared(seen, writer.finish(), overwrite=replaced, options=options)
+        except Conflict as lost:
+            if tries_left == 0 or lost.kind != "schema_changed":
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def commit_changes(
@@ -213,6 +236,7 @@ def commit_changes(
     kind: CommitKind = "APPEND",
     overwrite: Overwrite | None = None,
     basis: Basis | None = None,
+    schema_id: int | None = None,
     options: CommitOptions,
     are_own: bool = False,
 ) -> Snapshot:
@@ -232,9 +256,8 @@ def commit_changes(
         discard_changes(branch, [replace(change, added=(), deleted=()) for change in changes if change.changelog])
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
-    return commit(
-        branch, CommitRequest(kind=kind, changes=changes, derive=derive, options=options, basis=basis, own=own)
-    )
+    request = CommitRequest(kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own=own)
+    return commit(branch, request)
 
 
 def commit_prepared(
@@ -244,11 +267,16 @@ def commit_prepared(
     kind: CommitKind = "APPEND",
     overwrite: Overwrite | None = None,
     basis: Basis | None = None,
+    schema_id: int | None = None,
     options: CommitOptions,
 ) -> Snapshot:
     """Commit changes whose files were written for this commit. Delete them when it is refused, or repeats another.
 
     A batch without any row makes no snapshot where one exists.
+
+    Args:
+        schema_id: as of `CommitRequest`.
+        others: as of `Table.commit`.
     """
     if not changes and overwrite is None and options.get("commit_identifier") is None:
         newest = branch.snapshots.latest()
@@ -256,7 +284,14 @@ def commit_prepared(
             return newest
     try:
         return commit_changes(
-            branch, changes, kind=kind, overwrite=overwrite, basis=basis, options=options, are_own=True
+            branch,
+            changes,
+            kind=kind,
+            overwrite=overwrite,
+            basis=basis,
+            schema_id=schema_id,
+            options=options,
+            are_own=True,
         )
     except (Conflict, InvalidRequest):
         # Both say that nothing was committed; any other error leaves that open.

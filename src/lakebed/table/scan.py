@@ -26,7 +26,6 @@ from typing_extensions import Unpack
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.runtime import mapped
-from lakebed.table.branches import open_branch
 from lakebed.table.context import TableBranch
 from lakebed.table.early_filters import newest_survives
 from lakebed.table.engines.registry import check_mergeable, engine_of
@@ -299,11 +298,12 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
             raise InvalidRequest("Give a version, a tag or a timestamp, not several.", kind="ambiguous_version")
         version = f"tag.{tag}"
     if version is None and timestamp_ms is None:
-        return scan_snapshot(branch, branch.snapshots.latest(), **rows)
+        newest = branch.snapshots.latest()
+        return scan_snapshot(branch.look(), newest, **rows)
     found = resolve(branch, version=version, timestamp=timestamp_ms)
     if found.branch is not None:
-        branch = open_branch(branch.store, name=branch.name, branch=found.branch, environment=branch.environment)
-    return scan_snapshot(branch, found.snapshot, schema_id=found.snapshot.schema_id, **rows)
+        branch = branch.of_branch(found.branch)
+    return scan_snapshot(branch.look(), found.snapshot, schema_id=found.snapshot.schema_id, **rows)
 
 
 def scan_snapshot(

@@ -1,17 +1,15 @@
-"""Schemas of a table: JSON, evolution, and the log of ``schema/schema-<id>`` objects.
+"""Schemas of a table: JSON and evolution. The log of their objects is `schema_log`.
 
 Owns: the JSON names (version 3, DO NOT CHANGE: on disk, shared with other clients) and the rules of schema evolution.
 
 Invariants:
 - The identity of a column is its field id; ids are never reused, not even after a drop.
-- Every change creates a new schema object by a create-only put, so of two concurrent changes one is redone on top of
-  the other.
 - Keys, partition columns and buckets never change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any, Final
@@ -20,8 +18,7 @@ import msgspec
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
-from lakebed.objects.port import ObjectStore
+from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.table.engines.option_names import refuse_named, with_renamed
 from lakebed.table.engines.registry import (
     accepted_options,
@@ -30,7 +27,6 @@ from lakebed.table.engines.registry import (
     with_checked_engine,
 )
 from lakebed.table.external_paths import ExternalPaths
-from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.options import (
     BUCKET_FUNCTION,
@@ -56,7 +52,6 @@ SCHEMA_VERSION_MAX: Final = 3
 SYSTEM_FIELD_ID_MIN: Final = (2**31 - 1) // 2
 """Ids from here on belong to system columns of the format."""
 SYSTEM_COLUMNS: Final = frozenset(("_KEY_", "_SEQUENCE_NUMBER", "_VALUE_KIND", "_ROW_ID", "_LEVEL", "rowkind"))
-_STORE_ATTEMPT_COUNT_MAX: Final = 100
 
 
 def encode_schema(schema: TableSchema) -> bytes:
@@ -511,83 +506,3 @@ def schema_html(schema: TableSchema, *, title: str) -> str:
         for field in schema.fields
     ]
     return html_table(("column", "type", "nullable", "key", "comment"), rows, title=title)
-
-
-class SchemaLog:
-    """The schema objects of one table or branch."""
-
-    def __init__(self, store: ObjectStore, layout: Layout, *, newest: TableSchema | None = None) -> None:
-        self._store = store
-        self._layout = layout
-        self._newest = newest
-        self._loaded: dict[int, TableSchema] = {}
-
-    @property
-    def seen(self) -> TableSchema:
-        """The newest schema that this object has seen; `refresh` looks again."""
-        assert self._newest is not None, "the log was opened without a schema"
-        return self._newest
-
-    def refresh(self) -> TableSchema:
-        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
-        self._newest = self.latest() or self._newest
-        return self.seen
-
-    def ids(self) -> list[int]:
-        """Every schema id, ascending. Cost: 1 LIST."""
-        found = (parse_schema(meta.path) for meta in self._store.list(self._layout.schema_folder))
-        return sorted(schema_id for schema_id in found if schema_id is not None)
-
-    def latest(self) -> TableSchema | None:
-        """The newest schema; None if there is no table. Cost: 1 LIST + 1 GET."""
-        ids = self.ids()
-        return self.load(ids[-1]) if ids else None
-
-    def load(self, schema_id: int) -> TableSchema:
-        """One schema. Raises `NotFound`, `Corruption`, `UnsupportedFormat`. Cost: 1 GET, none if loaded before."""
-        loaded = self._loaded.get(schema_id)
-        if loaded is None:
-            path = self._layout.schema(schema_id)
-            try:
-                body = self._store.get(path)
-            except NotFound as error:
-                raise NotFound(f"Schema {schema_id} does not exist at {self._store.url(path)}.", path=path) from error
-            loaded = decode_schema(body, path=path)
-            if loaded.id != schema_id:
-                raise Corruption(f"{path} contains schema {loaded.id}.", path=path)
-            self._loaded[schema_id] = loaded
-        return loaded
-
-    def store_next(self, schema: TableSchema) -> TableSchema:
-        """Write a schema under its own id. Cost: 1 PUT.
-
-        Raises `Conflict`: another client took the id with another content; re-read, change again.
-        """
-        path, body = self._layout.schema(schema.id), encode_schema(schema)
-        try:
-            self._store.put(path, body, create_only=True)
-        except AlreadyExists as error:
-            # After a lost reply the object may be ours; the same content is as good.
-            if bytes(self._store.get(path)) != body:
-                raise Conflict(f"Schema {schema.id} was written by another client.", path=path) from error
-        self._loaded[schema.id] = self._newest = schema
-        return schema
-
-    def change(self, change: Callable[[TableSchema], TableSchema], *, time_ms: int) -> TableSchema:
-        """Apply a change to the newest schema and store the result; repeat while other writers win the race.
-
-        Raises `NotFound` when there is no table, and what `change` raises.
-        """
-        for _ in range(_STORE_ATTEMPT_COUNT_MAX):
-            latest = self.latest()
-            if latest is None:
-                raise NotFound(f"There is no table at {self._store.root_url}.")
-            changed = replace(change(latest), time_ms=time_ms)
-            try:
-                return self.store_next(changed)
-            except Conflict:
-                continue
-        raise Conflict(
-            f"The schema of {self._store.root_url} was not changed: other writers changed it "
-            f"{_STORE_ATTEMPT_COUNT_MAX} times during this call. Try again."
-        )

@@ -51,7 +51,7 @@ from lakebed.table.manifest import DELETE, ENTRY_SCHEMA
 from lakebed.table.model import ROLLED_BACK_TO, Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.read import ReadPlan
-from lakebed.table.schema import SchemaLog
+from lakebed.table.schema_log import SchemaLog
 from lakebed.table.splits import plan_splits
 from lakebed.table.stream_limits import Content, Limits, Taken
 from lakebed.table.travel import Time, at_version, parse_time_ms

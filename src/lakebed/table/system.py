@@ -22,7 +22,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.duration import format_iso_duration
-from lakebed.errors import Corruption, InvalidRequest, NotFound
+from lakebed.errors import Corruption, InvalidRequest
 from lakebed.table.audit_log import audit_log
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.branches import list_branches
@@ -129,7 +129,7 @@ def read_system_table(
         )
     if version is not None and version.branch is not None:
         branch = branch.of_branch(version.branch)
-    table = reader(branch, None if version is None else version.snapshot)
+    table = reader(branch.look(), None if version is None else version.snapshot)
     if columns is None:
         return table
     columns = names_of(columns)
@@ -146,12 +146,7 @@ def read_system_table(
 
 def _schema_of(branch: TableBranch, snapshot: Snapshot | None) -> TableSchema:
     """The schema of a version, or the newest."""
-    if snapshot is not None:
-        return branch.schemas.load(snapshot.schema_id)
-    newest = branch.schemas.latest()
-    if newest is None:
-        raise NotFound(f"There is no table at {branch.store.root_url}.", kind="table_not_found")
-    return newest
+    return branch.schema if snapshot is None else branch.schemas.load(snapshot.schema_id)
 
 
 def _snapshots_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:

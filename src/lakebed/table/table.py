@@ -1,9 +1,9 @@
 """The facade: one object a table, or branch of one, whose methods call the functions of this package.
 
 Owns: `Table`, and nothing else: each method documents a verb and hands the context to the function that implements it.
-Invariants: no storage logic here; a `Table` is thread-safe; every verb looks at the newest snapshot, so it sees what
-was committed before it began. What writes, and what reads rows, is imported by the methods that need it: loading it
-takes half of the time of a short command.
+Invariants: no storage logic here; a `Table` is thread-safe; every verb looks at the newest snapshot and the newest
+schema, so it sees what was committed and changed before it began, however old the object is. What writes, and what
+reads rows, is imported by the methods that need it: loading it takes half of the time of a short command.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Table:
 
     @property
     def schema(self) -> TableSchema:
-        """The newest schema this object has seen; `refresh` looks again."""
+        """The newest schema this object has seen; `refresh` looks again, and so do all verbs for themselves."""
         return self.context.schema
 
     @property
@@ -139,7 +139,7 @@ class Table:
         return self.context.options
 
     def refresh(self) -> TableSchema:
-        """Look for a newer schema and remember it. Cost: 1 LIST, 1 GET when there is one."""
+        """Look for a newer schema and remember it. Raises `NotFound`. Cost: 1 LIST, 1 GET when there is one."""
         return self.context.refresh()
 
     # Each change is one new schema object; no data file is rewritten. Raises `InvalidRequest`.
@@ -187,7 +187,7 @@ class Table:
         """A writer on the newest snapshot: ``.write(rows, deletes=None)``, then ``commit(writer.finish())``."""
         from lakebed.table.rows import new_writer
 
-        return new_writer(self.context)
+        return new_writer(self.context.look())
 
     def write(self, rows: Rows, *, deletes: str | None = None, **options: Unpack[CommitOptions]) -> Snapshot:
         """Append to an append table, upsert into a primary-key table. Raises `InvalidRequest` when rows do not fit.
@@ -393,7 +393,7 @@ class Table:
         """Pin a snapshot under a name: the newest, or that of `source`; see `SourceOptions`.
 
         Raises `InvalidRequest` (a wrong name, a negative lifetime, several sources), `AlreadyExists`, `NotFound`
-        (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 5 requests.
+        (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 6 requests.
         """
         chosen = travel.source(self.context, source)
         return self.context.tags.create(
@@ -597,4 +597,4 @@ class Table:
 
 def _unpickled(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
     """A table that was pickled. Cost: no request."""
-    return Table(TableBranch.of(store, name=name, schema=schema, branch=branch, environment=Environment()))
+    return Table(branches.known_branch(store, name=name, schema=schema, branch=branch, environment=Environment()))

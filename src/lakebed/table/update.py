@@ -18,7 +18,7 @@ from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.predicate_tree import Predicate
-from lakebed.table.rows import TRIES_MAX, commit_prepared, new_writer, without_matching
+from lakebed.table.rows import CHANGED_KINDS, TRIES_MAX, commit_prepared, new_writer, without_matching
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.schema import require_column
 from lakebed.table.types import arrow_type
@@ -34,21 +34,21 @@ def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, opt
     Cost: as a delete by predicate, and writing the rows found.
     """
     refuse_unknown_keywords(options, CommitOptions)
-    schema = branch.schema
-    check_updatable(schema, name=branch.name)
-    _check_columns(schema, columns)
     predicate = parse_predicate(where) if isinstance(where, str) else where
     for tries_left in reversed(range(TRIES_MAX)):
         basis = Basis(branch.snapshots.latest())
-        changes = _changes(branch, basis, predicate, columns)
+        seen = branch.look()
+        check_updatable(seen.schema, name=branch.name)
+        _check_columns(seen.schema, columns)
+        changes = _changes(seen, basis, predicate, columns)
         if not changes:
             return None
         try:
-            if schema.primary_keys:
-                return commit_prepared(branch, changes, basis=basis, options=options)
-            return commit_prepared(branch, changes, kind="OVERWRITE", options=options)
+            if seen.schema.primary_keys:
+                return commit_prepared(seen, changes, basis=basis, options=options)
+            return commit_prepared(seen, changes, kind="OVERWRITE", options=options)
         except Conflict as lost:
-            if tries_left == 0 or lost.kind not in ("file_gone", "rows_changed", "index_changed"):
+            if tries_left == 0 or lost.kind not in CHANGED_KINDS:
                 raise
     raise AssertionError("the last try returns or raises")
 

@@ -9,8 +9,10 @@ import os
 from dataclasses import dataclass, field
 
 from lakebed.errors import InvalidRequest
+from lakebed.table.changelog_options import Producer, level_count_of, producer_of
 from lakebed.table.data_file import FileSettings
 from lakebed.table.dynamic_bucket import DynamicBuckets, is_dynamic
+from lakebed.table.engines.option_names import PREFIX
 from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, check_marking, engine_of, known_engine
 from lakebed.table.model import TableSchema
 from lakebed.table.options import (
@@ -87,6 +89,35 @@ def file_settings(schema: TableSchema) -> FileSettings:
         row_group_bytes=options.get(FILE_BLOCK_SIZE) or FileSettings().row_group_bytes,
         prefix=options.get(DATA_FILE_PREFIX),
         stats_mode=options.get(STATS_MODE),
+    )
+
+
+def writes_alike(schema: TableSchema, newest: TableSchema, *, upserts: bool) -> bool:
+    """Whether files and changelogs that were written by one schema are right in a table with another one.
+
+    Columns may differ: files are read by field id. But an upsert into a primary-key table needs each column that the
+    newest schema has more, as new rows do (`conform`): null would erase stored values.
+
+    Args:
+        upserts: the files replace rows of the same keys.
+    """
+    if _options_of_writes(schema) != _options_of_writes(newest):
+        return False
+    if not (upserts and newest.primary_keys):
+        return True
+    there = {field.id for field in schema.fields}
+    known = frozenset(field.name for field in newest.fields if field.id in there)
+    lacking = {field.name for field in newest.fields} - known
+    return not lacking or lacking <= engine_of(newest).optional(known)
+
+
+def _options_of_writes(schema: TableSchema) -> tuple[object, ...]:
+    producer = producer_of(schema)
+    options = schema.options.items()
+    return (
+        producer,
+        level_count_of(TableOptions(schema.options)) if producer is Producer.FULL_COMPACTION else 0,
+        {name: value for name, value in options if name in MERGE_OPTIONS or name.startswith(PREFIX)},
     )
 
 

@@ -13,7 +13,6 @@ from lakebed.objects.open import open_store
 from lakebed.table.layout import Layout
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.schema import (
-    SchemaLog,
     add_column,
     bucket_keys,
     decode_schema,
@@ -26,6 +25,7 @@ from lakebed.table.schema import (
     set_options,
     widen_column,
 )
+from lakebed.table.schema_log import SchemaLog
 
 COLUMNS = pa.schema([("dt", pa.string()), ("k", pa.int64()), ("v", pa.int32()), ("w", pa.float32())])
 

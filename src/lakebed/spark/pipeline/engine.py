@@ -275,7 +275,6 @@ class Engine:
 
     def compact(self, table: Table, *, full: bool) -> Snapshot | None:
         """Rewrite small files, one task a bucket. None: there was nothing to do."""
-        table.refresh()
         planned = current_tasks(table.context, full=full)
         if sum(task.input_bytes for task in planned) <= _DRIVER_BYTES_MAX:
             snapshot = table.compact(full=full).snapshot

@@ -26,7 +26,7 @@ from lakebed.spark.pipeline.inputs import digest
 from lakebed.spark.pipeline.ledger import Ledger
 from lakebed.spark.pipeline.model import PlannedStep, StepIdentity
 from lakebed.spark.pipeline.nodes import SourceLocation
-from lakebed.table.commit import find_commit
+from lakebed.table.earlier_commits import find_commit
 from lakebed.table.table import Table
 
 FORMAT = 1

@@ -23,7 +23,8 @@ from lakebed.spark.pipeline.measure import BRANCH_ID
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.nodes import SourceLocation
 from lakebed.table.branches import branch_exists, fork_pin
-from lakebed.table.commit import CommitOptions, CommitRequest, commit, find_commit
+from lakebed.table.commit import CommitOptions, CommitRequest, commit
+from lakebed.table.earlier_commits import find_commit
 from lakebed.table.fast_forward import fast_forward
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.table import Table
