@@ -107,9 +107,7 @@ class _Pass:
         every = self.versions.ids
         places = np.searchsorted(every, ids)
         padded = np.concatenate([[UNKNOWN], every, [UNKNOWN]])
-        judged = [
-            _Version(*row) for row in zip(ids, padded[places].tolist(), padded[places + 2].tolist(), strict=True)
-        ]
+        judged = [_Version(*row) for row in zip(ids, padded[places].tolist(), padded[places + 2].tolist(), strict=True)]
         self._load(judged)
         judged = [one for one in judged if one.id in self.metas and (one.after == UNKNOWN or one.after in self.metas)]
         referenced = ReferencedFiles(self.branch)
@@ -118,9 +116,7 @@ class _Pass:
         candidates = concat(table for _, table in parts)
         if candidates.num_rows == 0:
             return {}
-        alone = judge_each(
-            candidates, owners, branch=self.branch, versions=self.versions, referenced=referenced
-        )
+        alone = judge_each(candidates, owners, branch=self.branch, versions=self.versions, referenced=referenced)
         sizes = candidates["size_bytes"].to_numpy()
         found, numbers = np.unique(owners[alone], return_inverse=True)
         sums = np.bincount(numbers, weights=sizes[alone]).astype(np.int64)
@@ -141,9 +137,7 @@ class _Pass:
                 self.snapshots[snapshot.id] = snapshot
         known = [self.snapshots[one] for one in sorted(needed) if one in self.snapshots]
         lists = self._each(self.branch.manifests.all_metas, known)
-        self.metas = {
-            snapshot.id: metas for snapshot, metas in zip(known, lists, strict=True) if metas is not None
-        }
+        self.metas = {snapshot.id: metas for snapshot, metas in zip(known, lists, strict=True) if metas is not None}
 
     def _each(self, read: Callable[[T], R], items: Sequence[T]) -> list[R | None]:
         """What is read for each item; None where it is unreadable."""
@@ -202,9 +196,7 @@ class _Pass:
         after = {one.id: self._since(self.metas.get(one.after, ()), one) for one in judged}
         entries = self._entries([meta for part in (own, after) for metas in part.values() for meta in metas])
         readable = {
-            one.id
-            for one in judged
-            if all(meta.file_name in entries.ranges for meta in (*own[one.id], *after[one.id]))
+            one.id for one in judged if all(meta.file_name in entries.ranges for meta in (*own[one.id], *after[one.id]))
         }
         owners, rows = _live(entries, {one: own[one] for one in own if one in readable})
         later_owners, later_rows = _live(entries, {one: after[one] for one in after if one in readable})

@@ -166,6 +166,21 @@ def test_deletes_that_remove_rows(engine: str, options: dict[str, str]) -> None:
     assert sum(table.system("files")["record_count"].to_pylist()) == 2
 
 
+def test_a_late_row_does_not_return_after_a_delete() -> None:
+    """With a sequence a full compaction keeps the delete: a row that is older than it comes too late."""
+    options = {"partial-update.remove-record-on-delete": "true", "sequence.field": "w"}
+    table = make("partial-update", **options)
+    table.upsert(rows_of([(1, 7, 3), (2, 7, 3)]))
+    table.delete(keys=pa.table({"id": [1], "w": [9]}))
+    table.compact(full=True)
+    table.upsert(rows_of([(1, 8, 5), (2, 8, 5)]))
+    for _ in range(2):
+        assert state(table) == {2: (8, 5)}
+        table.compact(full=True)
+    table.upsert(rows_of([(1, 9, 10)]))
+    assert state(table) == {1: (9, 10), 2: (8, 5)}
+
+
 def test_a_delete_in_a_partial_compaction_meets_all_older_rows() -> None:
     """What a delete removed does not return when only the newer levels are compacted."""
     options = {"num-sorted-run.compaction-trigger": "2", "compaction.max-size-amplification-percent": "100000"}
