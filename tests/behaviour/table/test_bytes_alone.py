@@ -24,7 +24,7 @@ def check(world: TableWorld) -> int:
 
 
 @pytest.mark.parametrize(
-    "seed", [0, 3, 5, 14, 15, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 50))]
+    "seed", [3, 7, 9, 10, 15, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(20, 50))]
 )
 def test_every_tag_holds_what_nothing_else_names(seed: int) -> None:
     """In random histories, also of other clients, with rollbacks and branches, each figure is the count by names."""
