@@ -3,9 +3,11 @@
 Owns: the requests on stdin and the exit codes on stdout, one line each. A request is a JSON object with ``package``
 (the folder to import lakebed from), ``tests`` (pytest node ids) and ``output`` (a file for what pytest prints). A fork
 imports lakebed itself, so that it sees the package of its request and no other; it saves the second and a half in which
-a new process imports pytest, hypothesis and Arrow. What a fork writes besides its output is in a temporary folder of its
-own, which ends with it: pytest's folder of temporary files, from which each run deletes what others left, and the
-examples that Hypothesis keeps, of which those that a defect yields are no use to other runs.
+a new process imports pytest, hypothesis and Arrow.
+
+What a fork writes besides its output is in a temporary folder of its own, which ends with it: pytest's folder of
+temporary files, from which each run deletes what others left, and the examples that Hypothesis keeps, of which those
+that a defect yields are no use to other runs.
 """
 
 from __future__ import annotations

@@ -586,8 +586,7 @@ class Table:
         """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
         from lakebed.table import alone
 
-        self.context.tags.tag(tag)
-        return alone.bytes_alone(self.context, [tag]).get(tag, 0)
+        return alone.bytes_alone(self.context, [self.context.tags.tag(tag).name]).get(tag, 0)
 
     def why(self, path: str) -> Explanation:
         """Which versions need an object of the table (by relative path), or when it may go. Raises `NotFound`."""
