@@ -221,7 +221,7 @@ class TableWorld:
         Sizes are those on the store; of index files, index manifests, statistics, manifests of changelogs and sidecars,
         whose sizes tables do not state, they are 0.
         """
-        holders: list[tuple[str | None, set[str]]] = []
+        holders: list[tuple[str | None, frozenset[str]]] = []
         for table, model in [(self.table, self.main), *([self.branch] if self.branch else [])]:
             for snapshot_id, files in model.snapshots.items():
                 holders.append((None, files | self._names_of(table.layout.snapshot(snapshot_id))))
@@ -229,10 +229,10 @@ class TableWorld:
                 shown = name if table is self.table else None
                 holders.append((shown, files | self._names_of(table.layout.tag(name))))
             if model.fork is not None:
-                holders.append((None, set(model.fork[1])))
+                holders.append((None, model.fork[1]))
         for meta in self.store.list(self.table.layout.tag_folder):
             if "lakebed.pin." in meta.path:
-                holders.append((None, set(self._names_of(meta.path))))
+                holders.append((None, self._names_of(meta.path)))
         naming = Counter(path for _, paths in holders for path in paths)
         stated = {meta.path: meta.size_bytes for meta in self.store.list("") if not meta.path.endswith(".index")}
         for name, paths in self._named_by.items():
