@@ -2,7 +2,9 @@
 
 Rows, at scale 1: plan_100k_cold and _warm (splits of a table of 100,000 files, in seconds; cold: nothing cached, a new
 handle), plan_1200_commits_cold and _warm (after 1,200 commits of one file), tags_list_1000_cold and _warm,
-tag_delete_1000 against tag_delete_10, both for a version whose snapshot is there and for one whose snapshot expired.
+tag_delete_1000 against tag_delete_10, both for a version whose snapshot is there and for one whose snapshot expired;
+pins_1000_live, pins_1000_expired and pins_1000_expired_cold: `lake.pins()` of a table with 1,000 tags of versions of
+their own on 2,000 snapshots, which are there or have expired.
 
 Data files are described in manifests only: planning never opens them.
 """
@@ -19,6 +21,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+import lakebed
 from harness import Result, alternate
 from inputs import rows_of
 from lakebed.objects import open_store
@@ -213,6 +216,42 @@ def tags_1000(bench: Maker) -> list[Result]:
     results += deletions(bench, "tag_delete", tables, made_anew=True)
     expired = {number: tagged(bench, number, expired=True) for number in (10, count)}
     return results + deletions(bench, "tag_delete_expired", expired, made_anew=False)
+
+
+def pins_1000(bench: Maker) -> list[Result]:
+    """The pins of a lake, with the bytes that each alone holds."""
+    count = max(20, int(1000 * bench.scale))
+    bench.made += 1
+    lake = lakebed.open(bench.folder / f"lake{bench.made}")
+    table = lake.create_table("t", rows_of(1).schema)
+    for number in range(count):
+        for _ in range(2):
+            (table.overwrite if number % 2 else table.append)(some_rows(1).select(rows_of(1).schema.names))
+        table.create_tag(f"t{number:04d}")
+    table.append(rows_of(1))
+
+    def pins(*, cold: bool) -> float:
+        if cold:
+            PROCESS_CACHE.clear()
+            TAG_CACHE.clear()
+        return timed(lambda: lakebed.open(lake.url).pins())
+
+    results = []
+    for kind in ("live", "expired", "expired_cold"):
+        if kind == "expired":
+            table.expire(retain_max=1, retain_min=1, older_than_ms=2**60, max_deletes=4 * count)
+        is_held = [pin.bytes_alone for pin in lake.pins()]
+        assert (len(is_held), min(is_held) > 0) == (count, kind != "live")
+        results.append(
+            alternate(
+                f"pins_1000_{kind}",
+                {"lakebed": lambda kind=kind: pins(cold=kind == "expired_cold")},  # type: ignore[misc]
+                sample_count=bench.sample_count,
+                rows=count,
+                target="<= 0.5 s",
+            )
+        )
+    return results
 
 
 def deletions(bench: Maker, name: str, tables: dict[int, Table], *, made_anew: bool) -> list[Result]:

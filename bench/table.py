@@ -3,7 +3,7 @@
 Workloads, at scale 1: append_write, append_read, pk_write of 1 M rows (BIGINT, INT, DOUBLE, STRING; 2 buckets for
 keys), upsert of 100 k rows, merge_read of 1 M + 100 k overlapping rows, commit, tag_create, tag_delete (ms each),
 expire_tags_0 / _10 / _1000 (bytes read), spark_scan, spark_write, merge_memory and compact_memory (peak megabytes);
-plan_100k, plan_1200_commits and tags_1000 (see `planning`).
+plan_100k, plan_1200_commits, tags_1000 and pins_1000 (see `planning`).
 Peers run in an environment of their own (they pin an older pyarrow) and alternate with lakebed in one run.
 """
 
@@ -195,6 +195,10 @@ class Bench:
         """Listing many tags, and deleting one of many."""
         return planning.tags_1000(self)
 
+    def pins_1000(self) -> list[Result]:
+        """What each of many tags alone holds."""
+        return planning.pins_1000(self)
+
     def expire(self) -> list[Result]:
         """Bytes read by expiring the same snapshots with 0, 10 and 1000 tags."""
         figures = {count: self.expiry_of(count) for count in (0, 10, 1000)}
@@ -350,6 +354,7 @@ WORKLOADS = (
     "plan_100k",
     "plan_1200_commits",
     "tags_1000",
+    "pins_1000",
     "durable",
     "expire",
     "spark",

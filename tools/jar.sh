@@ -75,6 +75,6 @@ and is there a network? Then run make jars again." >&2
         exit 1
     fi
     sed -n 's/^__version__ = "\(.*\)"$/\1/p' src/lakebed/__init__.py >"$classes/org/lakebed/spark/version.txt"
-    jar --create --file "$folder/4.$minor.new" -C "$classes" .
-    mv "$folder/4.$minor.new" "$folder/lakebed-spark-4.$minor.jar"
+    jar --create --file "$folder/4.$minor.$$.new" -C "$classes" .
+    mv "$folder/4.$minor.$$.new" "$folder/lakebed-spark-4.$minor.jar"
 done

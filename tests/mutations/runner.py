@@ -4,6 +4,10 @@ Owns: the requests on stdin and the exit codes on stdout, one line each. A reque
 (the folder to import lakebed from), ``tests`` (pytest node ids) and ``output`` (a file for what pytest prints). A fork
 imports lakebed itself, so that it sees the package of its request and no other; it saves the second and a half in which
 a new process imports pytest, hypothesis and Arrow.
+
+What a fork writes besides its output is in a temporary folder of its own, which ends with it: pytest's folder of
+temporary files, from which each run deletes what others left, and the examples that Hypothesis keeps, of which those
+that a defect yields are no use to other runs.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import traceback
 
 SECONDS_MAX = 240
@@ -41,13 +46,14 @@ RUNNERS_OWN = (
 
 def run(request: dict[str, object]) -> int:
     """Pytest's exit code for one request; a negative number is the signal that ended it."""
-    child = os.fork()
-    if child == 0:
-        _become(request)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with tempfile.TemporaryDirectory(prefix="lakebed-run-", ignore_cleanup_errors=True) as folder:
+        child = os.fork()
+        if child == 0:
+            _become(request, folder)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _become(request: dict[str, object]) -> None:
+def _become(request: dict[str, object], folder: str) -> None:
     """Run the tests of a request in this process and end it."""
     import pytest
 
@@ -60,6 +66,8 @@ def _become(request: dict[str, object]) -> None:
             os.dup2(source, target)
         os.environ["PYTHONPATH"] = str(request["package"])
         os.environ["LAKEBED_TESTS_HANG_S"] = str(HANG_S)
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(folder, "hypothesis")
         sys.path.insert(0, str(request["package"]))
         code = int(
             pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *request["tests"]])

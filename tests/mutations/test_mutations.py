@@ -60,8 +60,9 @@ def write_mutated_package(mutation: Mutation, folder: Path) -> None:
     count = source.count(mutation.find)
     assert count == 1, f"{mutation.file} contains the text to replace {count} times, not once:\n{mutation.find}"
     copy = folder / "lakebed"
-    # With the compiled files: they are valid as long as times and sizes are the same.
-    shutil.copytree(PACKAGE, copy, copy_function=_link)
+    # With the compiled files: they are valid as long as times and sizes are the same. Without those that another run is
+    # about to give their names, which may be gone when it is their turn.
+    shutil.copytree(PACKAGE, copy, copy_function=_link, ignore=shutil.ignore_patterns("*.pyc.*", "*.new"))
     mutated = copy / mutation.file
     mutated.unlink()  # a link: writing to it would change the checkout
     mutated.write_text(source.replace(mutation.find, mutation.replace))
@@ -79,7 +80,7 @@ def _link(source: str, target: str) -> None:
 def runner() -> Iterator[subprocess.Popen[str]]:
     """The process whose forks run the tests; `runner.py` describes what it reads and writes."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    for name in ("PYTEST_ADDOPTS", "PYTHONPATH"):
+    for name in ("PYTEST_ADDOPTS", "PYTEST_DEBUG_TEMPROOT", "PYTHONPATH"):
         environment.pop(name, None)
     command = [sys.executable, str(Path(__file__).with_name("runner.py"))]
     with subprocess.Popen(
@@ -88,6 +89,41 @@ def runner() -> Iterator[subprocess.Popen[str]]:
         yield process
         assert process.stdin is not None
         process.stdin.close()
+
+
+def ask(runner: subprocess.Popen[str], request: dict[str, object]) -> int:
+    """Pytest's exit code for one request."""
+    print(json.dumps(request), file=runner.stdin, flush=True)
+    assert runner.stdout is not None
+    return int(runner.stdout.readline())
+
+
+def test_runs_share_no_folder(runner: subprocess.Popen[str], tmp_path: Path) -> None:
+    """Each run has temporary folders of its own, and none of them is left."""
+    probe = tmp_path / "test_probe.py"
+    probe.write_text(PROBE)
+    folders: set[Path] = set()
+    for number in range(2):
+        output = tmp_path / f"output-{number}"
+        request = {"package": str(PACKAGE.parent), "tests": [str(probe)], "output": str(output)}
+        assert ask(runner, request) == TESTS_FAILED
+        places = [Path(line.removeprefix("at ")) for line in output.read_text().splitlines() if line.startswith("at ")]
+        assert len(places) == 3
+        (folder,) = {next(one for one in place.parents if one.name.startswith("lakebed-run-")) for place in places}
+        assert not folder.exists()
+        folders.add(folder)
+    assert len(folders) == 2
+
+
+PROBE = """
+import tempfile
+from hypothesis.configuration import storage_directory
+
+def test_probe(tmp_path):
+    for place in (tmp_path, tempfile.mkdtemp(), storage_directory("examples").path):
+        print(f"at {place}")
+    assert False
+"""
 
 
 @pytest.mark.parametrize(
@@ -105,10 +141,7 @@ def test_the_defect_is_found(mutation: Mutation, runner: subprocess.Popen[str], 
     """With the defect in, one of the named tests fails."""
     write_mutated_package(mutation, tmp_path)
     output = tmp_path / "output"
-    request = {"package": str(tmp_path), "tests": mutation.tests, "output": str(output)}
-    print(json.dumps(request), file=runner.stdin, flush=True)
-    assert runner.stdout is not None
-    code = int(runner.stdout.readline())
+    code = ask(runner, {"package": str(tmp_path), "tests": mutation.tests, "output": str(output)})
     assert code == TESTS_FAILED, f"pytest ended with {code}:\n{output.read_text()[-3000:]}"
 
 

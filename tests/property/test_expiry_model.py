@@ -162,13 +162,13 @@ def no_manifests_in_the_walk(patch: pytest.MonkeyPatch) -> None:
 
 def lists_die_with_their_snapshot(patch: pytest.MonkeyPatch) -> None:
     """A manifest list goes with its snapshot even while a tag holds it."""
-    own = referenced_files.ReferencedFiles._own_lists
+    own = referenced_files.ReferencedFiles.own_lists
 
     def short(self: Any, gone: Any) -> Any:
         lists = own(self, gone)
         return lists.set_column(4, "dead", lists["born"])
 
-    patch.setattr(referenced_files.ReferencedFiles, "_own_lists", short)
+    patch.setattr(referenced_files.ReferencedFiles, "own_lists", short)
 
 
 def released_versions_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -128,8 +128,9 @@ def import_history(
 
     A version gets the tag ``version-N`` (Delta) or ``snapshot-ID`` (Iceberg), and those that its source has for it. A
     file that several versions name is taken over once. A version that changes no file has the snapshot of the one
-    before. Columns that a version adds, drops or widens are added, dropped or widened. The times of snapshots are those
-    of the import.
+    before. Columns that a version adds, drops or widens are added, dropped or widened. Columns that the source changed
+    after its newest version come last, as one version more without a tag. The times of snapshots are those of the
+    import.
 
     Args:
         name: of a table that does not exist.
@@ -196,11 +197,12 @@ def _chosen(there: Sequence[SourceVersion], history: HistoryOptions, source: str
         raise InvalidRequest(
             f"{source} has no tags: leave them out, or name versions by their numbers.", kind="invalid_history"
         )
-    known = {name for one in there for name in (one.version, *one.tags)}
+    known = {name for one in there for name in (one.version, *one.tags) if name is not None}
     for name in history.versions:
         if name not in known:
             raise NotFound(
-                f"{source} has no version {name!r}; it has kept {', '.join(one.version for one in there)}.",
+                f"{source} has no version {name!r}; it has kept "
+                f"{', '.join(one.version for one in there if one.version is not None)}.",
                 kind="version_not_found",
                 version=name,
             )
@@ -210,7 +212,7 @@ def _chosen(there: Sequence[SourceVersion], history: HistoryOptions, source: str
         is_named = not history.versions or not {one.version, *one.tags}.isdisjoint(history.versions)
         is_wanted = is_named and (not history.tags or bool(one.tags))
         if is_wanted or is_newest:
-            own = () if history.tags else (one.own_tag,)
+            own = () if history.tags or one.own_tag is None else (one.own_tag,)
             must_be_there = bool(history.versions) or history.tags or is_newest
             found.append(_Wanted(one, (*own, *one.tags), must_be_there))
     return found
@@ -222,7 +224,7 @@ class _History:
 
     lake: Lake
     name: str
-    open_version: Callable[[str], Source]
+    open_version: Callable[[str | None], Source]
     files: VersionImport
     progress: ProgressCall | None
     table: Table | None = None
@@ -269,5 +271,6 @@ class _History:
                 table.create_tag(name, snapshot_id=snapshot_id)
             except InvalidRequest as unfit:
                 own = one.version.own_tag
+                assert own is not None, "a version with tags has a name of its own"
                 table.create_tag(own, snapshot_id=snapshot_id, if_not_exists=True)
                 self.notes.append(f"The source's tag {name!r} is here {own}: {unfit.message}")

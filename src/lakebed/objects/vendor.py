@@ -57,7 +57,12 @@ _BAD_RANGE: Final = re.compile(
     r"start too large"
 )
 
-_NAMES: Final = re.compile(r"https?://\S+|path: \".*\"|(at location|for path) .*?(?= not found| already exists|: )")
+_NAMES: Final = re.compile(
+    r"https?://\S+|path: \".*\"|(?s:parsing Path \".*\")|"
+    r"(at location|for path) (?s:.*?)(?= not found| already exists|: )"
+)
+_UNTAKEN: Final = re.compile(r"[\x00-\x1f\x7f]")
+"""What the client takes in no path of an object."""
 _TIMES: Final = re.compile(r"\b\d+(\.\d+)?(n|µ|u|m)?s\b")
 _SECRET_NAME: Final = re.compile(
     r"secret|token|sas|password|(account|access|master|shared|customer)_key\Z", re.IGNORECASE
@@ -250,7 +255,13 @@ class VendorDriver(Driver):
         )
 
     def delete(self, paths: Sequence[str], *, durable: bool) -> None:
-        """One batch; where the vendor calls a missing object an error, the others are deleted one by one."""
+        """One batch; where the vendor calls a missing object an error, the others are deleted one by one.
+
+        Paths that the client does not take are left out: it cannot have put anything there.
+        """
+        paths = [path for path in paths if _UNTAKEN.search(path) is None]
+        if not paths:
+            return
         try:
             self._ask(paths[0], lambda: obstore.delete(self._store, [self._prefix + path for path in paths]))
         except NotFound as missing:

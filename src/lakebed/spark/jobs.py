@@ -34,9 +34,10 @@ from lakebed.table.compact import CompactReport, compact, run_task
 from lakebed.table.compact_plan import CompactTask
 from lakebed.table.context import TableBranch
 from lakebed.table.expire import ExpireRules
+from lakebed.table.external import names_of
 from lakebed.table.incremental import plan_diff
 from lakebed.table.model import BucketChange
-from lakebed.table.orphans import Search, Used, data_paths, find_unused, found_of, names_of, outside_of, used_paths
+from lakebed.table.orphans import Search, Used, data_paths, find_unused, found_of, outside_of, used_paths
 from lakebed.table.orphans import remove_orphan_files as remove_found
 from lakebed.table.read import ReadPlan
 from lakebed.table.schema import require_column

@@ -150,10 +150,18 @@ def _mark(owner: str, folder: str, *, is_hashed: bool) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_MARK_DIGITS]
 
 
+def names_of(paths: pa.Array) -> pa.Array:
+    """The last part of each path: unique for data files, manifests and index files, whatever folder they are in.
+
+    A folder's name may have a line break, for other clients write values of partitions as they are.
+    """
+    return pc.replace_substring_regex(paths, r"(?s)^.*/", "")
+
+
 def is_marked(urls: pa.Array, owner: str) -> BoolArray:
     """Which URLs have a file name with the table's mark for the URL's folder."""
     there = pc.replace_substring_regex(urls, r"/[^/]*$", "")
-    names = pc.replace_substring_regex(urls, r"^.*/", "")
+    names = names_of(urls)
     folders = pc.replace_substring_regex(there, _ENTROPY_FOLDERS, "")
     is_plain = _flags(pc.equal(folders, there))
     parts = pc.extract_regex(names, MARKED_NAME).flatten()

@@ -20,8 +20,8 @@ _SCHEMA: Final = re.compile(rf"{_ROOT}schema/schema-{_NUMBER}")
 _CHANGELOG: Final = re.compile(rf"{_ROOT}changelog/changelog-{_NUMBER}")
 _TAG: Final = re.compile(rf"{_ROOT}tag/tag-([^/]+)")
 _CONSUMER: Final = re.compile(rf"{_ROOT}consumer/consumer-([^/]+)")
-_BRANCH: Final = re.compile(r"branch/branch-([^/]+)(?:/.*)?")
-_BUCKET: Final = re.compile(r"(?:(.*)/)?bucket-(-?[0-9]+|postpone)")
+_BRANCH: Final = re.compile(r"branch/branch-([^/]+)(?:/.*)?", re.DOTALL)
+_BUCKET: Final = re.compile(r"(?:(.*)/)?bucket-(-?[0-9]+|postpone)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

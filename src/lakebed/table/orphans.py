@@ -37,7 +37,15 @@ from lakebed.table.branches import every_branch, with_fork_point
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, forget, merge_reports
 from lakebed.table.expire import release
-from lakebed.table.external import MARKED_NAME, Roots, bucket_folders_below, is_marked, owner_of, roots_of
+from lakebed.table.external import (
+    MARKED_NAME,
+    Roots,
+    bucket_folders_below,
+    is_marked,
+    names_of,
+    owner_of,
+    roots_of,
+)
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.layout import Layout, parse_bucket_folder, parse_changelog, parse_schema
 from lakebed.table.live_versions import read_live_versions
@@ -180,11 +188,6 @@ def used_paths(branches: Sequence[TableBranch]) -> Iterator[Used]:
             if parse_changelog(meta.path) is not None:
                 kept = decode_snapshot(branch.store.get(meta.path), path=meta.path)
                 yield Used(referenced.of(kept), must_exist=False)
-
-
-def names_of(paths: pa.Array) -> pa.Array:
-    """The last part of each path: unique for data files, manifests and index files, whatever folder they are in."""
-    return pc.replace_substring_regex(paths, r"^.*/", "")
 
 
 def data_paths(used: Used) -> pa.Array:

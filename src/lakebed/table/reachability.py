@@ -143,15 +143,7 @@ def judge(
     born = candidates["born"].to_numpy()
     dead = candidates["dead"].to_numpy()
     everything = np.ones(candidates.num_rows, np.bool_)
-    if branch.branch is None:
-        _keep_unpinned(case, everything)
-    elif branch.fork_point is not None:
-        _keep_forks(case, born, branch.fork_point)
-    else:
-        case.complete = False
-        case.warnings.append(f"where the branch {branch.branch!r} started is unknown, so its files are kept")
-        case.keep(everything, "of the branch's origin")
-    _keep_changelogs(case, born)
+    _keep_of_others(case, born)
     unknown = born == UNKNOWN
     has_holes = len(versions.restored_ids) > 0
     if is_lost or (is_open and has_holes):
@@ -167,6 +159,39 @@ def judge(
             _keep_nearest(case, everything, nearest_later(dead, versions.ids))
     deletable = candidates.filter(pa.array(~case.needed))
     return Judgement(deletable, case.kept, tuple(case.warnings), case.complete)
+
+
+def judge_each(
+    candidates: pa.Table, owners: IntArray, *, branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles
+) -> BoolArray:
+    """Which candidates nothing but their own version needs: each is judged as if that version alone were released.
+
+    Args:
+        candidates: `reclaim.CANDIDATES` that neither of the versions next to theirs has.
+        owners: the version of each, which only one tag holds.
+
+    Cost: 1 LIST in a table without rollbacks; else the files of every version, once.
+    """
+    case = _Case(branch, versions, referenced, candidates, np.zeros(candidates.num_rows, np.bool_))
+    _keep_of_others(case, candidates["born"].to_numpy())
+    if len(versions.restored_ids):
+        for snapshot_id, added_only in _versions(versions):
+            _keep_version(case, owners != snapshot_id, snapshot_id, "needed", added_only=added_only)
+    return ~case.needed
+
+
+def _keep_of_others(case: _Case, born: IntArray) -> None:
+    """Keep what other branches and kept changelogs need."""
+    everything = np.ones(len(born), np.bool_)
+    if case.branch.branch is None:
+        _keep_unpinned(case, everything)
+    elif case.branch.fork_point is not None:
+        _keep_forks(case, born, case.branch.fork_point)
+    else:
+        case.complete = False
+        case.warnings.append(f"where the branch {case.branch.branch!r} started is unknown, so its files are kept")
+        case.keep(everything, "of the branch's origin")
+    _keep_changelogs(case, born)
 
 
 def _keep_changelogs(case: _Case, born: IntArray) -> None:

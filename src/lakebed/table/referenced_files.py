@@ -64,7 +64,7 @@ class ReferencedFiles:
         self._own_files = OwnFiles(branch.store, self._folders_of)
         self._deltas: dict[str, pa.Table] = {}
 
-    def _paths_of(self, entries: pa.Table) -> pa.Table:
+    def paths_of(self, entries: pa.Table) -> pa.Table:
         """As `reclaim.paths_of`. Cost: that of `OwnFiles` when there are external files, once."""
         return paths_of(entries, self._folders_of, own_outside=self._own_files.among)
 
@@ -97,7 +97,7 @@ class ReferencedFiles:
         manifests = self._branch.manifests
         parts = [manifests.live_entries(snapshot), manifests.changelog_entries(snapshot)]
         outside = [part.filter(pc.is_valid(part["external_path"])) for part in parts]
-        return pa.concat_tables([self._paths_of(part) for part in outside])
+        return pa.concat_tables([self.paths_of(part) for part in outside])
 
     def added(self, snapshot: Snapshot) -> pa.Array:
         """Paths of the data files that a version itself added. Cost: its delta manifests."""
@@ -110,7 +110,7 @@ class ReferencedFiles:
         """A version's own entries, in the form of `reclaim.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
         found = self._deltas.get(snapshot.delta_manifest_list)
         if found is None:
-            found = self._paths_of(self._branch.manifests.delta_entries(snapshot))
+            found = self.paths_of(self._branch.manifests.delta_entries(snapshot))
             self._deltas[snapshot.delta_manifest_list] = found
         return found
 
@@ -131,7 +131,7 @@ class ReferencedFiles:
         walk = [*gone, survivor]
         chain = walk if before is None else [before, *walk]
         data = fold_deltas([(after.id, self.between(earlier, after)) for earlier, after in pairwise(chain)])
-        return concat([data, self._manifests_left(walk), self._own_lists(gone), *self._carried_left(walk)])
+        return concat([data, self._manifests_left(walk), self.own_lists(gone), *self._carried_left(walk)])
 
     def between(self, before: Snapshot, after: Snapshot) -> pa.Table:
         """What changed from one version to the next, as `delta`.
@@ -140,7 +140,7 @@ class ReferencedFiles:
         """
         if after.id == before.id + 1:
             return self.delta(after)
-        had, has = (self._paths_of(self._branch.manifests.live_entries(version)) for version in (before, after))
+        had, has = (self.paths_of(self._branch.manifests.live_entries(version)) for version in (before, after))
         died = had.filter(pc.invert(pc.is_in(had["path"], value_set=has["path"])))
         return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
 
@@ -154,7 +154,7 @@ class ReferencedFiles:
 
     def left_by_tag(self, snapshot: Snapshot) -> pa.Table:
         """Candidates when the last tag of an expired snapshot is deleted: all its files, with an unknown death."""
-        files = self._paths_of(self._branch.manifests.live_entries(snapshot))
+        files = self.paths_of(self._branch.manifests.live_entries(snapshot))
         dead = snapshot.id + 1
         metas = self._branch.manifests.all_metas(snapshot)
         carried = self._few(snapshot, frozenset((Role.INDEX_MANIFEST,)))
@@ -167,7 +167,7 @@ class ReferencedFiles:
                 born=[_born(meta) for meta in metas],
                 dead=dead,
             ),
-            self._own_lists([snapshot]),
+            self.own_lists([snapshot]),
             candidates_of(Role.INDEX_MANIFEST, carried, born=UNKNOWN, dead=dead),
             candidates_of(Role.INDEX, self._few(snapshot, frozenset((Role.INDEX,))), born=UNKNOWN, dead=dead),
             candidates_of(Role.STATISTICS, self._few(snapshot, frozenset((Role.STATISTICS,))), born=UNKNOWN, dead=dead),
@@ -209,16 +209,20 @@ class ReferencedFiles:
             dead=[following[life.last] for life in lives.values()],
         )
 
-    def _own_lists(self, gone: Sequence[Snapshot]) -> pa.Table:
+    def own_lists(self, gone: Sequence[Snapshot]) -> pa.Table:
         """What belongs to one version alone: its lists and its changelog live in [id, id + 1)."""
-        tables = []
+        lists = {
+            self._layout.manifest(name): (size_bytes or 0, snapshot.id)
+            for snapshot in gone
+            for name, size_bytes in (
+                (snapshot.base_manifest_list, snapshot.base_manifest_list_size),
+                (snapshot.delta_manifest_list, snapshot.delta_manifest_list_size),
+            )
+        }
+        sizes, ids = np.array(list(lists.values()), np.int64).reshape(-1, 2).T
+        tables = [candidates_of(Role.LIST, list(lists), size_bytes=sizes, born=ids, dead=ids + 1)]
         for snapshot in gone:
-            lists = {
-                self._layout.manifest(snapshot.base_manifest_list): snapshot.base_manifest_list_size or 0,
-                self._layout.manifest(snapshot.delta_manifest_list): snapshot.delta_manifest_list_size or 0,
-            }
             life = {"born": snapshot.id, "dead": snapshot.id + 1}
-            tables.append(candidates_of(Role.LIST, list(lists), size_bytes=list(lists.values()), **life))
             if snapshot.changelog_manifest_list:
                 manifests = self._few(snapshot, frozenset((Role.CHANGELOG_MANIFEST,)))
                 path = self._layout.manifest(snapshot.changelog_manifest_list)
@@ -255,7 +259,7 @@ class ReferencedFiles:
         return paths
 
     def _changelog(self, snapshot: Snapshot) -> pa.Table:
-        return self._paths_of(self._branch.manifests.changelog_entries(snapshot))
+        return self.paths_of(self._branch.manifests.changelog_entries(snapshot))
 
     def _index_files(self, name: str) -> list[str]:
         """Index files that an index manifest names, but for those outside the table: they belong to others."""

@@ -8,14 +8,13 @@ Owns: `SourceFile` and `open_source`. Invariants:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Corruption, NotFound
+from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectStore
 from lakebed.table.data_file import WHOLE_FILE_BYTES_MAX, OpenDataFile, open_data_file
@@ -99,8 +98,13 @@ def open_in_folders(
         return opened(store, paths[0])
     except NotFound:
         for path in paths[1:]:
-            with contextlib.suppress(NotFound):
+            try:
                 return opened(store, path)
+            except NotFound:
+                continue
+            except InvalidRequest as refused:  # another spelling has a character that this store takes in no path
+                if refused.kind != "invalid_path":
+                    raise
         raise
 
 

@@ -294,7 +294,7 @@ def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
         "partition": pa.array(_partition_names(live["partition"], schema), _TEXT),
         "bucket": live["bucket"],
         "file_path": _paths(live, schema=schema, layout=branch.layout),
-        "file_format": pc.replace_substring_regex(live["file_name"], pattern=r"^.*\.", replacement=""),
+        "file_format": pc.replace_substring_regex(live["file_name"], pattern=r"(?s)^.*\.", replacement=""),
         "schema_id": live["schema_id"],
         "level": live["level"],
         "record_count": live["row_count"],

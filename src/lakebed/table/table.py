@@ -584,9 +584,9 @@ class Table:
 
     def bytes_alone(self, tag: str) -> int:
         """Bytes that only this tag holds: what deleting it would free. Raises `NotFound`."""
-        from lakebed.table import why
+        from lakebed.table import alone
 
-        return why.bytes_alone(self.context, tag)
+        return alone.bytes_alone(self.context, [self.context.tags.tag(tag).name]).get(tag, 0)
 
     def why(self, path: str) -> Explanation:
         """Which versions need an object of the table (by relative path), or when it may go. Raises `NotFound`."""

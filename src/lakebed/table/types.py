@@ -420,6 +420,15 @@ def with_field_ids(parsed: Type, next_id: int) -> tuple[Type, int]:
     return replace(parsed, children=tuple(children), fields=tuple(fields)), next_id
 
 
+def without_field_ids(parsed: Type) -> Type:
+    """The type without the ids of nested fields: what two tables may have in common."""
+    return replace(
+        parsed,
+        children=tuple(map(without_field_ids, parsed.children)),
+        fields=tuple(replace(field, id=None, type=without_field_ids(field.type)) for field in parsed.fields),
+    )
+
+
 def nested_field_ids(parsed: Type) -> list[int]:
     """Every id used inside a type."""
     ids = [field.id for field in parsed.fields if field.id is not None]

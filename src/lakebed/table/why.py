@@ -1,7 +1,6 @@
 """Why a file of a table still exists: which versions need it, or when it may be deleted. Reads only.
 
-Owns: `why` and the bytes that a pin alone holds. It reads the same live versions and the same references as the
-deleting verbs.
+Owns: `why`. It reads the same live versions and the same references as the deleting verbs.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import pyarrow as pa
 from lakebed.errors import Corruption, NotFound
 from lakebed.objects.path import is_url
 from lakebed.reclaim.model import Explanation, Pin
-from lakebed.table.branches import every_branch, with_fork_point
+from lakebed.table.branches import every_branch
 from lakebed.table.context import TableBranch
-from lakebed.table.expire import release
 from lakebed.table.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
 from lakebed.table.live_versions import LiveVersions, claimed_from, read_live_versions
 from lakebed.table.model import Snapshot
@@ -23,18 +21,6 @@ from lakebed.table.unfinished import Deletion, load_deletions
 from lakebed.table.versions import pin_of
 
 _SHOWN_MAX = 4
-
-
-def bytes_alone(branch: TableBranch, name: str) -> int:
-    """Bytes that only this tag holds: what deleting it would free.
-
-    Raises `NotFound`. Cost: only listings while its snapshot is live; else its manifests and its neighbours'.
-    """
-    branch.refresh()
-    branch = with_fork_point(branch)
-    branch.tags.tag(name)
-    plan = release(branch, [name], dry_run=True).plan
-    return 0 if plan is None else plan.bytes_freed
 
 
 def why(branch: TableBranch, path: str) -> Explanation:

@@ -246,6 +246,26 @@ def test_strange_names_are_taken_literally(store: Any, name: str) -> None:
     assert paths(store.list()) == ["copied"]
 
 
+@pytest.mark.parametrize("sign", ["NoSuchBucket", "AccessDenied", "InvalidRange"])
+def test_a_line_break_in_a_name(store: Any, sign: str) -> None:
+    """A name of two lines means itself, or is refused as a name: what it says is no sign of another failure."""
+    name = f"p=two\n{sign}: x/file"
+    if store.root_url.startswith(("file:", "memory:")):
+        store.put(name, b"1")
+        assert bytes(store.get(name)) == b"1"
+        store.delete([name])
+        with pytest.raises(NotFound, match="no object"):
+            store.get(name)
+        return
+    for ask in (lambda name: store.put(name, b"1"), store.get, store.head):
+        with pytest.raises(InvalidRequest, match="does not take the path") as refused:
+            ask(name)
+        assert refused.value.kind == "invalid_path"
+    store.put("other", b"2")
+    store.delete([name, "other"])
+    assert paths(store.list()) == []
+
+
 @pytest.mark.parametrize("name", STRANGE_NAMES)
 def test_a_url_is_the_root_and_the_name(store: Any, name: str) -> None:
     """An object's URL is its name behind the store's, taken literally."""

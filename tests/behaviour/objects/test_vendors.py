@@ -189,6 +189,14 @@ def test_a_fork_is_told_that_its_client_is_dead(s3_server: Any) -> None:
     assert bytes(store.get("a")) == b"1"
 
 
+def test_a_path_that_a_bucket_cannot_have_is_deleted_without_a_request() -> None:
+    """Nothing can be there, so it is no obstacle to the deletion of other objects."""
+    store = open_store(
+        "s3://bucket/prefix", storage_options={"aws_region": "us-east-1", "aws_endpoint": "http://127.0.0.1:9"}
+    )
+    store.delete(["p=a\nb/bucket-0/file", "c\x7f"])
+
+
 @pytest.mark.parametrize("elapsed", ["29.416495ms", "1.403s", "401.3ms", "416ns"])
 def test_how_long_a_request_took_says_nothing_about_it(elapsed: str) -> None:
     """A number in the client's message that looks like a status is not taken for one: the outcome stays unknown."""

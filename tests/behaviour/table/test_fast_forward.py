@@ -16,6 +16,7 @@ from lakebed.runtime import Environment
 from lakebed.table.table import Table
 from lakebed.testing.between import Between
 from lakebed.testing.clock import ManualClock
+from worlds.table.foreign_verbs import foreign_rollback
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 EVER_MS = 2**60
@@ -181,9 +182,56 @@ def test_both_schemas_changed(table: Table) -> None:
     trial = table.create_branch("trial")
     trial.add_column("more", "INT")
     table.add_column("mine", "STRING")
-    with pytest.raises(Conflict, match="were both changed"):
+    with pytest.raises(Conflict, match="The columns or options of main were changed"):
         table.fast_forward("trial")
     assert table.refresh().fields[-1].name == "mine"
+
+
+@pytest.mark.parametrize("change", ["column", "option"])
+@pytest.mark.parametrize("is_changed", [False, True], ids=["branch-as-it-was", "branch-changed"])
+def test_main_has_a_schema_of_its_own(table: Table, change: str, is_changed: bool) -> None:
+    """A change of main's columns or options after the fork is as a commit: nothing is published over it."""
+    trial = table.create_branch("trial")
+    trial.upsert(rows({2: "b"}))
+    if is_changed:
+        trial.add_column("more", "INT")
+    for number in range(2):
+        if change == "column":
+            table.add_column(f"mine_{number}", "INT")
+        else:
+            table.set_options({"snapshot.time-retained": f"{number + 1} d"})
+    before = (table.latest(), table.schema)
+    for dry_run in (True, False):
+        with pytest.raises(Conflict, match="main") as refused:
+            table.fast_forward("trial", dry_run=dry_run)
+        assert refused.value.kind == "not_fast_forward"
+    reopened = Table.open(table.store, name="t", environment=table.environment)
+    assert (reopened.latest(), reopened.schema) == before
+    assert read(table) == {1: "a"}
+
+
+@pytest.mark.parametrize("prefix", ["branch/branch-trial/tag/", "lakebed/published/"])
+def test_a_schema_of_main_that_is_faster(table: Table, prefix: str) -> None:
+    """Main's column is added while a publication is prepared: nothing is published over it."""
+    trial = table.create_branch("trial")
+    trial.upsert(rows({2: "b"}))
+    between = Between(table.store, kind="put", prefix=prefix, happens=lambda: table.add_column("mine", "INT") and None)
+    with pytest.raises(Conflict, match="main") as refused:
+        Table.open(between, name="t", environment=table.environment).fast_forward("trial")
+    assert refused.value.kind == "not_fast_forward"
+    assert between.happened
+    assert read(table) == {1: "a"}
+
+
+def test_a_repetition_after_main_has_changed_its_schema(table: Table) -> None:
+    """What is published already is not published again: a repetition says so whatever main's schema is."""
+    table.create_branch("trial").upsert(rows({2: "b"}))
+    done = table.fast_forward("trial")
+    table.add_column("mine", "INT")
+    assert table.fast_forward("trial") == done
+    Table.open(table.store, name="t", branch="trial", environment=table.environment).upsert(rows({3: "c"}))
+    with pytest.raises(Conflict, match="main"):
+        table.fast_forward("trial")
 
 
 @pytest.mark.parametrize("first", ["main", "branch"])
@@ -225,6 +273,30 @@ def test_files_that_come_back_are_kept_for_tags(table: Table) -> None:
     trial.rollback_to_as_latest(2)
     table.fast_forward("trial")
     assert read(table) == {1: "a", 2: "b"}
+    table.overwrite(rows({6: "f"}))
+    table.delete_branch("trial")
+    shrink(table)
+    assert (read(table), read(table, "with-b")) == ({6: "f"}, {1: "a", 2: "b"})
+    check(table)
+
+
+def test_a_tag_that_outlives_a_rollback_of_another_client(table: Table) -> None:
+    """Main goes back to the fork below its boundary and is published again: what a tag has of the first time stays."""
+    trial = table.create_branch("trial")
+    trial.upsert(rows({2: "b"}))
+    table.create_tag("start")
+    table.fast_forward("trial")
+    table.create_tag("with-b")
+    for number in (3, 4):
+        table.upsert(rows({number: "x"}))
+    table.expire(retain_max=1, retain_min=1, older_than_ms=EVER_MS)
+    path = table.context.layout.tag("with-b")
+    kept = bytes(table.store.get(path))
+    foreign_rollback(table, "start")
+    table.store.put(path, kept)  # made while the other client rolled back, which deletes the tags that it listed
+    table = Table.open(table.store, name="t", environment=table.environment)
+    table.fast_forward("trial")
+    assert read(table) == read(table, "with-b") == {1: "a", 2: "b"}
     table.overwrite(rows({6: "f"}))
     table.delete_branch("trial")
     shrink(table)

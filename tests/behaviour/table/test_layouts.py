@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.errors import Corruption
+from lakebed.errors import Corruption, LakebedError, NotFound
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -94,6 +94,7 @@ LAYOUTS = {
     "boolean": (pa.bool_(), {}, True, "p=true"),
     "null": (pa.string(), {"partition.default-name": "no value"}, None, "p=no value"),
     "directory": (pa.string(), {"data-file.path-directory": "the/data/"}, "a/b", "the/data/p=a%2Fb"),
+    "line-breaks": (pa.string(), {}, "a\r\n/b\n", "p=a%0D%0A%2Fb%0A"),
 }
 
 
@@ -124,6 +125,7 @@ SPELLINGS: dict[str, tuple[Any, dict[str, str], Any, str, str]] = {
     "newer-java": (pa.float32(), {}, 2.0**33, "p=8.5899346E9", "p=8.589935E9"),
     "pypaimon-boolean": (pa.bool_(), {}, True, "p=true", "p=True"),
     "pypaimon-text": (pa.string(), {}, "a:b", "p=a%3Ab", "p=a:b"),
+    "pypaimon-line-break": (pa.string(), {}, "a\nb", "p=a%0Ab", "p=a\nb"),
 }
 
 
@@ -152,6 +154,28 @@ def test_files_of_other_writers_are_found_and_cleaned(name: str, keyed: bool) ->
     assert not set(old) & set(made.data())
     assert made.rows() == made.expected
     assert made.table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+
+
+def test_line_breaks_in_a_bucket(s3_server: Any) -> None:
+    """Where a store takes no line break in a path, the folder without escapes is no obstacle to reads and deletions."""
+    environment = Environment()
+    store = open_store(s3_server.url(), storage_options=s3_server.options, environment=environment)
+    columns = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    table = Table.create(store, name="t", schema=columns, partition_keys=["p"], environment=environment)
+    for number in range(2):
+        table.append(pa.table({"p": ["a\nb"], "id": [number]}))
+    table.create_tag("before")
+    table.compact(full=True)
+    table.expire(retain_max=1, retain_min=1)
+    assert table.delete_tag("before").warnings == ()
+    (path,) = (meta.path for meta in store.list("") if meta.path.endswith(".parquet"))
+    assert path.startswith("p=a%0Ab/")
+    assert table.read().num_rows == 2
+    assert table.remove_orphan_files(older_than_ms=EVER_MS).deleted_count == 0
+    store.delete([path])
+    with pytest.raises(LakebedError, match="p=a%0Ab/bucket-0/data-") as gone:
+        table.read()
+    assert isinstance(gone.value, NotFound | Corruption)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -127,6 +127,20 @@ def test_a_file_without_a_row_that_is_left_ends() -> None:
     sound(table)
 
 
+def test_a_file_that_loses_its_last_rows_later_ends() -> None:
+    """Rows that earlier compactions marked count: a file ends when the rest of its rows is replaced."""
+    table = new_table(target_file_size="2 kb")
+    whole = set(table.scan().entries()["file_name"].to_pylist())
+    for first in (0, 1):
+        table.delete(keys=pa.table({"id": range(first, 1000, 2)}))
+        table.compact()
+        assert values_of(table) == {n: v for n, v in OLD.items() if n >= 1000 or (not first and n % 2)}
+    left = table.scan().entries()
+    assert set(left["file_name"].to_pylist()) < whole
+    assert sum(left["row_count"].to_pylist()) < 2 * sum(n >= 1000 for n in OLD)
+    sound(table)
+
+
 def test_changes_by_a_predicate_see_rows_that_no_compaction_has_seen() -> None:
     """Deletes and updates judge the newest row of each key, visible or not."""
     table = new_table()

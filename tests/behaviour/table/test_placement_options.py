@@ -19,6 +19,7 @@ from lakebed.runtime import Environment
 from lakebed.table.bucket import bucket_of
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import decode_manifest_list
+from lakebed.table.read import read_split_table
 from lakebed.table.schema import encode_schema
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
@@ -245,3 +246,23 @@ def test_a_lake_is_cleaned_around_a_table_that_cannot_be() -> None:
     assert len(problems) == 1
     assert "data-file.external-paths.strategy" in problems[0]
     assert ["bucket-0/data-stray.parquet" in stored(table) for table in tables] == [True, False]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("is_key", [True, False], ids=["primary-key", "bucket-key"])
+def test_both_zeros_are_found_in_any_bucket(kind: pa.DataType, is_key: bool) -> None:
+    """0.0 and -0.0 are equal, though they are in different buckets: a filter finds what Python's == finds."""
+    schema = pa.schema([pa.field("k", kind, nullable=False), ("v", pa.int32())])
+    options = {"bucket": "7"} if is_key else {"bucket": "7", "bucket-key": "k"}
+    store = open_store(f"memory://{uuid.uuid4()}")
+    table = Table.create(store, name="t", schema=schema, primary_keys=["k"] if is_key else [], options=options)
+    values = [0.0, -0.0, 1.5, -1.5]
+    table.write(pa.table([pa.array(values, kind), pa.array(range(4), pa.int32())], schema=schema))
+    scan = table.scan()
+    in_bucket = [read_split_table(table.store, split, plan=scan.plan)["v"].to_pylist() for split in scan.splits()]
+    assert not any({0, 1} <= set(values) for values in in_bucket), "the zeros must be in two buckets"
+    for asked in (0.0, -0.0, 1.5):
+        expected = [number for number, value in enumerate(values) if value == asked]
+        for where in (f"k = {asked}", f"k IN ({asked}, 99)"):
+            assert sorted(table.read(where=where)["v"].to_pylist()) == expected
+            assert table.scan(where=where).count() == len(expected)

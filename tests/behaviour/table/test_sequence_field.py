@@ -65,6 +65,18 @@ def test_a_late_row_never_wins() -> None:
     assert state(table) == {1: "new", 2: "b"}
 
 
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_a_null_is_older_than_every_value(order: str) -> None:
+    """In both orders: it stays while its key has no other, and of two nulls the later one is there."""
+    table = make(**{"sequence.field.sort-order": order})
+    table.upsert(rows((1, 5, "five"), (2, None, "null"), (3, None, "first null"), (4, None, "alone")))
+    table.upsert(rows((1, None, "null"), (2, 1, "one"), (3, None, "second null")))
+    expected = {1: "five", 2: "one", 3: "second null", 4: "alone"}
+    for _ in range(2):
+        assert state(table) == expected
+        table.compact(full=True)
+
+
 def test_a_delete_is_ordered_as_rows_are() -> None:
     """A delete of sequence 10 holds against a row of sequence 9 that comes later, also after a full compaction."""
     table = make()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
@@ -154,3 +155,23 @@ def test_a_view_names_its_version_by_kind(history: Any) -> None:
     assert history.table.at("dev").version == "branch.dev"
     expire(history, 1, 2)
     assert history.table.at(2).version == "tag.two"
+
+
+@pytest.mark.parametrize("expired_count", [1, 2, 3])
+def test_changes_need_every_snapshot_in_between(expired_count: int, bench: Any) -> None:
+    """Changes after a version are told whole or refused, also where only the first snapshot after it has expired."""
+    table = bench.table
+    for number in range(5):
+        table.append(pa.table({"id": [number]}))
+        if number < 4:
+            table.create_tag(f"t{number + 1}")
+    table.expire(retain_max=5 - expired_count, retain_min=5 - expired_count, older_than_ms=2**60)
+    ids = table.context.snapshots.ids()
+    assert ids[0] == expired_count + 1
+    for start in range(1, 5):
+        expected = list(range(start, 5))  # the rows of the snapshots start + 1 to 5
+        if start + 1 < ids[0]:
+            with pytest.raises(NotFound, match=f"need every snapshot since, but the oldest left is {ids[0]}"):
+                table.changes(f"t{start}")
+        else:
+            assert sorted(table.changes(f"t{start}")["id"].to_pylist()) == expected

@@ -17,6 +17,7 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fsck.check import check_lake
 from lakebed.lake.imports import import_table
 from lakebed.lake.lake import Lake
+from lakebed.table.exports import export_table
 from lakebed.table.imports import ImportOptions, SourceOptions
 
 Rows = Callable[[int, int], pa.Table]
@@ -157,6 +158,21 @@ def test_what_is_refused(lake: Lake, rows: Rows, tmp_path: Path) -> None:
         import_table(lake, "t", str(tmp_path / "nothing"), format="delta")
     assert not (tmp_path / "nothing").exists()
     assert lake.ls() == []
+
+
+def test_an_empty_text_as_a_partition_value(lake: Lake, tmp_path: Path) -> None:
+    """It comes as null, as Delta's protocol says; an export keeps the text in the log, where deltalake reads it."""
+    rows = {"id": [1, 2, 3], "p": ["", None, " "]}
+    deltalake.write_deltalake(tmp_path / "delta", pa.table(rows), partition_by=["p"])
+    import_table(lake, "t", str(tmp_path / "delta"), format="delta")
+    assert lake.table("t").read().sort_by("id")["p"].to_pylist() == [None, None, " "]
+    table = lake.create_table("u", pa.table(rows).schema, partition_keys=["p"])
+    table.append(pa.table(rows))
+    export_table(table, str(tmp_path / "out"), format="delta")
+    assert {row["id"]: row["p"] for row in by_library(tmp_path / "out").to_pylist()} == {1: "", 2: None, 3: " "}
+    log = (tmp_path / "out" / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
+    values = [json.loads(line)["add"]["partitionValues"]["p"] for line in log if "add" in json.loads(line)]
+    assert sorted(values, key=str) == ["", " ", None]
 
 
 def test_a_file_that_is_gone(lake: Lake, rows: Rows, tmp_path: Path) -> None:

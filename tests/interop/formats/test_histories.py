@@ -162,6 +162,91 @@ def test_snapshots_and_tags_of_an_iceberg_table(lake: Lake, catalog: Any, plain:
     assert plain(lake.table("named").read()) == plain(found.read(version="monday"))
 
 
+def test_columns_changed_after_the_last_snapshot(lake: Lake, catalog: Any, plain: Plain) -> None:
+    """The table has the columns that its source has now; the tag of the last snapshot has those of then."""
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "gone": ["a", "b"], "i": pa.array([7, None], pa.int32())})
+    source = catalog.create_table("db.t", schema=rows.schema)
+    source.append(rows)
+    last = source.current_snapshot().snapshot_id
+    with source.update_schema() as schema:
+        schema.delete_column("gone")
+        schema.rename_column("i", "j")
+    with source.update_schema() as schema:
+        schema.add_column("gone", types.StringType())
+    now = source.scan().to_arrow()
+    dry = import_history(lake, "t", source.location(), format="iceberg", options=ImportOptions(dry_run=True))
+    report = import_history(lake, "t", source.location(), format="iceberg")
+    assert files_of(report) == files_of(dry) == [(1, 0, 0), (0, 1, 1)]
+    assert [one.tags for one in report.versions] == [(f"snapshot-{last}",), ()]
+    table = lake.table("t")
+    assert table.read().column_names == now.column_names
+    assert plain(table.read()) == plain(now)
+    assert plain(table.read(version=f"snapshot-{last}")) == plain(source.scan(snapshot_id=last).to_arrow())
+    source.manage_snapshots().create_tag(last, "monday").commit()
+    report = import_history(lake, "tagged", source.location(), format="iceberg", history=HistoryOptions(tags=True))
+    assert [one.tags for one in report.versions] == [("monday",), ()]
+    assert plain(lake.table("tagged").read()) == plain(now)
+    history = HistoryOptions(versions=(str(last),))
+    report = import_history(lake, "named", source.location(), format="iceberg", history=history)
+    assert len(report.versions) == 1
+    assert plain(lake.table("named").read()) == plain(rows)
+    assert check_lake(lake, deep=True).error_count == 0
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_new_column_next_to_nested_ones(format: str, lake: Lake, catalog: Any, plain: Plain, tmp_path: Path) -> None:
+    """A table with nested columns gets a column, first or last, though ids of nested fields move in the source."""
+    kind = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.struct([("c", pa.string())])))])
+    rows = pa.table({"s": pa.array([{"a": 1, "b": [{"c": "x"}]}, None], kind)})
+    more = rows.append_column("n", pa.array([1, 2], pa.int64()))
+    if format == "delta":
+        where = str(tmp_path / "delta")
+        for part in (rows, more):
+            deltalake.write_deltalake(where, part, mode="append", schema_mode="merge")
+        expected = [plain(by_delta(tmp_path / "delta", number)) for number in range(2)]
+    else:
+        source = catalog.create_table("db.t", schema=rows.schema)
+        where = source.location()
+        source.append(rows)
+        with source.update_schema() as schema:
+            schema.add_column("n", types.LongType())
+        source.append(more)
+        expected = [plain(source.scan(snapshot_id=one.snapshot_id).to_arrow()) for one in source.snapshots()]
+    report = import_history(lake, "t", where, format=format)
+    assert files_of(report) == [(1, 0, 0), (1, 0, 0)]
+    table = lake.table("t")
+    assert [plain(table.read(version=one.tags[0])) for one in report.versions] == expected
+    assert check_lake(lake, deep=True).error_count == 0
+
+
+def test_a_column_that_is_renamed_and_gets_its_name_back(lake: Lake, catalog: Any, plain: Plain) -> None:
+    """A file that was rewritten for a version in between is copied for the next one, whose columns it has."""
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "i": pa.array([7, None], pa.int32())})
+    source = catalog.create_table("db.t", schema=rows.schema)
+    source.append(rows)
+    for old, new in (("i", "j"), ("j", "i")):
+        with source.update_schema() as schema:
+            schema.rename_column(old, new)
+        source.append(rows.rename_columns(["id", new]))
+    report = import_history(lake, "t", source.location(), format="iceberg")
+    assert files_of(report) == [(1, 0, 0), (1, 1, 1), (2, 1, 2)]
+    for one in source.snapshots():
+        expected = source.scan(snapshot_id=one.snapshot_id).to_arrow()
+        assert plain(lake.table("t").read(version=f"snapshot-{one.snapshot_id}")) == plain(expected)
+
+
+def test_a_field_inside_a_column_that_is_added(lake: Lake, catalog: Any) -> None:
+    """What a table cannot follow is refused, and says which version to begin with."""
+    rows = pa.table({"s": pa.array([{"a": 1}], pa.struct([("a", pa.int64())]))})
+    source = catalog.create_table("db.t", schema=rows.schema)
+    source.append(rows)
+    with source.update_schema() as schema:
+        schema.add_column(("s", "b"), types.LongType())
+    with pytest.raises(InvalidRequest, match=r"has the column 's' as ROW<a.*b.*>, and the version before it as"):
+        import_history(lake, "t", source.location(), format="iceberg")
+    assert not lake.has_table("t")
+
+
 def test_mistakes(lake: Lake, delta: Path, tmp_path: Path) -> None:
     """What is refused leaves no table."""
     import_history(lake, "t", str(delta), format="delta", history=HistoryOptions(versions=("5",)))

@@ -406,3 +406,29 @@ def test_a_resumed_run_takes_no_record_over_twice() -> None:
     assert left(after, decided) == ["second"]
     done = {record.ordinal: record for record in decided.records}
     assert decide(after, earlier, done=done).records == ()
+
+
+def test_a_resumed_run_that_replayed_a_step_asks_for_what_follows() -> None:
+    """A run did day 2 anew and was killed: when it goes on, what was done before that day is not done any more."""
+    plan, first = plan_of(), done_by(plan_of())
+    names = {step.name: step.ordinal for step in plan.steps}
+    anew = done_by(plan, "new", first_snapshot=10).records
+    carried = {one.ordinal: one for one in decide(plan, first).records if one.ordinal < names["merge d2"]}
+    done = carried | {names["merge d2"]: anew[names["merge d2"]]}
+    decided = decide(plan, first, done=done)
+    assert again(decided) == ["tag d2", "merge d3", "tag d3"]
+    assert "'merge d2' was run again after it" in decided.again[0].reason
+
+
+def test_a_resumed_run_keeps_what_was_accepted() -> None:
+    """Consent that an earlier run got stands for a run that has taken over some of these steps and was killed."""
+    first = done_by(plan_of(TEXT.replace("[d1, d2, d3]", "[d1, d3]")))
+    second = went_on(plan_of(), decide(plan_of(), first, carry=("* d3",)))
+    after = plan_of(TEXT.replace(*ONE_DAY_MORE))
+    whole = decide(after, first, second)
+    assert again(whole) == []
+    for count in range(1, len(whole.records)):
+        done = {record.ordinal: record for record in whole.records[:count]}
+        resumed = decide(after, first, second, done=done)
+        assert again(resumed) == []
+        assert resumed.records == whole.records[count:]

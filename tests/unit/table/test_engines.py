@@ -166,6 +166,21 @@ def test_deletes_that_remove_rows(engine: str, options: dict[str, str]) -> None:
     assert sum(table.system("files")["record_count"].to_pylist()) == 2
 
 
+def test_a_late_row_does_not_return_after_a_delete() -> None:
+    """With a sequence a full compaction keeps the delete: a row that is older than it comes too late."""
+    options = {"partial-update.remove-record-on-delete": "true", "sequence.field": "w"}
+    table = make("partial-update", **options)
+    table.upsert(rows_of([(1, 7, 3), (2, 7, 3)]))
+    table.delete(keys=pa.table({"id": [1], "w": [9]}))
+    table.compact(full=True)
+    table.upsert(rows_of([(1, 8, 5), (2, 8, 5)]))
+    for _ in range(2):
+        assert state(table) == {2: (8, 5)}
+        table.compact(full=True)
+    table.upsert(rows_of([(1, 9, 10)]))
+    assert state(table) == {1: (9, 10), 2: (8, 5)}
+
+
 def test_a_delete_in_a_partial_compaction_meets_all_older_rows() -> None:
     """What a delete removed does not return when only the newer levels are compacted."""
     options = {"num-sorted-run.compaction-trigger": "2", "compaction.max-size-amplification-percent": "100000"}
@@ -379,3 +394,22 @@ def test_disjoint_runs_need_no_masks() -> None:
     """Runs whose ranges do not touch are not looked into."""
     runs = [np.array([1, 2], np.int64), np.array([3], np.int64), np.array([], np.int64)]
     assert Deduplicate().survivors(runs) == [None] * 3
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+@pytest.mark.parametrize("function", ["sum", "product"])
+def test_floats_beyond_the_largest(kind: pa.DataType, function: str) -> None:
+    """Infinity and NaN are results as others, as in Java: nothing warns, and no row is refused."""
+    largest, inf, nan = float(np.finfo(kind.to_pandas_dtype()).max), float("inf"), float("nan")
+    pairs = [(largest, largest), (inf, -inf), (nan, 1.0), (-largest, -inf), (inf, 0.0)]
+    expected = {"sum": [inf, nan, nan, -inf, inf], "product": [inf, -inf, nan, inf, nan]}[function]
+    store = open_store(f"memory://engines-{uuid.uuid4()}")
+    settings = {"bucket": "1", "merge-engine": "aggregation", "fields.v.aggregate-function": function}
+    schema = pa.schema([("id", pa.int64()), ("v", kind)])
+    table = Table.create(store, name="t", schema=schema, primary_keys=["id"], options=settings)
+    for position in range(2):
+        values = pa.array([pair[position] for pair in pairs], pa.float64()).cast(kind)
+        table.upsert(pa.table([pa.array(range(len(pairs)), pa.int64()), values], schema=schema))
+    assert table.read().sort_by("id")["v"].to_pylist() == pytest.approx(expected, nan_ok=True)
+    table.compact(full=True)
+    assert table.read().sort_by("id")["v"].to_pylist() == pytest.approx(expected, nan_ok=True)

@@ -158,8 +158,7 @@ class TableWorld:
         """Do random steps, checking after each; at the end clean orphans and check that nothing unneeded is left."""
         self.commit()
         for _ in range(step_count):
-            self.clock.advance(60.0)
-            self.rng.choice(self._steps)()
+            self.step()
             self.check()
         self.check_versions()
         self.excused_count = len(self.unneeded())
@@ -167,6 +166,11 @@ class TableWorld:
         self.check()
         left = self.unneeded()
         assert not left, f"orphan cleaning left {sorted(left)[:4]}"
+
+    def step(self) -> None:
+        """Do one random step, a minute after the one before."""
+        self.clock.advance(60.0)
+        self.rng.choice(self._steps)()
 
     def stored(self) -> set[str]:
         """Paths of data files and manifests that lie on the store."""
@@ -210,6 +214,37 @@ class TableWorld:
             names.add(f"statistics/{snapshot.statistics}")
         self._named[body] = frozenset(names)
         return self._named[body]
+
+    def bytes_alone(self) -> dict[str, int]:
+        """Bytes of the objects that one tag of main names and nothing else does, by the name of the tag.
+
+        Sizes are those on the store; of index files, index manifests, statistics, manifests of changelogs and sidecars,
+        whose sizes tables do not state, they are 0.
+        """
+        holders: list[tuple[str | None, frozenset[str]]] = []
+        for table, model in [(self.table, self.main), *([self.branch] if self.branch else [])]:
+            for snapshot_id, files in model.snapshots.items():
+                holders.append((None, files | self._names_of(table.layout.snapshot(snapshot_id))))
+            for name, (_, files, _) in model.tags.items():
+                shown = name if table is self.table else None
+                holders.append((shown, files | self._names_of(table.layout.tag(name))))
+            if model.fork is not None:
+                holders.append((None, model.fork[1]))
+        for meta in self.store.list(self.table.layout.tag_folder):
+            if "lakebed.pin." in meta.path:
+                holders.append((None, self._names_of(meta.path)))
+        naming = Counter(path for _, paths in holders for path in paths)
+        stated = {meta.path: meta.size_bytes for meta in self.store.list("") if not meta.path.endswith(".index")}
+        for name, paths in self._named_by.items():
+            of_index = any(path.startswith("index/") for path in paths)
+            for path in (f"manifest/{name}",) if of_index else (one for one in paths if one.startswith("manifest/")):
+                stated[path] = 0
+        stated |= {path: 0 for path in stated if path.startswith(("index/", "statistics/"))}
+        return {
+            name: sum(stated.get(path, 0) for path in paths if naming[path] == 1)
+            for name, paths in holders
+            if name is not None
+        }
 
     def unneeded(self) -> set[str]:
         """What lies there and nothing needs."""

@@ -39,7 +39,8 @@ def sum_of(values: pa.Array, rows: KeyRows) -> pa.Array:
         numbers = values.to_numpy(zero_copy_only=False)
         # -0.0 is the number that changes no sum, not even -0.0.
         signed = np.where(usable, np.where(rows.retracts, -numbers, numbers), numbers.dtype.type(-0.0))
-        sums = pa.array(np.add.reduceat(signed, rows.starts), values.type)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity and NaN are sums, as in other clients
+            sums = pa.array(np.add.reduceat(signed, rows.starts), values.type)
     else:
         sums = _whole_sums(values, rows, usable)
     return pc.if_else(pa.array(rows.any(usable)), sums, pa.scalar(None, values.type))

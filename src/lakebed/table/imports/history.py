@@ -31,6 +31,7 @@ from lakebed.table.imports.take_over import (
 )
 from lakebed.table.model import BucketChange, DataField, Snapshot, TableSchema
 from lakebed.table.schema import new_schema
+from lakebed.table.types import parse_type, without_field_ids
 
 if TYPE_CHECKING:
     from lakebed.table.table import Table
@@ -114,7 +115,7 @@ class VersionImport:
         plan = plan_import(store, other, schema, options=self.options, environment=environment)
         for one in plan.taken:
             found = self.known.get(one.source.url)
-            if found is not None and found.is_taken and found.changes:
+            if found is not None and found.is_taken:
                 kept[one.source.url] = replace(found, identity=identities[one.source.url])
         new = replace(plan, taken=tuple(one for one in plan.taken if one.source.url not in kept))
         removed = tuple(found for url, found in self.known.items() if url not in kept and found.changes)
@@ -210,16 +211,21 @@ def evolve(table: Table, source: Source) -> TableSchema:
     for name, one in wanted.items():
         if name not in there:
             table.add_column(name, one.type, after=None if before is None else before.name, first=before is None)
-        elif one.type != there[name].type:
+        elif (new := _plain_type(one)) != (old := _plain_type(there[name])):
             try:
-                table.widen_column(name, one.type)
+                table.widen_column(name, new)
             except InvalidRequest as narrower:
-                why = f"has the column {name!r} as {one.type}, and the version before it as {there[name].type}"
+                why = f"has the column {name!r} as {new}, and the version before it as {old}"
                 raise _changed_too_much(source, why) from narrower
         before = one
     for name in there.keys() - wanted.keys():
         table.drop_column(name)
     return table.refresh()
+
+
+def _plain_type(column: DataField) -> str:
+    """The column's type without ids of nested fields, which are the table's in one and counted anew in the other."""
+    return without_field_ids(parse_type(column.type)).text
 
 
 def _changed_too_much(source: Source, what: str) -> InvalidRequest:

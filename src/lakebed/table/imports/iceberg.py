@@ -215,6 +215,8 @@ def iceberg_versions(
 ) -> list[SourceVersion]:
     """The snapshots that led to the current one, and those of tags, oldest first; the current one is the last.
 
+    After it comes the table as it is now, where its columns were changed since: a snapshot has the columns of then.
+
     Arguments and errors as `open_iceberg`.
     """
     table, _ = _opened(url, catalog=catalog, storage_options=storage_options, like=like)
@@ -230,6 +232,8 @@ def iceberg_versions(
     for one in kept:
         tags = tuple(sorted(named.get(one.snapshot_id, ())))
         found.append(SourceVersion(str(one.snapshot_id), f"snapshot-{one.snapshot_id}", tags))
+    if current is not None and table.scan(snapshot_id=current.snapshot_id).projection() != table.schema():
+        found.append(SourceVersion(None, None))
     return found
 
 

@@ -76,10 +76,11 @@ class Source:
 class SourceVersion:
     """A version that a source has kept."""
 
-    version: str
-    """Of a Delta table its number, of an Iceberg table the snapshot's id."""
-    own_tag: str
-    """The tag that its import gets."""
+    version: str | None
+    """Of a Delta table its number, of an Iceberg table the snapshot's id; None: the source as it is now, whose columns
+    were changed after its newest version."""
+    own_tag: str | None
+    """The tag that its import gets; None: none, since the source has no name for it either."""
     tags: tuple[str, ...] = ()
     """What the source itself calls it."""
 
