@@ -98,6 +98,11 @@ class Timeline:
     def __repr__(self) -> str:
         return f"Timeline({self.tenant}/{self.name})"
 
+    @property
+    def known_id(self) -> str | None:
+        """The id of the timeline that had the name when this handle was used last; None: it was not used yet."""
+        return self._reads.known_id
+
     # ---- writing
 
     def put(self, key: bytes, value: bytes, *, expected: int | None = None) -> int:
