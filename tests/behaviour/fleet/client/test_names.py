@@ -57,6 +57,16 @@ def contents(tenant: Tenant, name: str = MAIN) -> dict[bytes, bytes]:
     return dict(timeline.scan())
 
 
+def change_name(tenant: Tenant, change: str) -> None:
+    """Let the name ``experiment`` mean something else."""
+    if change == "restore":
+        tenant.timeline("experiment").restore(3, kept_as="kept")
+    elif change == "drop timeline":
+        tenant.timeline("experiment").drop()
+    else:
+        tenant.drop()
+
+
 def test_a_restore_takes_the_writes_of_clients_with_an_old_route(orders: Tenant, other: Tenant) -> None:
     """What another client writes after a restore returned is in the restored timeline, for every client."""
     orders.restore(f"{MAIN}@2")
@@ -84,7 +94,7 @@ def test_what_a_restore_has_replaced_is_kept_and_branched(orders: Tenant, other:
 
 
 def test_an_expected_lsn_of_before_a_restore_is_refused(orders: Tenant, other: Tenant) -> None:
-    """A write that expects an LSN of the timeline before it is not made in the restored one, which may have that LSN."""
+    """A write that expects an LSN of the timeline before it is not made in the restored one, which may have it too."""
     expected = other.main.lsn()
     orders.restore(f"{MAIN}@2")
     orders.main.write([(b"a", b"1"), (b"b", b"1")])
@@ -96,7 +106,7 @@ def test_an_expected_lsn_of_before_a_restore_is_refused(orders: Tenant, other: T
 
 
 def test_branches_pins_and_ends_are_of_the_restored_timeline(orders: Tenant, other: Tenant) -> None:
-    """Another client's `lsn`, `catch_up`, branch and pin after a restore are of what it made, not of the old route's."""
+    """What `lsn`, `catch_up`, branches and pins of another client after a restore are about: what it has made."""
     orders.restore(f"{MAIN}@2")
     assert other.main.lsn() == 2
     assert other.main.catch_up() == 2
@@ -167,12 +177,7 @@ def test_a_client_that_does_not_reach_the_control_plane_writes_nowhere(
     timeline = stale.timeline("experiment")
     assert timeline.put(b"k", b"1") == 4
     cut.is_down = True
-    if change == "restore":
-        orders.timeline("experiment").restore(3, kept_as="kept")
-    elif change == "drop timeline":
-        orders.timeline("experiment").drop()
-    else:
-        orders.drop()
+    change_name(orders, change)
     with pytest.raises(Unavailable) as refused:
         timeline.put(b"k", b"2")
     assert refused.value.kind == "tenant_unavailable"
@@ -219,12 +224,7 @@ def test_a_seal_without_an_answer_is_made_before_anyone_is_told(
     fleet.options = ClientOptions(patience_s=0.5, change_patience_s=0.5)
     changing = fleet.tenant()
     with pytest.raises(OutcomeUnknown):
-        if change == "restore":
-            changing.timeline("experiment").restore(3, kept_as="kept")
-        elif change == "drop timeline":
-            changing.timeline("experiment").drop()
-        else:
-            changing.drop()
+        change_name(changing, change)
     with pytest.raises(Unavailable):
         fleet.control.route("orders")
     fleet.restart_control()  # the process died between the ledger's write and the seal
