@@ -8,7 +8,7 @@ sees the new name knows that no client writes under the old one.
 
 from __future__ import annotations
 
-from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import Closed, Fenced, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet import layout, machine
 from lakebed.fleet.control.context import LOG, ControlContext
 from lakebed.fleet.model import TenantRecord
@@ -35,6 +35,8 @@ class Seals:
                 self.seal(self._context.ledger.tenant(tenant, fresh=True))
             except NotFound:
                 continue
+            except (Closed, Fenced):  # of the ledger: this process owns it no more
+                raise
             except LakebedError as error:
                 LOG.info("log not sealed", tenant=tenant, error=error.kind)
                 self._due[tenant] = now_s + self._context.options.retry_ms / 1000
