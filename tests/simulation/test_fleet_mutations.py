@@ -16,7 +16,9 @@ from lakebed.fleet import ledger, machine, records
 from lakebed.fleet.control.collector import Collector
 from lakebed.fleet.control.members import Members
 from lakebed.fleet.control.pruning import Pruner
+from lakebed.fleet.control.seals import Seals
 from lakebed.fleet.layout import log_key
+from lakebed.fleet.log import changes as log_changes
 from lakebed.fleet.model import MAIN, LogMark
 from lakebed.fleet.node import attached, changes, local
 from lakebed.fleet.node import timeline as node_timeline
@@ -362,6 +364,34 @@ def a_tenant_created_again_counts_anew(patch: Patch) -> None:
 def tenants_are_removed_early(patch: Patch) -> None:
     """R18: a deleted tenant is removed although its nodes may write."""
     patch.setattr(Collector, "_remove", lambda self, tenant: self._remove_all(self._context.ledger.tenant(tenant)))
+
+
+@undone_in("names_that_move")
+def logs_are_not_sealed(patch: Patch) -> None:
+    """A timeline that has lost its name takes the rows of clients with an old route."""
+
+    def plan(self: Any, group: Any, known: Any, keys: Any, reading: Any) -> Any:
+        group.after.append(self.finish)
+        return known
+
+    patch.setattr(log_changes.Seal, "plan", plan)
+
+
+@undone_in("names_that_move")
+def names_are_shown_before_the_seal(patch: Patch) -> None:
+    """A change is answered, and routes show it, before its log is sealed; that comes with the next round."""
+    seal, seal_once = Seals.seal, Seals.seal_once
+    in_rounds: set[int] = set()
+
+    def seal_in_a_round(self: Any) -> None:
+        in_rounds.add(id(self))
+        try:
+            seal_once(self)
+        finally:
+            in_rounds.discard(id(self))
+
+    patch.setattr(Seals, "seal_once", seal_in_a_round)
+    patch.setattr(Seals, "seal", lambda self, record: seal(self, record) if id(self) in in_rounds else None)
 
 
 @undone_in("power")

@@ -233,12 +233,17 @@ class NotedLog(ManagedLog):
         self.pruned: dict[str, int] = {}
         self.created: set[str] = set()
         self.dropped: set[str] = set()
+        self.sealed: set[str] = set()
 
     def create(self, timeline: str, *, after: int = 0) -> None:
         self.created.add(timeline)
 
     def prune(self, timeline: str, through: int) -> None:
         self.pruned[timeline] = through
+
+    def seal(self, timeline: str) -> int:
+        self.sealed.add(timeline)
+        return 0
 
     def drop(self, timeline: str) -> None:
         self.dropped.add(timeline)

@@ -58,12 +58,12 @@ class Lossy:
     """A part that does not answer while `is_down`, and whose replies are lost as often as `lost_count` says."""
 
     def __init__(self, inner: Any, *, lost: Callable[[str], Exception | None]) -> None:
-        self._inner = inner
+        self.inner = inner
         self._lost = lost
         self.is_down = False
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
+        found = getattr(self.inner, name)
         if not callable(found):
             return found
 
@@ -116,7 +116,7 @@ class FleetInProcess:
         """Nodes that neither work nor answer, but are not dead."""
         self.locals: dict[str, LocalState] = {}
         self.options = ClientOptions(patience_s=patience_s)
-        self.control = self._control()
+        self.control = self.make_control()
         self.reachable = Lossy(self.control, lost=self._lost)
         self.reachable_log = Lossy(self.log, lost=self._lost)
         for number in range(1, nodes + 1):
@@ -126,11 +126,12 @@ class FleetInProcess:
         waiting = self.lose.get(name)
         return waiting.pop(0) if waiting else None
 
-    def _control(self) -> ControlPlane:
+    def make_control(self, *, log: Any = None) -> ControlPlane:
+        """A control plane over the ledger; `log` as it reaches the log, None: as all do."""
         return ControlPlane(
             self.ledger,
             storage=self.storage,
-            log=self.log,
+            log=log or self.log,
             nodes=lambda record: self.port(record.url),
             options=ControlOptions(settle_ms=1_000),
             environment=self.environment,
@@ -139,8 +140,8 @@ class FleetInProcess:
     def restart_control(self) -> None:
         """A new process of the control plane, over the same ledger."""
         self.control.close()
-        self.control = self._control()
-        self.reachable._inner = self.control
+        self.control = self.make_control()
+        self.reachable.inner = self.control
 
     # ---- nodes
 

@@ -152,7 +152,8 @@ class Ledger:
             floor: that the record begins above. The write expects it: a tenant of the name that came and went
                 meanwhile has used ids above it.
 
-        Raises `AlreadyExists` (``tenant_exists``), `Unavailable` (``contention``).
+        Raises `AlreadyExists` (``tenant_exists``), `Conflict` (``tenant_deleted``): the one of the name is being
+        deleted, `Unavailable` (``contention``).
         """
         tenant = step.record.tenant
         write = _Write()
@@ -166,7 +167,7 @@ class Ledger:
                 changes = f"A tenant {tenant!r} was created and deleted meanwhile: try again."
                 raise error if is_unclear else Unavailable(changes, kind="contention") from error
             if not is_unclear or found != write.puts[0][1]:
-                raise _exists(tenant) from error
+                raise _exists(_read(_TENANT, found, tenant)) from error
         self._learn(tenant, write.puts[0][1])
         return step.reply
 
@@ -403,9 +404,21 @@ def no_tenant(tenant: str) -> NotFound:
     )
 
 
-def _exists(tenant: str) -> AlreadyExists:
-    return AlreadyExists(
-        f"There is a tenant {tenant!r} already: choose another name, or use it.", kind="tenant_exists", tenant=tenant
+def _exists(record: TenantRecord) -> LakebedError:
+    tenant = record.tenant
+    if not record.is_deleted:
+        return AlreadyExists(
+            f"There is a tenant {tenant!r} already: choose another name, or use it.",
+            kind="tenant_exists",
+            tenant=tenant,
+        )
+    nodes = ", ".join(sorted({one.node for one in record.transactions}))
+    waits = f" It waits until {nodes} has acknowledged that it writes no more." if nodes else ""
+    return Conflict(
+        f"The tenant {tenant!r} that was dropped is still being deleted: choose another name, or wait until lakebed "
+        f"fleet tenants does not list it.{waits}",
+        kind="tenant_deleted",
+        tenant=tenant,
     )
 
 

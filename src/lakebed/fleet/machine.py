@@ -9,6 +9,7 @@ Invariants:
 - A transaction that is not open is never granted. A finished one leaves the record, with a task for the collector where
   something is to be deleted.
 - At most one attachment a node; while no relocation runs, at most one may commit.
+- A timeline that has lost its name, by a restore or deletion, is to be sealed by the same step.
 - A reply that was lost is given again: `commit` and `ack` answer from the finished transaction (`done/`).
 
 Does not know: the ledger, nodes' health, time other than its arguments.
@@ -16,6 +17,7 @@ Does not know: the ledger, nodes' health, time other than its arguments.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Final, NoReturn, TypeVar
 
 from msgspec.structs import asdict, replace
@@ -106,7 +108,9 @@ def set_home(record: TenantRecord, node: str | None) -> Step[None]:
 
 
 def delete(record: TenantRecord, *, now_ms: int) -> Step[None]:
-    """Detach everywhere; nothing is granted any more."""
+    """Detach everywhere; nothing is granted any more, and no log takes rows. Deleted already: nothing changes."""
+    if record.is_deleted:
+        return Step(None, record)
     after = replace(
         record,
         is_deleted=True,
@@ -114,9 +118,26 @@ def delete(record: TenantRecord, *, now_ms: int) -> Step[None]:
         preferred=None,
         relocation=None,
         home=None,
+        sealing=tuple(dict.fromkeys((*record.sealing, *_lost_names(record, {}, {})))),
         transactions=doomed(record.transactions, now_ms=now_ms),
     )
     return Step(None, after)
+
+
+def note_sealed(record: TenantRecord, timelines: Collection[str]) -> Step[None]:
+    """The logs of some timelines are sealed."""
+    left = tuple(id for id in record.sealing if id not in timelines)
+    return Step(None, record if left == record.sealing else replace(record, sealing=left))
+
+
+def _lost_names(record: TenantRecord, timelines: Collection[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    """Timelines of a record that take rows, and are not in a later state or have lost their name there."""
+    renamed = {id for name, id in record.names.items() if names.get(name) != id}
+    return tuple(
+        id
+        for id, progress in record.timelines.items()
+        if not progress.is_read_only and id not in record.sealed and (id in renamed or id not in timelines)
+    )
 
 
 # ---- attachments
@@ -342,6 +363,7 @@ def _granted(
         if one.mode is AttachmentMode.READER
     ]
     held = {one.id for one in holds}
+    lost = _lost_names(record, request.timelines, request.names)
     after = replace(
         record,
         committed=transaction.id,
@@ -349,6 +371,8 @@ def _granted(
         deadlist=deadlist_of(request.manifest.path) if request.has_deadlist else None,
         timelines=request.timelines,
         names=request.names,
+        sealed=tuple(id for id in (*record.sealed, *lost) if id in request.timelines),
+        sealing=(*record.sealing, *(id for id in lost if id not in record.sealing)),
         transactions=doomed((one for one in record.transactions if one is not transaction), now_ms=now_ms),
         holds=(*(one for one in running_holds(record.holds, now_ms=now_ms) if one.id not in held), *holds),
     )

@@ -336,6 +336,8 @@ class Route(Message, frozen=True):
     generation: int
     names: dict[str, str]
     """Names of the committed timelines, to their ids."""
+    sealed: tuple[str, ...] = ()
+    """Ids of those that take no rows: a restore has replaced them."""
     lag_rows: int = 0
     """Reported by the target of a relocation, or by a node that cannot keep up: clients slow their appends down."""
 
@@ -412,7 +414,10 @@ class OperatorPort(Protocol):
         ...
 
     def delete_tenant(self, tenant: str) -> None:
-        """Detach a tenant and delete all its objects and its logs. Raises `NotFound` (``tenant_not_found``)."""
+        """Detach a tenant and delete all its objects and its logs; when it returns, no client can write to it.
+
+        Raises `NotFound` (``tenant_not_found``).
+        """
         ...
 
     def tenants(self) -> list[TenantRecord]:
@@ -428,7 +433,10 @@ class OperatorPort(Protocol):
         ...
 
     def route(self, tenant: str) -> Route:
-        """Where a tenant is."""
+        """Where a tenant is. When it shows that a name has moved, no client writes to what had the name before.
+
+        Raises `NotFound` (``tenant_not_found``), also of a tenant that is being deleted.
+        """
         ...
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:

@@ -150,11 +150,27 @@ class Router:
                 return known
             self._asked_s = now_s  # one caller asks, also when the control plane takes long to fail
         try:
-            found = self.control.route(self.tenant)
+            return self._load_route()
         except (Unavailable, OutcomeUnknown):
             if known is None:
                 raise
             return known
+
+    def ask_route(self, attempts: Attempts) -> Route:
+        """As `route`, but from the control plane alone: what is known here is too old. Repeated within attempts."""
+        while True:
+            try:
+                return self._load_route()
+            except (Unavailable, OutcomeUnknown) as problem:
+                attempts.pause(problem)
+
+    def _load_route(self) -> Route:
+        try:
+            found = self.control.route(self.tenant)
+        except NotFound:
+            with self._lock:
+                self._route = None
+            raise
         with self._lock:
             self._route = found
         return found

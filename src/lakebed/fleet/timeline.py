@@ -5,6 +5,8 @@ its node is lost. Invariants:
 
 - A handle reads what it wrote, and never an older state than it has read before.
 - A write that returns is durable in the log. A lost reply is settled by asking again with the same write id.
+- A write goes to the timeline that has the name when it is made: the log of one that has lost the name takes no rows,
+  says so, and the control plane is asked which timeline it is now.
 - A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.patience_s`.
 - A scan is of one LSN, also when it moves to another node on the way.
 
@@ -14,27 +16,22 @@ Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from lakebed.errors import AlreadyExists, InvalidRequest, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.layout import by_id, check_name, log_key
-from lakebed.fleet.log.port import Log, check_rows, rows_of
+from lakebed.fleet.log.port import Log, check_rows
 from lakebed.fleet.ports import NodePort, TimelineChange, TimelineInfo
 from lakebed.fleet.routing import Attempts, Router
+from lakebed.fleet.rows import Rows, parse_rows, split_rows
 from lakebed.key_value.port import PAIR_SCHEMA
-from lakebed.kv.batch import WriteBatch
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.lsm.model import check_key
-
-Rows: TypeAlias = (
-    WriteBatch | Mapping[bytes, bytes | None] | Iterable[tuple[bytes, bytes | None]] | pa.RecordBatch | pa.Table
-)
-"""What `Timeline.write` takes. In Arrow: the columns ``key`` and ``value``, binary or string; a null value deletes."""
 
 _ANY_KEY: Final = b"\0"
 """Read to learn how far a node is."""
@@ -101,6 +98,11 @@ class Timeline:
     def __repr__(self) -> str:
         return f"Timeline({self.tenant}/{self.name})"
 
+    @property
+    def known_id(self) -> str | None:
+        """The id of the timeline that had the name when this handle was used last; None: it was not used yet."""
+        return self._reads.known_id
+
     # ---- writing
 
     def put(self, key: bytes, value: bytes, *, expected: int | None = None) -> int:
@@ -122,25 +124,31 @@ class Timeline:
             The LSN of the last row.
 
         Raises:
-            Conflict: ``unexpected_lsn``, with ``last=``; nothing was written.
+            Conflict: ``unexpected_lsn``, with ``last=``; nothing was written. Also when the name is another timeline's
+                since this handle was used last, by a restore: then `expected` was of the one before.
             InvalidRequest: an oversized or invalid key, value or batch; a row with a lifetime (``row_with_lifetime``);
-                the timeline is a pin (``read_only``).
-            NotFound: ``timeline_not_found``.
+                the timeline is a pin, or was replaced by a restore (``read_only``).
+            NotFound: ``timeline_not_found``, ``tenant_not_found``; nothing was written.
             OutcomeUnknown, Unavailable: ``tenant_unavailable``: the log did not answer in time.
 
         Cost: 1 request to the log. It waits while the node cannot keep up.
         """
-        batch = _rows(rows)
+        batch = parse_rows(rows)
         check_rows(batch, bytes_max=self._log.append_bytes_max)
         write_id = str(uuid.UUID(int=self._router.environment.rng.getrandbits(128), version=4))
         attempts = self._router.attempts(f"write to the timeline {self.name} of the tenant {self.tenant}")
+        before = self._reads.known_id
         id = self._reads.id(attempts)
         self._router.slow_down()
         while True:
+            if expected is not None and before not in (None, id):
+                raise self._replaced(expected)
             try:
                 lsn = self._log.append(log_key(self.tenant, id), batch, write_id=write_id, expected=expected)
-            except NotFound as problem:
-                raise self._explain_missing(id, problem) from problem
+            except (NotFound, Conflict) as problem:
+                if problem.kind not in ("timeline_not_found", "timeline_sealed"):
+                    raise
+                before, id = id, self._successor(id, problem, attempts)
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.pause(problem)
             else:
@@ -151,20 +159,45 @@ class Timeline:
         """Write many rows, as several appends of at most a megabyte; the last LSN. Not atomic. Raises as `write`."""
         last: int | None = None
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
-            for part in _parts(batch, bytes_max=min(self._log.append_bytes_max, _LOAD_BYTES)):
+            for part in split_rows(batch, bytes_max=min(self._log.append_bytes_max, _LOAD_BYTES)):
                 last = self.write(part)
         return self.lsn() if last is None else last
 
-    def _explain_missing(self, id: str, problem: NotFound) -> LakebedError:
-        """Why the log does not have the timeline: it is a pin, or it was deleted."""
-        found = next((one for one in self._infos(self._reads.attempts()) if one.id == id), None)
-        if found is None or not found.is_read_only:
-            return problem
+    def _successor(self, id: str, problem: NotFound | Conflict, attempts: Attempts) -> str:
+        """The timeline that has the name now, given one whose log takes no rows: it was sealed, dropped, or is a pin.
+
+        Raises `NotFound`: the tenant or the name is gone. `InvalidRequest` (``read_only``).
+        """
+        route = self._router.ask_route(attempts)
+        now = self._reads.id(attempts)
+        if now != id:
+            return now
+        if id in route.sealed:
+            raise self._read_only("what a restore has replaced")
+        if isinstance(problem, NotFound):
+            found = next((one for one in self._infos(self._reads.attempts()) if one.id == id), None)
+            if found is None or not found.is_read_only:
+                raise problem
+            raise self._read_only(f"a pin at LSN {found.lsn}")
+        # The control plane that answered does not know yet what the log does: it is an old owner of the ledger.
+        attempts.pause(Unavailable(problem.message, kind=problem.kind))
+        return id
+
+    def _read_only(self, what: str) -> InvalidRequest:
         return InvalidRequest(
-            f"{self.name} is a pin at LSN {found.lsn}, and takes no writes: branch it, and write to the branch.",
+            f"{self.name} is {what}, and takes no writes: branch it, and write to the branch.",
             kind="read_only",
             tenant=self.tenant,
             timeline=self.name,
+        )
+
+    def _replaced(self, expected: int) -> Conflict:
+        return Conflict(
+            f"The timeline {self.name} of the tenant {self.tenant} was restored, so it is another one than that of "
+            f"which LSN {expected} was expected: read again, and decide again.",
+            kind="unexpected_lsn",
+            timeline=self.name,
+            last=self.lsn(),
         )
 
     # ---- reading
@@ -209,10 +242,10 @@ class Timeline:
         return self._reads.scan(start, end, prefix=prefix, lsn=lsn)
 
     def catch_up(self) -> int:
-        """Let the next reads see every row that any client has written until now; the last LSN. Cost: 1 request."""
+        """Let the next reads see every row that any client has written until now; the last LSN. Cost: 2 requests."""
         attempts = self._log_attempts()
-        id = self._reads.id(attempts)
         last = self._last_lsn(attempts)
+        id = self._reads.id(attempts)
         self._reads.saw(id, last)
         return last
 
@@ -221,13 +254,14 @@ class Timeline:
         return TimelineView(self._router, self.name, lsn=lsn)
 
     def lsn(self) -> int:
-        """The LSN of the last row that was written, by any client. Cost: 1 request to the log."""
+        """The LSN of the last row that was written, by any client. Cost: 1 request to the log, and 1 for a route."""
         return self._last_lsn(self._log_attempts())
 
     def _log_attempts(self) -> Attempts:
         return self._router.attempts(f"read the log of the timeline {self.name} of the tenant {self.tenant}")
 
     def _last_lsn(self, attempts: Attempts) -> int:
+        self._router.timeline_id(self.name, attempts=attempts, fresh=True)  # a restore may have moved the name
         while True:
             id = self._reads.id(attempts)
             try:
@@ -345,7 +379,7 @@ class Timeline:
         """
         makes = kind in ("branch", "pin", "restore")
         attempts = self._commit_attempts()
-        own = self._reads.id(attempts) if makes else self._router.timeline_id(name, attempts=attempts, fresh=True)
+        own = self._router.timeline_id(self.name if makes else name, attempts=attempts, fresh=True)
         if makes and lsn is None:
             last = self.catch_up()
             if last > self.status().committed_lsn:
@@ -422,6 +456,11 @@ class _Reads:
         self._lock = router.environment.runtime.lock()
         self._id: str | None = None
         self._seen = 0
+
+    @property
+    def known_id(self) -> str | None:
+        """The timeline's id as it was last; None: it was not used yet."""
+        return self._id
 
     @property
     def seen(self) -> int:
@@ -550,49 +589,3 @@ def _lsn_of(batch: pa.RecordBatch) -> int | None:
 def _pairs(reader: pa.RecordBatchReader) -> Iterator[tuple[bytes, bytes]]:
     for batch in reader:
         yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
-
-
-def _rows(rows: Rows) -> pa.RecordBatch:
-    """The rows of an append. Raises `InvalidRequest`."""
-    if isinstance(rows, WriteBatch):
-        if rows.special:
-            kind = "row_is_merge" if rows.operands() else "row_with_lifetime"
-            raise InvalidRequest(
-                "A tenant's rows are puts and deletes, without lifetimes and merge operators: put the value that you "
-                "mean, and delete the key when it has to go.",
-                kind=kind,
-            )
-        return rows_of(rows.keys, rows.values)
-    if isinstance(rows, pa.RecordBatch | pa.Table):
-        return rows_of(_column(rows, "key"), _column(rows, "value"))
-    if isinstance(rows, bytes | str) or not isinstance(rows, Iterable):
-        raise InvalidRequest(
-            f"Rows are pairs of a key and a value, and {type(rows).__name__} was given.", kind="wrong_type"
-        )
-    keys: list[bytes] = []
-    values: list[bytes | None] = []
-    for pair in rows.items() if isinstance(rows, Mapping) else rows:
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise InvalidRequest(f"A row is a pair of a key and a value: {pair!r} is not.", kind="wrong_type")
-        keys.append(pair[0])
-        values.append(pair[1])
-    return rows_of(keys, values)
-
-
-def _column(rows: pa.RecordBatch | pa.Table, name: str) -> list[Any]:
-    if name not in rows.schema.names:
-        raise InvalidRequest(
-            f"The columns are {', '.join(rows.schema.names)}: 'key' and 'value' are needed.", kind="missing_column"
-        )
-    column = rows.column(name)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    listed: list[Any] = column.to_pylist()
-    return listed
-
-
-def _parts(batch: pa.RecordBatch, *, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """A batch in pieces of about `bytes_max`."""
-    count = max(1, batch.num_rows * bytes_max // max(1, batch.nbytes))
-    for start in range(0, batch.num_rows, count):
-        yield batch.slice(start, count)

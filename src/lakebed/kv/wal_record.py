@@ -97,16 +97,23 @@ def encode_record(rows: pa.RecordBatch, *, id: int, epoch: int, write_id: str) -
     return b"".join((header, memoryview(body)))
 
 
-def encode_fence(*, id: int, epoch: int, write_id: str) -> bytes:
-    """The bytes of a fence: `FENCE_BYTES` of them."""
-    return _header(id=id, epoch=epoch, write_id=write_id, first_sequence=0, row_count=0, body=memoryview(b""))
+def encode_fence(*, id: int, epoch: int, write_id: str, features: int = 0) -> bytes:
+    """The bytes of a fence: `FENCE_BYTES` of them.
+
+    Args:
+        features: that a reader has to know (`decode_record`); a database's log has none.
+    """
+    body = memoryview(b"")
+    return _header(id=id, epoch=epoch, write_id=write_id, first_sequence=0, row_count=0, body=body, features=features)
 
 
-def _header(*, id: int, epoch: int, write_id: str, first_sequence: int, row_count: int, body: memoryview) -> bytes:
+def _header(
+    *, id: int, epoch: int, write_id: str, first_sequence: int, row_count: int, body: memoryview, features: int = 0
+) -> bytes:
     fields = _HEADER.pack(
         _MAGIC,
         _VERSION,
-        0,
+        features,
         uuid.UUID(write_id).bytes,
         id,
         epoch,
@@ -118,11 +125,12 @@ def _header(*, id: int, epoch: int, write_id: str, first_sequence: int, row_coun
     return fields + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(fields))
 
 
-def decode_record(body: Buffer, *, path: str, id: int | None = None) -> WalRecord:
+def decode_record(body: Buffer, *, path: str, id: int | None = None, features: int = 0) -> WalRecord:
     """The record in an object's bytes. The rows refer to these bytes, without a copy.
 
     Args:
         id: the number in its name; None: not checked.
+        features: that the caller knows, and the record has to have.
 
     Raises:
         Corruption: these are not the bytes that were written, or not under this name.
@@ -136,14 +144,14 @@ def decode_record(body: Buffer, *, path: str, id: int | None = None) -> WalRecor
     fields = view[: _HEADER.size]
     if xxhash.xxh3_64_intdigest(fields) != _CHECKSUM.unpack_from(view, _HEADER.size)[0]:
         raise _damaged(path, 0, "the checksum of its header is wrong")
-    _, version, features, write_id, own_id, epoch, first, row_count, length, checksum = _HEADER.unpack(fields)
-    if version != _VERSION or features:
+    _, version, required, write_id, own_id, epoch, first, row_count, length, checksum = _HEADER.unpack(fields)
+    if version != _VERSION or required != features:
         raise UnsupportedFormat(
-            f"{path} is a log record of version {version} with features {features:#x}, and this lakebed knows version "
+            f"{path} is a log record of version {version} with features {required:#x}, and this lakebed knows version "
             f"{_VERSION} without features: upgrade lakebed.",
             path=path,
             version=version,
-            features=features,
+            features=required,
         )
     if id is not None and own_id != id:
         raise _damaged(path, 32, f"it is the record {own_id} under the name of another")

@@ -140,13 +140,14 @@ class Client:
         values = [None if self.rng.random() < 0.15 else b"%s=%d" % (key, number) for key in keys]
         write_id = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
         expected = self.known[id] if self.rng.random() < 0.1 else None
+        closed = frozenset(self.world.closed)
         for _ in range(TRIES_MAX):
             try:
                 last = self.log.append(timeline, rows_of(keys, values), write_id=write_id, expected=expected)
             except (OutcomeUnknown, Unavailable):
                 self.world.environment.clock.sleep(0.05)
                 continue
-            self.world.oracle.acknowledged(timeline, last, list(map(Appended, keys, values)))
+            self.world.acknowledge(timeline, last, list(map(Appended, keys, values)), closed=closed)
             self.known[id] = last
             self.world.counts["appends"] += 1
             return
@@ -154,6 +155,7 @@ class Client:
 
     def _route(self) -> Route:
         route = self.control.route(self.tenant)
+        self.world.tell_names(self.tenant, route.names)
         if route.node is None:
             raise Unavailable("the tenant is nowhere", kind="not_attached")
         return route
@@ -203,6 +205,8 @@ class Client:
                 self.world.environment.clock.sleep(0.1)
                 continue
             self.world.counts[change.kind] += 1
+            if change.kind in ("restore", "delete") and change.id:
+                self.world.tell_change(log_key(self.tenant, change.id), is_deleted=change.kind == "delete")
             if change.kind in ("branch", "pin", "restore"):
                 self._told(change, told.id, told.branch_lsn)
             return True
@@ -350,6 +354,28 @@ def use(world: FleetWorld, tenant: str, rng: random.Random, *, verbs: Mapping[st
         world.expecting(lambda verb=verb: ACTIONS[verb](using))  # type: ignore[misc]
 
 
+def named_client(world: FleetWorld, tenant: str, name: str, *, count: int = 20) -> None:
+    """A client as users have it: it writes to the name, with a route that it keeps as long as it may."""
+
+    def work(rng: random.Random) -> None:
+        main = world.tenant(tenant).main
+
+        def put() -> None:
+            key, value = rng.choice(world.keys), b"named %d" % next(world.numbers)
+            closed = frozenset(world.closed)
+            lsn = main.put(key, value)
+            timeline = log_key(tenant, main.known_id or "")
+            world.acknowledge(timeline, lsn, [Appended(key, value)], closed=closed)
+            world.counts["appends by name"] += 1
+            main.get(key)
+
+        for _ in range(count):
+            world.environment.clock.sleep(rng.random() * 0.6)
+            world.expecting(put)
+
+    worker(world, name, work)
+
+
 def worker(world: FleetWorld, name: str, work: Callable[[random.Random], None]) -> None:
     """A process that does something and ends; the fleet runs as long as one works."""
     world.working += 1
@@ -429,11 +455,13 @@ def create_again(tenant: str, *, verbs: Mapping[str, int] = USING, count: int = 
         try:
             world.control().create_tenant(tenant, POLICY)
         except AlreadyExists:
-            return not world.control().tenant(tenant).is_deleted
+            return True
         return True
 
     def step(world: FleetWorld, rng: random.Random) -> None:
-        _told(world, lambda: world.control().delete_tenant(tenant))
+        life = world.monitor.lives[tenant]
+        if _told(world, lambda: world.control().delete_tenant(tenant)):
+            world.tell_end(tenant, life)
         for _ in range(200):
             if world.expecting(lambda: is_made(world)):
                 world.counts["created again"] += 1
@@ -445,14 +473,17 @@ def create_again(tenant: str, *, verbs: Mapping[str, int] = USING, count: int = 
     return step
 
 
-def _told(world: FleetWorld, call: Callable[[], None]) -> None:
-    """Call until there is an answer, or give up."""
+def _told(world: FleetWorld, call: Callable[[], None]) -> bool:
+    """Call until there is an answer, or give up; whether there was one."""
     for _ in range(TRIES_MAX):
         try:
-            return call()
+            call()
         except (OutcomeUnknown, Unavailable) as error:
             world.met(error)
             world.environment.clock.sleep(0.2)
+        else:
+            return True
+    return False
 
 
 def lose_log(tenant: str) -> Deed:

@@ -78,6 +78,12 @@ class FleetMonitor(StoreWrapper):
         """Hashes of objects."""
         self.in_flight: dict[int, tuple[str, Callable[[], bool]]] = {}
         """Puts under way: path, and whether their process still runs."""
+        self.named: dict[str, int] = {}
+        """Log keys of timelines that had a name, with their number in the order in which they got it."""
+        self.lost_names: dict[str, tuple[str, str]] = {}
+        """Log keys of timelines that have lost their name, with tenant and name."""
+        self.lost_before: dict[str, frozenset[str]] = {}
+        """By log key of each timeline: those that had lost their names when it got its own."""
         self.log_first: Callable[[str], int] = lambda timeline: 1
         self.collected_paths: set[str] = set()
         self._rows: dict[str, list[LoggedRow]] = {}
@@ -155,6 +161,7 @@ class FleetMonitor(StoreWrapper):
 
     def recorded(self, before: TenantRecord | None, after: TenantRecord | None, ledger: KeyValue) -> None:
         """A tenant's record changed."""
+        self._note_names(before, after)
         if after is None:
             assert before is not None
             self._removed(before)
@@ -178,6 +185,18 @@ class FleetMonitor(StoreWrapper):
             self._committed(before, after, ledger)
         elif (after.manifest, after.deadlist) != (before.manifest, before.deadlist):
             raise PromiseBroken(f"I7: the committed manifest of {tenant} changed without a commit")
+
+    def _note_names(self, before: TenantRecord | None, after: TenantRecord | None) -> None:
+        old = {} if before is None or before.is_deleted else before.names
+        new = {} if after is None or after.is_deleted else after.names
+        record = after or before
+        assert record is not None
+        lost = {layout.log_key(record.tenant, id): name for name, id in old.items() if new.get(name) != id}
+        self.lost_names |= {key: (record.tenant, name) for key, name in lost.items()}
+        made = {layout.log_key(record.tenant, id) for id in new.values()} - self.named.keys()
+        for key in sorted(made):
+            self.named[key] = len(self.named)
+            self.lost_before[key] = frozenset(self.lost_names)
 
     def _created(self, record: TenantRecord) -> None:
         """I9: a tenant of a name that was there before uses nothing of that one again."""

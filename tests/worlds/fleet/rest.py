@@ -94,7 +94,13 @@ class Rest:
         raise PromiseBroken(f"{what}: the fleet does not come to rest: {waits}")
 
     def _append(self, tenant: str) -> None:
-        timeline = log_key(tenant, self.world.main_of(tenant))
+        record = self.world.monitor.records[tenant]
+        sealed = {*record.sealed, *record.sealing}
+        names = {name: id for name, id in record.names.items() if id not in sealed}
+        id = names.get(MAIN) or next(iter(id for id in names.values() if not record.timelines[id].is_read_only), None)
+        if id is None:
+            return  # nothing is left that takes rows
+        timeline = log_key(tenant, id)
         write_id = str(uuid.UUID(int=self.world.rng.getrandbits(128), version=4))
         last = self.world.log().append(timeline, rows_of([b"rest"], [b"1"]), write_id=write_id)
         self.world.oracle.acknowledged(timeline, last, [Appended(b"rest", b"1")])

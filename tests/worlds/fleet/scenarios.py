@@ -22,6 +22,7 @@ from worlds.fleet.actors import (
     kill,
     lose_log,
     migrate,
+    named_client,
     node,
     operator,
     second_process,
@@ -175,6 +176,21 @@ def restores(world: FleetWorld) -> None:
     operator(world, "fate", world.rng.choice((stop("n1"), migrate("a"), kill("n2"))))
 
 
+def names_that_move(world: FleetWorld) -> None:
+    """Names get other timelines and tenants, while clients write that have looked them up long before."""
+    begin(world, "a")
+    control(world, "control 1")
+    control(world, "control 2")
+    node(world, "n1")
+    node(world, "n2")
+    verbs = {"append": 8, "branch": 2, "restore": 5, "delete": 2, "checkpoint": 3, "get": 2, "linger": 3}
+    client(world, "a", "client 1", verbs=verbs, count=12)
+    client(world, "a", "client 2", verbs={"append": 8, "linger": 8, "restore": 1}, count=15)
+    named_client(world, "a", "client 3", count=12)
+    operator(world, "operator", create_again("a", count=3), pause_s=3.0)
+    operator(world, "fate", world.rng.choice((stop_control(), stop("n1"))), pause_s=2.0)
+
+
 def deeper_branches(world: FleetWorld) -> None:
     """Branches of branches, whose parents are deleted and collected below them."""
     begin(world, "a")
@@ -275,6 +291,7 @@ SCENARIOS: Final[dict[str, Callable[[FleetWorld], None]]] = {
         readers,
         control_sleeps,
         restores,
+        names_that_move,
         deeper_branches,
         pins_and_cutoff,
         tenants_created_again,

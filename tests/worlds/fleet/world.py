@@ -22,6 +22,7 @@ from lakebed.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from lakebed.fleet.client import Tenant
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.control.plane import ControlPlane
 from lakebed.fleet.layout import log_key
@@ -31,6 +32,7 @@ from lakebed.fleet.log.port import Log
 from lakebed.fleet.model import MAIN, NodeRecord, Policy
 from lakebed.fleet.node.node import Node
 from lakebed.fleet.node.options import NodeOptions
+from lakebed.fleet.routing import ClientOptions
 from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.testing.actor_loop import Actor, ActorLoop
@@ -211,6 +213,8 @@ class FleetWorld(World):
         """Clients and operators that are not finished: nodes and control planes run as long."""
         self.keys = [b"k%d" % number for number in range(6)]
         self.tenants: list[str] = []
+        self.closed: set[str] = set()
+        """Log keys of timelines that have lost their names, of which a caller was told: they take no rows any more."""
         self.forbidden_events: set[str] = set()
         """Kinds of events that must not happen in this scenario."""
 
@@ -329,6 +333,44 @@ class FleetWorld(World):
             local.disk.lose_power(self.rng)
         self.frozen.clear()
         self._held.clear()
+
+    def tell_names(self, tenant: str, names: dict[str, str]) -> None:
+        """A caller was shown which timelines have the names of a tenant."""
+        monitor = self.monitor
+        for key, (owner, name) in monitor.lost_names.items():
+            holder = log_key(tenant, names.get(name, ""))
+            if owner == tenant and monitor.named.get(holder, -1) > monitor.named[key]:
+                self.closed.add(key)
+
+    def tell_change(self, timeline: str, *, is_deleted: bool) -> None:
+        """A caller was told that a timeline was made under its name, or deleted."""
+        tenant = timeline.partition("/")[0]
+        before = self.monitor.lost_before.get(timeline, frozenset())
+        self.closed |= {key for key in before if key.partition("/")[0] == tenant}
+        if is_deleted:
+            self.closed.add(timeline)
+
+    def tell_end(self, tenant: str, life: int) -> None:
+        """A caller was told that a tenant is deleted."""
+        if self.monitor.lives[tenant] == life:
+            self.closed |= {key for key, (owner, _) in self.monitor.lost_names.items() if owner == tenant}
+
+    def acknowledge(self, timeline: str, last_lsn: int, rows: list[Appended], *, closed: frozenset[str]) -> None:
+        """A client was told of its append. `closed` is from when it began."""
+        if timeline in closed:
+            raise PromiseBroken(f"{timeline} acknowledged {rows} at {last_lsn}, and had lost its name before")
+        self.oracle.acknowledged(timeline, last_lsn, rows)
+
+    def tenant(self, name: str) -> Tenant:
+        """A client as users have it, which keeps its route as long as it may."""
+        return Tenant(
+            name,
+            control=self.control(),
+            nodes=lambda url: self.node(url.removeprefix("simulated://")),
+            log=self.log(),
+            environment=self.environment,
+            options=ClientOptions(patience_s=6.0, change_patience_s=8.0, route_s=20.0),
+        )
 
     def all_timelines(self) -> dict[str, None]:
         """Log keys of all timelines that were asked for, or that a record names."""

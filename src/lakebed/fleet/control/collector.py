@@ -236,7 +236,8 @@ class Collector:
         self._sweep(tenant, paths, why="of a deleted tenant")
         if self._log is not None:
             gone = {timeline for task in tasks for timeline in task.timelines}
-            for timeline in sorted(gone | set(record.timelines)):
+            gone |= {timeline for timeline, progress in record.timelines.items() if not progress.is_read_only}
+            for timeline in sorted(gone):
                 self._log.drop(layout.log_key(tenant, timeline))
         for task in tasks:
             ledger.replace_task(task, None)

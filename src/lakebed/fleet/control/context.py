@@ -41,8 +41,12 @@ class ManagedLog(Protocol):
         """Delete the records up to an LSN. Raises `NotFound`: it was dropped."""
         ...
 
+    def seal(self, timeline: str) -> int:
+        """Let no append succeed any more; again is a no-op. Raises `NotFound`: it was dropped, or never created."""
+        ...
+
     def drop(self, timeline: str) -> None:
-        """Delete a timeline's records; again is a no-op."""
+        """Delete a timeline's records, so that it is never created again; again is a no-op."""
         ...
 
     def close(self) -> None:

@@ -24,7 +24,8 @@ from lakebed.fleet.control.options import DEFAULT, ControlOptions
 from lakebed.fleet.control.pruning import Pruner
 from lakebed.fleet.control.reconciler import Reconciler
 from lakebed.fleet.control.relocations import Relocations, no_node
-from lakebed.fleet.ledger import Ledger
+from lakebed.fleet.control.seals import Seals
+from lakebed.fleet.ledger import Ledger, no_tenant
 from lakebed.fleet.manifest import decode_referenced
 from lakebed.fleet.model import (
     AttachmentMode,
@@ -33,6 +34,7 @@ from lakebed.fleet.model import (
     NodeRecord,
     Policy,
     TenantRecord,
+    Transaction,
     first_manifest,
 )
 from lakebed.fleet.ports import (
@@ -112,6 +114,7 @@ class ControlPlane(ControlPort, OperatorPort):
         self._reconciler = Reconciler(self._context, collect=self._collector.add)
         self._relocations = Relocations(self._context, self._reconciler)
         self._pruner = Pruner(self._context)
+        self._seals = Seals(self._context)
         self._scan_s = environment.clock.monotonic_s()
 
     def close(self) -> None:
@@ -141,7 +144,7 @@ class ControlPlane(ControlPort, OperatorPort):
 
     def work_once(self) -> None:
         """One round of what may wait for nodes and for the store."""
-        for step in (self.scan_once, self.relocate_once, self.collect_once, self.prune_once):
+        for step in (self.scan_once, self._seals.seal_once, self.relocate_once, self.collect_once, self.prune_once):
             self._try(step)
         self._events.flush()
 
@@ -211,6 +214,7 @@ class ControlPlane(ControlPort, OperatorPort):
         if record.relocation is not None:
             self._relocations.watch(record.tenant)
         self._pruner.look_at(record.tenant)
+        self._seals.look_at(record)
 
     def _scan_soon(self) -> None:
         self._scan_s = min(self._scan_s, self._context.now_s())
@@ -349,13 +353,15 @@ class ControlPlane(ControlPort, OperatorPort):
         self, at: int, request: CommitRequest, after: dict[int, Step[CommitReply]]
     ) -> Callable[[TenantRecord], Step[CommitReply]]:
         def decide(record: TenantRecord) -> Step[CommitReply]:
-            is_over = records.may_be_finished(record, request.txn)
-            finished = self._ledger.finished(request.tenant, request.txn) if is_over else None
-            step = machine.commit(record, request, finished=finished, now_ms=self._context.now_ms())
-            after[at] = step
-            return step
+            finished = self._finished(record, request.txn)
+            after[at] = machine.commit(record, request, finished=finished, now_ms=self._context.now_ms())
+            return after[at]
 
         return decide
+
+    def _finished(self, record: TenantRecord, txn: int) -> Transaction | None:
+        """A transaction that is not in its tenant's record any more."""
+        return self._ledger.finished(record.tenant, txn) if records.may_be_finished(record, txn) else None
 
     def _committed(self, request: CommitRequest, step: Step[CommitReply]) -> None:
         """What follows an answer: collection and pruning after a grant, a detach after a rejection."""
@@ -373,6 +379,7 @@ class ControlPlane(ControlPort, OperatorPort):
             return
         self._collector.add(step.tasks)
         self._pruner.look_at(tenant)
+        self._seals.look_at(record)
         if record.relocation is not None or any(one.mode is AttachmentMode.READER for one in record.attachments):
             self._reconciler.look_at(tenant)
 
@@ -399,8 +406,7 @@ class ControlPlane(ControlPort, OperatorPort):
         self, at: int, request: AckRequest, after: dict[int, Step[AckReply]]
     ) -> Callable[[TenantRecord], Step[AckReply]]:
         def decide(record: TenantRecord) -> Step[AckReply]:
-            is_over = records.may_be_finished(record, request.txn)
-            finished = self._ledger.finished(request.tenant, request.txn) if is_over else None
+            finished = self._finished(record, request.txn)
             after[at] = machine.ack(record, request, finished=finished, now_ms=self._context.now_ms())
             return after[at]
 
@@ -422,12 +428,9 @@ class ControlPlane(ControlPort, OperatorPort):
         floor = self._ledger.floor(tenant)
         new = machine.new_tenant(tenant, policy=policy or Policy(), floor=floor, now_ms=now_ms)
         member = self._members.choose()
-        if member is None:
-            step = Step(new, new)
-        else:
-            attached = machine.attach(new, member.record, now_ms=now_ms)
-            step = Step(attached.record, attached.record)
-        record = self._ledger.create(step, floor=floor)
+        if member is not None:
+            new = machine.attach(new, member.record, now_ms=now_ms).record
+        record = self._ledger.create(Step(new, new), floor=floor)
         self._context.begin_log(tenant, records.main_of(record))
         if member is None:
             self._reconciler.look_at(tenant)
@@ -441,8 +444,6 @@ class ControlPlane(ControlPort, OperatorPort):
 
         def decide(record: TenantRecord) -> Step[None]:
             before[tenant] = record
-            if record.is_deleted:
-                return Step(None, record)
             return machine.delete(record, now_ms=self._context.now_ms())
 
         self._ledger.change(tenant, decide)
@@ -450,6 +451,7 @@ class ControlPlane(ControlPort, OperatorPort):
             self._reconciler.detach(tenant, one.node)
         self._reconciler.look_at(tenant)
         self._collector.remove_tenant(tenant)
+        self._seals.conclude(tenant, f"The deletion of tenant {tenant!r}")
 
     def tenants(self) -> list[TenantRecord]:
         return list(self._ledger.tenants())
@@ -469,9 +471,12 @@ class ControlPlane(ControlPort, OperatorPort):
 
     def route(self, tenant: str) -> Route:
         record = self._ledger.tenant(tenant, fresh=True)
+        self._seals.seal(record)
+        if record.is_deleted:
+            raise no_tenant(tenant)
         own = records.attachment_of(record, record.preferred)
-        if own is None or record.is_deleted:
-            return Route(tenant, None, None, 0, record.names)
+        if own is None:
+            return Route(tenant, None, None, 0, record.names, record.sealed)
         member = self._members.get(own.node) or self._learned(own.node)
         load = None if member is None else member.loads.get(tenant)
         return Route(
@@ -480,6 +485,7 @@ class ControlPlane(ControlPort, OperatorPort):
             None if member is None else member.record.url,
             own.generation,
             record.names,
+            record.sealed,
             lag_rows=load.lag_rows if load is not None and load.generation == own.generation else 0,
         )
 
@@ -494,7 +500,9 @@ class ControlPlane(ControlPort, OperatorPort):
             raise Unavailable(
                 f"Tenant {tenant!r} is on no node that answers now: try again.", kind="not_attached", tenant=tenant
             )
-        return self._context.port(member).change(tenant, change)
+        made = self._context.port(member).change(tenant, change)
+        self._seals.conclude(tenant, f"The change of timeline {change.name!r} of tenant {tenant!r}")
+        return made
 
     def manifest(self, tenant: str) -> Manifest:
         record = self._ledger.tenant(tenant, fresh=True)
@@ -505,10 +513,8 @@ class ControlPlane(ControlPort, OperatorPort):
     def transactions(self, tenant: str) -> TransactionList:
         record = self._ledger.tenant(tenant, fresh=True)
         finished = self._ledger.finished_all(tenant)[::-1]
-        tasks = self._ledger.tasks_of(tenant)
-        return TransactionList(
-            record.transactions, tuple(finished[:FINISHED_COUNT_MAX]), tuple(one.txn for one in tasks)
-        )
+        tasks = tuple(one.txn for one in self._ledger.tasks_of(tenant))
+        return TransactionList(record.transactions, tuple(finished[:FINISHED_COUNT_MAX]), tasks)
 
     # ---- OperatorPort: nodes
 
@@ -566,8 +572,7 @@ class ControlPlane(ControlPort, OperatorPort):
         after: list[Step[AckReply]] = []
 
         def decide(record: TenantRecord) -> Step[AckReply]:
-            is_over = records.may_be_finished(record, txn)
-            finished = self._ledger.finished(tenant, txn) if is_over else None
+            finished = self._finished(record, txn)
             after.append(machine.force_ack(record, txn, finished=finished, now_ms=self._context.now_ms()))
             return after[-1]
 

@@ -55,6 +55,12 @@ class WaitBody(msgspec.Struct, frozen=True):
     timeout_s: float = WAIT_S_MAX
 
 
+class SealedBody(msgspec.Struct, frozen=True):
+    """Where a timeline has ended."""
+
+    last: int
+
+
 class BoundsBody(msgspec.Struct, frozen=True):
     """What a timeline has."""
 

@@ -8,14 +8,20 @@ of one kind of a timeline, in their order; it is written whole or not at all, so
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import pyarrow as pa
 
 from lakebed.errors import LakebedError
-from lakebed.fleet.log.port import log_ends_before, timeline_exists, timeline_not_found, unexpected_lsn
-from lakebed.fleet.log.record import encode_log_record, mark_of
+from lakebed.fleet.log.port import (
+    log_ends_before,
+    timeline_exists,
+    timeline_not_found,
+    timeline_sealed,
+    unexpected_lsn,
+)
+from lakebed.fleet.log.record import End, encode_log_record, mark_of
 from lakebed.fleet.log.timeline import (
     Keys,
     Timeline,
@@ -70,8 +76,7 @@ class Group:
 
     def expect_tail(self, known: Timeline) -> None:
         """Write only if a timeline ends where it is known to end."""
-        tail = encode_tail(known.mark, begun_after=known.begun_after)
-        self.expected.setdefault(known.keys.tail, tail)
+        self.expected.setdefault(known.keys.tail, encode_tail(known.tail))
 
 
 class Change:
@@ -102,6 +107,12 @@ class Change:
         """
         raise NotImplementedError
 
+    def _present(self, known: Timeline | None) -> Timeline:
+        """The timeline, unless it was never created or was dropped. Raises `NotFound`."""
+        if known is None or known.end is End.DROPPED:
+            raise timeline_not_found(self.timeline)
+        return known
+
     def finish(self, error: LakebedError | None = None) -> None:
         """Set the result. Under the log's lock."""
         self.error = error
@@ -130,12 +141,13 @@ class Append(Change):
         self._expected = expected
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
-        if known is None:
-            raise timeline_not_found(self.timeline)
+        known = self._present(known)
         found = known.write_ids.get(self._id) or group.appended.get((self.timeline, self._id))
         if found is not None:
             group.after.append(lambda: self._set(found))
             return known
+        if known.end is not End.OPEN:
+            raise timeline_sealed(self.timeline, last=known.mark.lsn)
         before = group.tails.get(self.timeline, known.mark)
         if self._expected is not None and self._expected != before.lsn:
             error = unexpected_lsn(self.timeline, expected=self._expected, last=before.lsn)
@@ -146,7 +158,7 @@ class Append(Change):
         mark = mark_of(body)
         group.puts.append((keys.record(mark.lsn), body))
         group.puts.append((keys.write_id(mark.lsn), self._id))
-        group.puts.append((keys.tail, encode_tail(mark, begun_after=known.begun_after)))
+        group.puts.append((keys.tail, encode_tail(known.tail._replace(mark=mark))))
         group.expect_tail(known)
         group.sizes.append((self.timeline, mark.lsn, len(body)))
         group.tails[self.timeline] = mark
@@ -176,13 +188,13 @@ class Create(Change):
         self._after = after
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
-        if known is not None and known.begun_after != self._after:
+        if known is not None and self._present(known).begun_after != self._after:
             raise timeline_exists(self.timeline, after=self._after, begun_after=known.begun_after)
         group.after.append(self.finish)
         if known is not None:
             return known
         made = new_timeline(keys, self.timeline, after=self._after)
-        group.puts.append((keys.tail, encode_tail(made.mark, begun_after=self._after)))
+        group.puts.append((keys.tail, encode_tail(made.tail)))
         group.puts.append((keys.horizon, encode_horizon(self._after)))
         group.expected[keys.tail] = None
         return made
@@ -198,8 +210,7 @@ class Prune(Change):
         self._through = through
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
-        if known is None:
-            raise timeline_not_found(self.timeline)
+        known = self._present(known)
         if self._through > known.mark.lsn:
             raise log_ends_before(self.timeline, lsn=self._through, last=known.mark.lsn)
         self.is_again = False
@@ -231,21 +242,43 @@ class Prune(Change):
         return known
 
 
+class Seal(Change):
+    """`Log.seal`."""
+
+    kind = "seal"
+
+    def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
+        known = self._present(known)
+        self.lsn = known.mark.lsn
+        group.after.append(self.finish)
+        if known.end is not End.OPEN:
+            return known
+        sealed = replace(known, end=End.SEALED)
+        group.expect_tail(known)
+        group.puts.append((keys.tail, encode_tail(sealed.tail)))
+        return sealed
+
+
 class Drop(Change):
-    """`Log.drop`: the tail first, so that no append follows; then records, as many as one write can have."""
+    """`Log.drop`: the mark first, so that no append follows; then records, as many as one write can have."""
 
     kind = "drop"
 
     def plan(self, group: Group, known: Timeline | None, keys: Keys, reading: Reading) -> Timeline | None:
         with reading.snapshot() as now:
             gone = list(prunable(now, keys, _LSN_MAX))[:PRUNE_COUNT_MAX]
-        if known is None and not gone:
+        if known is not None and known.end is End.DROPPED and not gone:
             group.after.append(self.finish)
-            return None
+            return known
         is_last = len(gone) < PRUNE_COUNT_MAX
-        if known is not None:
+        if known is None:
+            known = new_timeline(keys, self.timeline, after=0)
+            group.expected[keys.tail] = None
+        else:
             group.expect_tail(known)
-        group.deletes += [keys.tail, keys.horizon]
+        dropped = replace(known, end=End.DROPPED, horizon=known.mark.lsn, write_ids={}, recent=[])
+        group.puts.append((keys.tail, encode_tail(dropped.tail)))
+        group.deletes.append(keys.horizon)
         group.deletes += [keys.record(lsn) for lsn in gone]
         group.deletes += [keys.write_id(lsn) for lsn in gone]
 
@@ -255,7 +288,7 @@ class Drop(Change):
                 self.finish()
 
         group.after.append(remember)
-        return None
+        return dropped
 
 
 class Load(Change):

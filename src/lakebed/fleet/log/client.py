@@ -35,6 +35,7 @@ from lakebed.fleet.log.bodies import (
     AppendItem,
     AppendResult,
     BoundsBody,
+    SealedBody,
     WaitBody,
     decode_bodies,
     encode_rows,
@@ -169,6 +170,10 @@ class HttpLog(Log):
     def prune(self, timeline: str, through: int) -> None:
         """Cost: 1 request."""
         self._send("POST", f"{_path(timeline)}/prune", query={"through": check_lsn(through, name="through")})
+
+    def seal(self, timeline: str) -> int:
+        """Cost: 1 request."""
+        return _json(self._send("POST", f"{_path(timeline)}/seal"), SealedBody).last
 
     def drop(self, timeline: str) -> None:
         """Cost: 1 request."""

@@ -3,7 +3,8 @@
 Invariants: a message is stored only if the last message of its subject is the one that its record continues. An append
 that got no clear answer is published again at the same position, with the same bytes and message id, until the stream
 says that the timeline ends elsewhere. Then the message behind that position is looked at: it is this append's, or none
-of the attempts there can be stored any more. So at most one message has its rows.
+of the attempts there can be stored any more. So at most one message has its rows. Behind the message that ends a
+timeline nothing is published: it is the last one of its subject for ever.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import pyarrow as pa
 from lakebed.errors import OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REQUEST_S, JetStream, WrongSequence
 from lakebed.fleet.log.jetstream_subjects import Subjects, Tail, headers_of, mark_in
-from lakebed.fleet.log.port import unexpected_lsn
-from lakebed.fleet.log.record import encode_log_record, mark_of
+from lakebed.fleet.log.port import timeline_not_found, timeline_sealed, unexpected_lsn
+from lakebed.fleet.log.record import End, encode_log_record, mark_of
 
 _TRIES_MAX: Final = 16
 """Attempts at once, each of which another writer may win."""
@@ -71,6 +72,8 @@ class Appending:
         found = self._settled(tail)
         if found is not None:
             return found
+        if tail.end is not End.OPEN:
+            return self._made_before(tail)
         if self._expected is not None and self._expected != tail.mark.lsn:
             return self._refused(self._subjects.known_tail(self._timeline))
         return self._published(tail)
@@ -86,6 +89,19 @@ class Appending:
         hint = None if asks else self._subjects.hint(self._timeline)
         return hint or self._subjects.known_tail(self._timeline)
 
+    def _made_before(self, end: Tail) -> int:
+        """The LSN of this append in a timeline that has ended, if an earlier call made it.
+
+        The stream is asked by the message's id, at a position in front of the end, where nothing is stored any more.
+        Raises `Conflict` or `NotFound`: it was not made, and never will be.
+        """
+        if end.end is End.DROPPED:
+            raise timeline_not_found(self._timeline)
+        try:
+            return self._send(end, expected=end.sequence - 1)
+        except WrongSequence:
+            raise timeline_sealed(self._timeline, last=end.mark.lsn) from None
+
     def _refused(self, tail: Tail) -> int | None:
         assert self._expected is not None
         if self._expected == tail.mark.lsn:
@@ -99,6 +115,17 @@ class Appending:
         raise unexpected_lsn(self._timeline, expected=self._expected, last=tail.mark.lsn)
 
     def _published(self, tail: Tail) -> int | None:
+        try:
+            return self._send(tail, expected=tail.sequence)
+        except WrongSequence:
+            self._ends_elsewhere = True
+            return None
+        except OutcomeUnknown:
+            self.unclear.add(tail.sequence)
+            raise
+
+    def _send(self, tail: Tail, *, expected: int) -> int:
+        """Publish the record that continues a tail; the LSN at its end, or that of the message with the same id."""
         timeline = self._timeline
         number, subject = self._subjects.place(timeline)
         body = encode_log_record(self._rows, before=tail.mark, write_id=self._write_id)
@@ -106,16 +133,9 @@ class Appending:
         message_id = f"{timeline}/{self._write_id}"
         headers = headers_of(tail.begun_after, mark.lsn)
         timeout_s = _AGAIN_S if self.unclear else REQUEST_S
-        try:
-            stored = self._jetstream.publish(
-                subject, body, expected=tail.sequence, id=message_id, headers=headers, timeout_s=timeout_s
-            )
-        except WrongSequence:
-            self._ends_elsewhere = True
-            return None
-        except OutcomeUnknown:
-            self.unclear.add(tail.sequence)
-            raise
+        stored = self._jetstream.publish(
+            subject, body, expected=expected, id=message_id, headers=headers, timeout_s=timeout_s
+        )
         if stored.is_duplicate:
             return self._lsn_at(number, stored.sequence)
         self._subjects.appended(timeline, Tail(stored.sequence, mark, tail.begun_after))

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REPLICAS_DEFAULT, JetStream, WrongSequence, parse_nats_url
 from lakebed.fleet.log.jetstream_append import Appending
-from lakebed.fleet.log.jetstream_subjects import LSN_HEADER, Subjects, headers_of, mark_in
+from lakebed.fleet.log.jetstream_subjects import DROPPED_HEADER, LSN_HEADER, Subjects, Tail, headers_of, tail_of
 from lakebed.fleet.log.port import (
     APPEND_BYTES_MAX,
     READ_BYTES_DEFAULT,
@@ -31,8 +31,9 @@ from lakebed.fleet.log.port import (
     check_lsn,
     check_timeline,
     timeline_exists,
+    timeline_not_found,
 )
-from lakebed.fleet.log.record import LogRecord, encode_beginning
+from lakebed.fleet.log.record import End, LogRecord, begin, encode_beginning, encode_end
 from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.ids import new_uuid
 from lakebed.runtime import Condition, Environment
@@ -119,6 +120,8 @@ class JetStreamLog(Log):
                 self.jetstream.publish(subject, body, expected=0, id=None, headers=headers_of(after, after))
             except WrongSequence:
                 tail = self._subjects.load_tail(timeline)
+                if tail is not None and tail.end is End.DROPPED:
+                    raise timeline_not_found(timeline) from None
                 if tail is not None and tail.begun_after != after:
                     raise timeline_exists(timeline, after=after, begun_after=tail.begun_after) from None
 
@@ -195,14 +198,47 @@ class JetStreamLog(Log):
 
         self._asked(pruned)
 
+    def seal(self, timeline: str) -> int:
+        """Cost: 1 request and 1 message."""
+        check_timeline(timeline)
+
+        def sealed() -> int:
+            tail = self._subjects.known_tail(timeline)
+            return self._end(timeline, tail, End.SEALED).mark.lsn
+
+        return self._asked(sealed)
+
     def drop(self, timeline: str) -> None:
-        """Cost: 1 purge."""
+        """Cost: 1 request, 1 message and 1 purge."""
         number, subject = self._subjects.place(check_timeline(timeline))
-        self._asked(lambda: self.jetstream.purge(number, subject))
+
+        def dropped() -> None:
+            tail = self._subjects.load_tail(timeline) or Tail(0, begin(timeline, after=0), 0)
+            self.jetstream.purge(number, subject, below=self._end(timeline, tail, End.DROPPED).sequence)
+
+        self._asked(dropped)
         self._subjects.forget(timeline)
         with self._lock:
             self._last.pop(timeline, None)
             self._watchers.wake([timeline])
+
+    def _end(self, timeline: str, tail: Tail, end: End) -> Tail:
+        """Let a timeline end behind its last message, if it has not ended so already; the last message then.
+
+        Asked again after an answer was lost: the tail is read first, and is the message of the first attempt.
+        """
+        if tail.end >= end:
+            return tail
+        _, subject = self._subjects.place(timeline)
+        body = encode_end(tail.mark, end, write_id=new_uuid(self._environment.rng))
+        headers = headers_of(tail.begun_after, tail.mark.lsn)
+        if end is End.DROPPED:
+            headers[DROPPED_HEADER] = "1"
+        try:
+            stored = self.jetstream.publish(subject, body, expected=tail.sequence, id=None, headers=headers)
+        except WrongSequence as error:
+            raise Unavailable(f"Others append to {timeline} at this moment.", kind="log_contended") from error
+        return tail._replace(sequence=stored.sequence, end=end)
 
     def bounds(self, timeline: str) -> LogBounds:
         """Cost: 2 requests."""
@@ -288,7 +324,10 @@ class JetStreamLog(Log):
                 self._seen[number] = sequence
                 if sequence > seen + 1 or len(self._last) >= _LAST_COUNT_MAX:
                     self._forget(number)  # a notice between them was lost
-                self._last[timeline] = int(headers[LSN_HEADER])
+                if DROPPED_HEADER in headers:
+                    self._last.pop(timeline, None)
+                else:
+                    self._last[timeline] = int(headers[LSN_HEADER])
                 self._watchers.wake([timeline])
 
     def _on_reconnect(self) -> None:
@@ -314,8 +353,9 @@ class JetStreamLog(Log):
             for timeline, message in zip(unknown, messages, strict=True):
                 if isinstance(message, LakebedError):
                     raise message
-                if message is not None:
-                    found[timeline] = mark_in(message, timeline).lsn
+                tail = None if message is None else tail_of(message, timeline)
+                if tail is not None and tail.end is not End.DROPPED:
+                    found[timeline] = tail.mark.lsn
         with self._lock:
             if forgotten_count == self._forgotten_count:
                 for timeline, lsn in found.items():

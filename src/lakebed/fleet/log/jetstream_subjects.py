@@ -1,7 +1,8 @@
 """How timelines lie in the subjects of JetStream's streams, and reading them.
 
 Owns: which subject a timeline has, where it ends, and where in a stream an LSN is. The first message of a subject is a
-record without rows, which says after which LSN the timeline begins; each other message is a record. The order of the
+record without rows, which says after which LSN the timeline begins; each other message is a record. The last message of
+a timeline that has ended is a record without rows that says so, and nothing follows it. The order of the
 sequences in a stream is the order of the LSNs of a timeline. What is remembered of ends and positions are hints.
 
 Does not know: appending, waiting.
@@ -17,12 +18,14 @@ import xxhash
 from lakebed.errors import Unavailable
 from lakebed.fleet.log.jetstream import JetStream, Message
 from lakebed.fleet.log.port import log_ends_before, log_pruned, timeline_not_found
-from lakebed.fleet.log.record import LogRecord, decode_log_record
+from lakebed.fleet.log.record import End, LogRecord, decode_log_record
 from lakebed.fleet.model import LogMark
 from lakebed.runtime import Environment
 
 LSN_HEADER: Final = "Lakebed-Lsn"
 """Of a message: the LSN at its end."""
+DROPPED_HEADER: Final = "Lakebed-Dropped"
+"""Of the message that says that its timeline was dropped: notices have headers alone."""
 _AFTER_HEADER: Final = "Lakebed-After"
 """The LSN after which its timeline begins."""
 _STALE_PAUSE_S: Final = 0.1
@@ -42,6 +45,7 @@ class Tail(NamedTuple):
     sequence: int
     mark: LogMark
     begun_after: int
+    end: End = End.OPEN
 
 
 class Subjects:
@@ -95,9 +99,9 @@ class Subjects:
             self._positions.pop(timeline, None)
 
     def load_tail(self, timeline: str) -> Tail | None:
-        """The last message of a timeline, from the leader."""
+        """The last message of a timeline, from the leader; of one that was dropped, that which says so."""
         message = self._jetstream.last(*self.place(timeline))
-        tail = None if message is None else _tail_of(message, timeline)
+        tail = None if message is None else tail_of(message, timeline)
         if tail is None:
             self.forget(timeline)
         else:
@@ -105,9 +109,9 @@ class Subjects:
         return tail
 
     def known_tail(self, timeline: str) -> Tail:
-        """As `load_tail`. Raises `NotFound`."""
+        """As `load_tail`. Raises `NotFound`, also if the timeline was dropped."""
         tail = self.load_tail(timeline)
-        if tail is None:
+        if tail is None or tail.end is End.DROPPED:
             raise timeline_not_found(timeline)
         return tail
 
@@ -127,9 +131,10 @@ class Subjects:
         """The first LSN that can be read."""
         number, subject = self.place(timeline)
         message = self._jetstream.next(number, subject, from_sequence=1)
-        if message is None:
+        record = None if message is None else decode_log_record(message.body, timeline=timeline)
+        if record is None or record.end is End.DROPPED:
             raise timeline_not_found(timeline)
-        return decode_log_record(message.body, timeline=timeline).first_lsn
+        return record.first_lsn
 
     def find(self, timeline: str, after: int, tail: Tail) -> int:
         """From which sequence on messages end behind an LSN, which is below the end. Cost: 1 request a halving."""
@@ -228,8 +233,10 @@ def mark_in(message: Message, timeline: str) -> LogMark:
     return decode_log_record(message.body, timeline=timeline).mark
 
 
-def _tail_of(message: Message, timeline: str) -> Tail:
-    return Tail(message.sequence, mark_in(message, timeline), int(message.headers[_AFTER_HEADER]))
+def tail_of(message: Message, timeline: str) -> Tail:
+    """What the last message of a timeline says."""
+    record = decode_log_record(message.body, timeline=timeline)
+    return Tail(message.sequence, record.mark, int(message.headers[_AFTER_HEADER]), record.end)
 
 
 def dense(messages: list[Message], timeline: str, after: int) -> list[tuple[int, LogRecord]]:

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import xxhash
 
-from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.errors import Closed, Conflict, InternalError, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.changes import (
     GROUP_BYTES_MAX,
     GROUP_CHANGE_COUNT_MAX,
@@ -36,6 +37,7 @@ from lakebed.fleet.log.changes import (
     Group,
     Load,
     Prune,
+    Seal,
 )
 from lakebed.fleet.log.port import (
     READ_BYTES_DEFAULT,
@@ -49,9 +51,8 @@ from lakebed.fleet.log.port import (
     check_timeline,
     log_ends_before,
     log_pruned,
-    timeline_not_found,
 )
-from lakebed.fleet.log.record import LogRecord, decode_log_record
+from lakebed.fleet.log.record import End, LogRecord, decode_log_record
 from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, stored_records, trim
 from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
@@ -194,6 +195,10 @@ class KeyValueLog(Log):
     def prune(self, timeline: str, through: int) -> None:
         """Cost: a scan of write ids, and one write a `PRUNE_COUNT_MAX` records, shared as that of `append`."""
         self._made(Prune, check_timeline(timeline), through=check_lsn(through, name="through"))
+
+    def seal(self, timeline: str) -> int:
+        """Cost: as `append`."""
+        return self._made(Seal, check_timeline(timeline))
 
     def drop(self, timeline: str) -> None:
         """Cost: as `prune`."""
@@ -469,7 +474,7 @@ class KeyValueLog(Log):
     def _remembered(self, timeline: str) -> Timeline | None:
         """A timeline of an owned store that is in memory, as it is. Under the lock."""
         known = None if self.is_shared else self._timelines.get(timeline)
-        return None if known is None or known.is_stale else known
+        return None if known is None or known.is_stale or known.end is End.DROPPED else known
 
     def _differing(self, after: Mapping[str, int]) -> dict[str, int]:
         """Under the lock."""
@@ -490,18 +495,16 @@ class KeyValueLog(Log):
             with self._snapshot(store) as now:
                 tails = now.get_many([Keys.of(timeline, prefix=self._prefix).tail for timeline in names])
             for timeline, value in zip(names, tails, strict=True):
-                if value is not None:
-                    last = decode_tail(value, timeline=timeline)[0].lsn
+                with suppress(NotFound):
+                    last = decode_tail(value, timeline=timeline).mark.lsn
                     if last != after[timeline]:
                         found[timeline] = last
         return found
 
     def _bounds_in(self, now: KeyValueSnapshot, keys: Keys, timeline: str) -> LogBounds:
         tail, horizon = now.get_many([keys.tail, keys.horizon])
-        if tail is None:
-            raise timeline_not_found(timeline)
-        mark, _ = decode_tail(tail, timeline=timeline)
-        return LogBounds(decode_horizon(horizon, timeline=timeline) + 1, mark.lsn)
+        last = decode_tail(tail, timeline=timeline).mark.lsn
+        return LogBounds(decode_horizon(horizon, timeline=timeline) + 1, last)
 
     def _snapshot(self, store: KeyValue) -> KeyValueSnapshot:
         """As `KeyValue.snapshot`; of a shared store as soon as it is there."""

@@ -11,10 +11,12 @@ implementation shares. Invariants, which one contract suite checks for all imple
   the timeline came between and not more than `WRITE_ID_WINDOW_S` seconds passed. So a lost reply is settled by asking
   again. Of an append whose record was pruned meanwhile the last pruned LSN may be returned: reads at it see the append.
 - `Log.read` returns whole records, without a hole. It never returns what can still be lost.
+- After `Log.seal` or `Log.drop` has returned, no append to the timeline succeeds, also none that was on its way. There
+  is no way back: both follow a fact of the ledger that is never undone.
 - Every implementation may be called by many threads at once.
 
 A timeline is named by its log key ``<tenant>/<timeline id>`` (`lakebed.fleet.layout.log_key`). Ids are never used
-again, so a timeline that was dropped is not created a second time.
+again: a timeline that was dropped is never created a second time, so of each a mark stays that says so.
 
 Does not know: transactions, nodes, or any implementation.
 """
@@ -71,8 +73,8 @@ class Log(Protocol):
     """A log of timelines. Implementations inherit it. Every call raises `Closed` after `close`.
 
     Every call may raise `Unavailable` (it had no effect: try again), and for a timeline that was not created, or was
-    dropped, `NotFound` (``timeline_not_found``). `append`, `create`, `prune` and `drop` may also raise `OutcomeUnknown`
-    (it may have happened: call again with the same arguments).
+    dropped, `NotFound` (``timeline_not_found``). `append`, `create`, `seal`, `prune` and `drop` may also raise
+    `OutcomeUnknown` (it may have happened: call again with the same arguments).
     """
 
     append_bytes_max: int = APPEND_BYTES_MAX
@@ -87,6 +89,7 @@ class Log(Protocol):
 
         Raises:
             AlreadyExists: ``timeline_exists``: it was begun at another LSN.
+            NotFound: ``timeline_not_found``: it was dropped.
         """
         ...
 
@@ -105,6 +108,8 @@ class Log(Protocol):
 
         Raises:
             Conflict: ``unexpected_lsn``, with ``last=``: the last LSN is another one; nothing was appended.
+                ``timeline_sealed``, with ``last=``: the timeline takes no rows any more, and this append was not and
+                will not be made. (One that was made before the seal is answered by its write id, as always.)
             InvalidRequest: the rows, or one of them, cannot be appended: the kind says why.
         """
         ...
@@ -148,8 +153,16 @@ class Log(Protocol):
         """
         ...
 
+    def seal(self, timeline: str) -> int:
+        """End a timeline: no append succeeds from now on. What it has stays readable. Sealed already: do nothing.
+
+        Returns:
+            The last LSN, for ever.
+        """
+        ...
+
     def drop(self, timeline: str) -> None:
-        """Delete a timeline with all its records. If it is not there, do nothing."""
+        """Delete a timeline with all its records, and keep a mark that it was. Dropped already: do nothing."""
         ...
 
     def bounds(self, timeline: str) -> LogBounds:
@@ -298,6 +311,17 @@ def unexpected_lsn(timeline: str, *, expected: int, last: int) -> Conflict:
         f"The last LSN of {timeline} is {last}, and the append expected {expected}: read what was appended meanwhile, "
         "and decide again.",
         kind="unexpected_lsn",
+        timeline=timeline,
+        last=last,
+    )
+
+
+def timeline_sealed(timeline: str, *, last: int) -> Conflict:
+    """The error of an append to a timeline that was sealed."""
+    return Conflict(
+        f"The timeline {timeline} ended at LSN {last} and takes no rows: it was dropped, or a restore has replaced it. "
+        "Ask the control plane which timeline has the name now, and write to that one.",
+        kind="timeline_sealed",
         timeline=timeline,
         last=last,
     )

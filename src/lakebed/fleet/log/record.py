@@ -10,7 +10,8 @@ Format (version 1, little-endian, DO NOT CHANGE)::
 
 Invariants: the header of the inner record has the checksum of its rows, so a record's checksum stands for its bytes
 and, through the one before it, for the whole history of the timeline. Two histories with the same checksum at an LSN
-are equal. A record without rows is a fence of a database: it says after which LSN a timeline begins.
+are equal. A record without rows is a fence of a database: it says after which LSN a timeline begins, or, with a
+required feature, that it ends here. So a lakebed that does not know ends refuses such a timeline instead of appending.
 
 Format page: docs/format/fleet-log.md.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Protocol
 
 import numpy as np
@@ -35,9 +37,22 @@ from lakebed.lsm.model import ROW_SCHEMA, Kind
 CHAIN_BYTES: Final = 16
 """In front of the inner record."""
 
+
+class End(IntEnum):
+    """Whether a timeline has ended, and how. Stored: DO NOT CHANGE."""
+
+    OPEN = 0
+    SEALED = 1
+    """It can be read, and takes no rows."""
+    DROPPED = 2
+    """Nothing of it is left; its id is never used again."""
+
+
 _CHAIN: Final = struct.Struct("<QQ")
 _ID: Final = struct.Struct("<Q")
 _ID_OFFSET: Final = CHAIN_BYTES + 32
+_FEATURES: Final = struct.Struct("<I")
+_FEATURES_OFFSET: Final = CHAIN_BYTES + 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,8 @@ class LogRecord:
     """Checksum of the record before it."""
     checksum: str
     size_bytes: int
+    end: End = End.OPEN
+    """Of a record without rows behind which none follows: how the timeline has ended."""
 
     @property
     def mark(self) -> LogMark:
@@ -98,6 +115,12 @@ def encode_beginning(timeline: str, *, after: int, write_id: str) -> bytes:
     return _chained(encode_fence(id=after, epoch=0, write_id=write_id), previous=begin(timeline, after=after).checksum)
 
 
+def encode_end(mark: LogMark, end: End, *, write_id: str) -> bytes:
+    """The bytes of a record without rows, behind the record that ends at `mark`, with which a timeline ends."""
+    fence = encode_fence(id=mark.lsn, epoch=0, write_id=write_id, features=int(end))
+    return _chained(fence, previous=mark.checksum)
+
+
 def _chained(inner: bytes, *, previous: str) -> bytes:
     link = int(previous, 16)
     return _CHAIN.pack(link, _link(link, memoryview(inner))) + inner
@@ -116,7 +139,8 @@ def decode_log_record(body: Buffer, *, timeline: str) -> LogRecord:
     """
     view = memoryview(body).cast("B")
     inner = view[CHAIN_BYTES:]
-    found = decode_record(inner, path=timeline)
+    end = _end_of(view)
+    found = decode_record(inner, path=timeline, features=int(end))
     previous, checksum = _CHAIN.unpack_from(view)
     if checksum != _link(previous, inner):
         raise Corruption(
@@ -131,16 +155,25 @@ def decode_log_record(body: Buffer, *, timeline: str) -> LogRecord:
             offset=CHAIN_BYTES,
         )
     rows = _NO_ROWS if found.rows is None else found.rows
-    is_beginning = found.rows is None
+    has_no_rows = found.rows is None
     return LogRecord(
         write_id=found.write_id,
-        first_lsn=found.id + 1 if is_beginning else found.first_sequence,
+        first_lsn=found.id + 1 if has_no_rows else found.first_sequence,
         last_lsn=found.id,
         rows=rows,
         previous=_hex(previous),
-        checksum=_hex(previous if is_beginning else checksum),
+        checksum=_hex(previous if has_no_rows else checksum),
         size_bytes=view.nbytes,
+        end=end,
     )
+
+
+def _end_of(view: memoryview) -> End:
+    """What a record without rows says of the end; any other record, and features that are not known, say nothing."""
+    if view.nbytes != CHAIN_BYTES + FENCE_BYTES:
+        return End.OPEN
+    features = _FEATURES.unpack_from(view, _FEATURES_OFFSET)[0]
+    return End(features) if features in tuple(End) else End.OPEN
 
 
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in ROW_SCHEMA], schema=ROW_SCHEMA)

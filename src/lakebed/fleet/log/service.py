@@ -22,6 +22,7 @@ from lakebed.fleet.log.bodies import (
     AppendItem,
     AppendResult,
     BoundsBody,
+    SealedBody,
     WaitBody,
     decode_appends,
     decode_item,
@@ -259,6 +260,12 @@ async def prune(call: LogCall) -> Response:
     """Forget the records up to an LSN."""
     await call.quick(call.site.opened().prune, call.timeline, call.lsn("through"))
     return empty()
+
+
+@LOG.add("POST", _TIMELINE + "/seal", "seal", needs="write", gives={200: SealedBody})
+async def seal(call: LogCall) -> Response:
+    """End a timeline: it takes no rows any more."""
+    return json(SealedBody(await call.quick(call.site.opened().seal, call.timeline)))
 
 
 @LOG.add("DELETE", _TIMELINE, "drop", needs="write", gives={204: None})

@@ -2,13 +2,15 @@
 
 Keys (DO NOT CHANGE; numbers of LSNs have 20 digits, so that keys are in their order)::
 
-    t/<timeline>          tail: the last LSN and the checksum of the last record, and the LSN after which it was begun
+    t/<timeline>          tail: the last LSN and the checksum of the last record, the LSN after which it was begun, and
+                          of a timeline that has ended how
     h/<timeline>          horizon: the last LSN that was pruned, or that after which it was begun
     r/<timeline>/<LSN>    the record that ends at an LSN
     i/<timeline>/<LSN>    the write id of the record that ends at an LSN; kept for a while after it was pruned
 
 Invariants: every append changes the tail under the condition that it is the one that was read; so of two appends at one
-position one fails. `r/` has a key for each `i/` key above the horizon.
+position one fails, and none follows the end. The tail of a timeline that was dropped stays, so that it is not created
+again. `r/` has a key for each `i/` key above the horizon.
 
 Format page: docs/format/fleet-log.md.
 """
@@ -22,13 +24,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from lakebed.errors import Corruption
-from lakebed.fleet.log.port import LogBounds
-from lakebed.fleet.log.record import begin
+from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.fleet.log.port import LogBounds, timeline_not_found
+from lakebed.fleet.log.record import End, begin
 from lakebed.fleet.model import LogMark
 from lakebed.key_value.port import KeyValueSnapshot
 
 _TAIL: Final = struct.Struct("<QQQ")
+_END: Final = struct.Struct("<Q")
+"""Behind the tail of a timeline that has ended."""
 _LSN: Final = struct.Struct("<Q")
 _DIGITS: Final = 20
 
@@ -63,17 +67,40 @@ def lsn_in(key: bytes) -> int:
     return int(key[-_DIGITS:])
 
 
-def encode_tail(mark: LogMark, *, begun_after: int) -> bytes:
+class Tail(NamedTuple):
+    """What the store has of a timeline's end."""
+
+    mark: LogMark
+    begun_after: int
+    end: End = End.OPEN
+
+
+def encode_tail(tail: Tail) -> bytes:
     """The value of a tail."""
-    return _TAIL.pack(mark.lsn, int(mark.checksum, 16), begun_after)
+    value = _TAIL.pack(tail.mark.lsn, int(tail.mark.checksum, 16), tail.begun_after)
+    return value if tail.end is End.OPEN else value + _END.pack(tail.end)
 
 
-def decode_tail(value: bytes, *, timeline: str) -> tuple[LogMark, int]:
-    """The position at the end of a timeline, and the LSN after which it was begun."""
-    if len(value) != _TAIL.size:
+def decode_tail(value: bytes | None, *, timeline: str) -> Tail:
+    """The end of a timeline. Raises `NotFound` if it is not there, or was dropped."""
+    tail = None if value is None else _read_tail(value, timeline=timeline)
+    if tail is None or tail.end is End.DROPPED:
+        raise timeline_not_found(timeline)
+    return tail
+
+
+def _read_tail(value: bytes, *, timeline: str) -> Tail:
+    if len(value) not in (_TAIL.size, _TAIL.size + _END.size):
         raise Corruption(f"The tail of {timeline} in the log has {len(value)} bytes, not {_TAIL.size}.", path=timeline)
-    last, checksum, begun_after = _TAIL.unpack(value)
-    return LogMark(lsn=last, checksum=f"{checksum:016x}"), begun_after
+    last, checksum, begun_after = _TAIL.unpack_from(value)
+    end = _END.unpack_from(value, _TAIL.size)[0] if len(value) > _TAIL.size else End.OPEN
+    if end not in tuple(End):
+        raise UnsupportedFormat(
+            f"The tail of {timeline} in the log says that it has ended in a way {end} that this lakebed does not know: "
+            "upgrade lakebed.",
+            path=timeline,
+        )
+    return Tail(LogMark(lsn=last, checksum=f"{checksum:016x}"), begun_after, End(end))
 
 
 def encode_horizon(lsn: int) -> bytes:
@@ -102,6 +129,7 @@ class Timeline:
         mark: the position at its end.
         begun_after: the LSN after which it was begun.
         horizon: the last LSN that was pruned.
+        end: whether it takes rows; one that was dropped is known to be gone.
         write_ids: those of the newest records, oldest first, to the LSN at the end of the record.
         recent: the newest records, oldest first: all that end behind `recent_after`.
         is_stale: whether the store may have more by now.
@@ -111,10 +139,16 @@ class Timeline:
     mark: LogMark
     begun_after: int
     horizon: int
+    end: End = End.OPEN
     write_ids: dict[bytes, int] = field(default_factory=dict)
     recent: list[tuple[int, bytes]] = field(default_factory=list)
     recent_after: int = 0
     is_stale: bool = False
+
+    @property
+    def tail(self) -> Tail:
+        """As the store has it."""
+        return Tail(self.mark, self.begun_after, self.end)
 
     @property
     def bounds(self) -> LogBounds:
@@ -150,7 +184,7 @@ def new_timeline(keys: Keys, timeline: str, *, after: int) -> Timeline:
 def load_timeline(
     now: KeyValueSnapshot, keys: Keys, timeline: str, *, known: Timeline | None, write_ids_kept: int
 ) -> Timeline | None:
-    """A timeline as it is in a store; None if it is not there.
+    """A timeline as it is in a store; None if it was never created.
 
     Args:
         known: what was known of it before, so that only write ids behind it are read.
@@ -161,7 +195,9 @@ def load_timeline(
     value, horizon_value = now.get_many([keys.tail, keys.horizon])
     if value is None:
         return None
-    mark, begun_after = decode_tail(value, timeline=timeline)
+    mark, begun_after, end = _read_tail(value, timeline=timeline)
+    if end is End.DROPPED:
+        return Timeline(keys, mark, begun_after, mark.lsn, end, recent_after=mark.lsn)
     write_ids: dict[bytes, int] = {}
     start = keys.write_ids
     if known is not None and known.mark.lsn <= mark.lsn:
@@ -171,7 +207,7 @@ def load_timeline(
         write_ids[write_id] = lsn_in(key)
     trim(write_ids, write_ids_kept)
     horizon = decode_horizon(horizon_value, timeline=timeline)
-    return Timeline(keys, mark, begun_after, horizon, write_ids, recent_after=mark.lsn)
+    return Timeline(keys, mark, begun_after, horizon, end, write_ids, recent_after=mark.lsn)
 
 
 def trim(write_ids: dict[bytes, int], kept: int) -> int:

@@ -11,10 +11,10 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.layout import log_key
-from lakebed.fleet.model import Policy
+from lakebed.fleet.model import Manifest, Policy
 from lakebed.fleet.ports import TimelineChange, TimelineInfo
 from lakebed.kv import WriteBatch
-from worlds.fleet_in_process import FleetInProcess
+from worlds.fleet_in_process import FleetInProcess, Lossy
 
 
 @pytest.fixture
@@ -416,3 +416,28 @@ def test_a_dropped_tenant_is_gone(fleet: FleetInProcess, orders: Tenant) -> None
     again = fleet.tenant()
     again.create()
     assert again.main.get(b"k") is None
+
+
+def test_a_state_is_of_one_transaction(fleet: FleetInProcess, orders: Tenant) -> None:
+    """Where a commit comes between the reads of record and manifest, both are read again."""
+    orders.main.put(b"k", b"1")
+
+    class Between(Lossy):
+        is_quiet = False
+
+        def manifest(self, tenant: str) -> Manifest:
+            if not self.is_quiet:
+                self.is_quiet = True
+                orders.main.checkpoint()
+            return fleet.control.manifest(tenant)
+
+    client = Tenant(
+        "orders",
+        control=Between(fleet.control, lost=lambda _: None),
+        nodes=fleet.port,
+        log=fleet.log,
+        environment=fleet.client_environment,
+    )
+    state = client.state()
+    assert state.record.committed == state.manifest.txn
+    assert state.record.timelines["main"].lsn == state.manifest.timelines[0].lsn == 1

@@ -329,6 +329,38 @@ def test_a_deleted_tenant_leaves_nothing() -> None:
     assert (record.transactions[0].id, record.attachments[0].generation) == (4, 2)
 
 
+def test_a_deleted_tenant_stays_until_its_rejected_transactions_are_collected() -> None:
+    """A put that lands after the first LIST of a rejected transaction is found by the second: nothing is left."""
+    world = fleet()
+    node = world.node_of("t")
+    layers(world, "t", 1, 2)
+    world.control.delete_tenant("t")
+    assert node.ack("t", 1, 1) == "reject_acknowledged"
+    world.wait(SETTLE_S / 2)
+    assert world.control.tenant("t").is_deleted
+    layers(world, "t", 1, 1)
+    world.wait(SETTLE_S + 2)
+    with pytest.raises(NotFound):
+        world.control.tenant("t")
+    assert paths(world) == []
+
+
+def test_a_new_control_plane_waits_before_the_second_list() -> None:
+    """The settle time of a rejected transaction counts from its first LIST, also for a process that just began."""
+    world = fleet()
+    old = world.node_of("t")
+    layers(world, "t", 1, 2)
+    old.is_down = True
+    world.wait(2.5)
+    assert old.ack("t", 1, 1) == "reject_acknowledged"
+    world.wait(0.3)
+    world.start()
+    world.wait(SETTLE_S / 2)
+    layers(world, "t", 1, 1)
+    world.wait(SETTLE_S)
+    assert paths(world, layout.txn_folder("t", 1)) == []
+
+
 def test_a_tenant_created_again_has_a_log_of_its_own() -> None:
     """A request to drop or prune the log of the deleted one may still be on its way: it names another timeline."""
     world = fleet()

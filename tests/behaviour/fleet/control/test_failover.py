@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lakebed.errors import Unavailable
+from lakebed.fleet import machine, records
 from lakebed.fleet.control.reconciler import UNFINISHED_COUNT_MAX
 from lakebed.fleet.ports import TimelineChange
 from worlds.fleet_control import World
+from worlds.fleet_in_process import FleetInProcess
 
 
 def test_a_silent_node_is_replaced_and_told_when_it_answers() -> None:
@@ -29,6 +33,46 @@ def test_a_silent_node_is_replaced_and_told_when_it_answers() -> None:
     assert "t" not in old.held
     assert [event.kind for _, event in world.control.events()] == ["node_silent"]
     assert world.log.pruned == {"t/main": 2}
+
+
+@pytest.mark.parametrize("what", ["generation", "mode"])
+def test_a_node_is_told_what_the_control_plane_before_had_decided(what: str) -> None:
+    """A process that dies between the ledger's write and the word to the node: the next one finds what differs."""
+    world = World()
+    world.add("a", "b")
+    world.control.create_tenant("t")
+    node = world.node_of("t")
+    target = next(one for one in world.nodes.values() if one is not node)
+    if what == "generation":
+        world.ledger.change("t", lambda record: machine.attach(record, node.record(), now_ms=0))
+    else:
+        world.ledger.change("t", lambda record: machine.relocate(record, target.record(), now_ms=0))
+    decided = records.attachment_of(world.control.tenant("t"), node.name)
+    assert decided is not None
+    node.calls.clear()
+    world.start()
+    world.wait(1)
+    assert (decided.generation, decided.mode) in [(location.generation, location.mode) for location in node.calls]
+
+
+def test_a_node_that_was_told_to_forget_a_tenant_takes_it_again() -> None:
+    """It refuses what is older than the detach, not the attachment that comes next."""
+    fleet = FleetInProcess()
+    tenant = fleet.tenant()
+    tenant.create()
+    tenant.main.put(b"k", b"1")
+    first = fleet.node_of("orders")
+    fleet.stopped.add(first)
+    fleet.wait(4)
+    second = fleet.node_of("orders")
+    fleet.stopped.discard(first)
+    fleet.wait(5)
+    assert second != first
+    assert fleet.nodes[first].locations() == []
+    fleet.kill(second)
+    assert tenant.main.put(b"k", b"2") == 2
+    assert tenant.main.get(b"k") == b"2"
+    assert fleet.node_of("orders") == first
 
 
 def test_a_log_that_is_away_delays_new_tenants_alone() -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from behaviour.fleet.log.conftest import SHARED
 from lakebed.errors import AlreadyExists, Closed, Conflict, Corruption, InvalidRequest, NotFound
 from lakebed.fleet.log.port import Log, LogBounds, rows_of
 from lakebed.fleet.log.record import ChainReader, check_chain
@@ -146,6 +147,112 @@ def test_a_dropped_timeline_is_gone(log: Log) -> None:
             call()
         assert error.value.kind == "timeline_not_found"
     assert log.wait_many({TIMELINE: 1}, timeout_s=0) == {}
+
+
+def test_a_dropped_timeline_is_not_created_again(log: Log) -> None:
+    """A late request to create it, where there were records and where there never were, is refused."""
+    append(log, b"a")
+    log.drop(TIMELINE)
+    log.drop("tenant/never")
+    for timeline in (TIMELINE, "tenant/never"):
+        with pytest.raises(NotFound) as error:
+            log.create(timeline)
+        assert error.value.kind == "timeline_not_found"
+        with pytest.raises(NotFound):
+            append(log, b"b", timeline=timeline)
+
+
+def test_a_sealed_timeline_takes_no_append(log: Log) -> None:
+    """A seal says where the timeline ends, for ever; an append is refused, and one that was made is still answered."""
+    first = write_id()
+    append(log, b"a", write_id=first)
+    append(log, b"b")
+    assert log.seal(TIMELINE) == 2
+    for settings in ({}, {"expected": 2}, {"expected": 0}):
+        with pytest.raises(Conflict) as error:
+            append(log, b"c", **settings)
+        assert (error.value.kind, error.value.facts["last"]) == ("timeline_sealed", 2)
+    assert append(log, b"a", write_id=first) == 1
+    assert log.seal(TIMELINE) == 2
+    log.create(TIMELINE)
+    assert log.bounds(TIMELINE) == LogBounds(1, 2)
+
+
+def test_a_sealed_timeline_is_read_pruned_and_dropped(log: Log) -> None:
+    """Consumers read it to its end, along the chain; pruning and dropping are as of any other."""
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    reader = ChainReader(log, TIMELINE, LogMark())
+    log.seal(TIMELINE)
+    assert [record.first_lsn for record in reader.read(bytes_max=1 << 20)] == [1, 2, 3]
+    assert reader.read(bytes_max=1 << 20) == []
+    assert values_of(log, after=1) == [(2, b"b"), (3, b"c")]
+    assert log.wait(TIMELINE, 3, timeout_s=0) == 3
+    assert log.wait(TIMELINE, 1, timeout_s=30) == 3
+    log.prune(TIMELINE, 3)
+    assert log.bounds(TIMELINE).last == 3
+    assert log.read(TIMELINE, 3) == []
+    assert log.seal(TIMELINE) == 3
+    log.drop(TIMELINE)
+    with pytest.raises(NotFound):
+        log.seal(TIMELINE)
+
+
+def test_an_empty_timeline_is_sealed(log: Log) -> None:
+    """A branch without rows of its own ends where it began."""
+    log.create("tenant/branch", after=70)
+    assert log.seal("tenant/branch") == 70
+    with pytest.raises(Conflict):
+        append(log, b"a", timeline="tenant/branch")
+    assert log.bounds("tenant/branch") == LogBounds(71, 70)
+
+
+def test_a_seal_among_appends_loses_none_that_was_acknowledged(log: Log) -> None:
+    """Of appends of many threads that a seal meets, those that return lie before it, and no other is ever stored."""
+    acknowledged: dict[int, bytes] = {}
+    refusals: set[str] = set()
+
+    def work(number: int) -> None:
+        for turn in range(50):
+            value = b"%d %02d" % (number, turn)
+            try:
+                acknowledged[append(log, value)] = value
+            except Conflict as error:
+                refusals.add(error.kind)
+                return
+
+    with ThreadPoolExecutor(5) as pool:
+        working = [pool.submit(work, number) for number in range(4)]
+        log.wait(TIMELINE, 0, timeout_s=30)
+        last = pool.submit(log.seal, TIMELINE).result()
+        for one in working:
+            one.result()
+    assert refusals <= {"timeline_sealed"}
+    assert dict(all_values(log)) == acknowledged
+    assert sorted(acknowledged) == list(range(1, last + 1))
+
+
+def test_what_is_sealed_or_dropped_stays_so_after_reopening(opened: Opener, kind: str) -> None:
+    """Another process, and the next one, is refused as the one that sealed is; one with an older view too."""
+    log = opened()
+    shared = opened() if kind in SHARED else None
+    for timeline in (TIMELINE, "tenant/gone"):
+        log.create(timeline)
+        append(shared or log, b"a", timeline=timeline)
+    log.seal(TIMELINE)
+    log.drop("tenant/gone")
+    handles = [one for one in (log, shared) if one is not None]
+    if kind != "memory":
+        log.close()
+        handles = [opened(), *handles[1:]]
+    for handle in handles:
+        with pytest.raises(Conflict) as sealed:
+            append(handle, b"b")
+        assert sealed.value.kind == "timeline_sealed"
+        assert handle.bounds(TIMELINE) == LogBounds(1, 1)
+        for call in (lambda log: append(log, b"b", timeline="tenant/gone"), lambda log: log.create("tenant/gone")):
+            with pytest.raises(NotFound):
+                call(handle)
 
 
 def test_a_log_that_lost_records_is_noticed(log: Log) -> None:

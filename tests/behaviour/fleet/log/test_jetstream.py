@@ -361,7 +361,7 @@ def test_a_stream_that_was_replaced_is_noticed(nats_cluster: NatsCluster) -> Non
         for number in range(4):
             append(log, b"%d" % number)
         log.read(TIMELINE, 0)
-        log.drop(TIMELINE)
+        log.jetstream.purge(*log._subjects.place(TIMELINE))
         log.create(TIMELINE)
         append(log, b"x")
         with pytest.raises(Corruption) as error:

@@ -10,20 +10,24 @@ import pyarrow as pa
 import pytest
 import xxhash
 
-from lakebed.errors import Corruption, InvalidRequest
+from lakebed.errors import Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.fleet.log.port import APPEND_BYTES_MAX, check_lsn, check_rows, check_timeline, check_write_id, rows_of
 from lakebed.fleet.log.record import (
     ChainReader,
+    End,
     LogRecord,
     begin,
     check_chain,
     decode_log_record,
     encode_beginning,
+    encode_end,
     encode_log_record,
     mark_of,
 )
+from lakebed.fleet.log.timeline import Tail, decode_tail, encode_tail
 from lakebed.fleet.model import LogMark
 from lakebed.ids import new_uuid
+from lakebed.kv.wal_record import decode_record
 from lakebed.lsm.model import ROW_SCHEMA
 
 TIMELINE = "tenant/main"
@@ -111,6 +115,50 @@ def test_a_beginning_says_where_a_timeline_begins() -> None:
     found = decode_log_record(encode_beginning(TIMELINE, after=7, write_id=WRITE_ID), timeline=TIMELINE)
     assert found.mark == begin(TIMELINE, after=7)
     assert (found.first_lsn, found.rows.num_rows) == (8, 0)
+
+
+@pytest.mark.parametrize("end", [End.SEALED, End.DROPPED])
+def test_an_end_says_how_a_timeline_has_ended(end: End) -> None:
+    """It stands at the position of the record before it, and a lakebed that does not know ends refuses it."""
+    mark = history(1, 3)[-1].mark
+    body = encode_end(mark, end, write_id=WRITE_ID)
+    record = decode_log_record(body, timeline=TIMELINE)
+    assert (record.mark, record.end, record.first_lsn, record.rows.num_rows) == (mark, end, 5, 0)
+    assert struct.unpack_from("<I", body, 28) == (int(end),)
+    with pytest.raises(UnsupportedFormat):
+        decode_record(body[16:], path=TIMELINE)
+    for at in range(len(body)):
+        damaged = bytearray(body)
+        damaged[at] ^= 3
+        with pytest.raises(Corruption):
+            decode_log_record(bytes(damaged), timeline=TIMELINE)
+    for later in (3, 4):
+        with pytest.raises(UnsupportedFormat):
+            decode_log_record(encode_end(mark, later, write_id=WRITE_ID), timeline=TIMELINE)  # type: ignore[arg-type]
+
+
+def test_a_tail_says_how_a_timeline_has_ended() -> None:
+    """An open one has the 24 bytes that it always had; one that has ended 8 more, which older versions refuse."""
+    mark = history(1, 3)[-1].mark
+    open_ended = encode_tail(Tail(mark, 0))
+    assert open_ended == struct.pack("<QQQ", 4, int(mark.checksum, 16), 0)
+    assert decode_tail(open_ended, timeline=TIMELINE) == Tail(mark, 0, End.OPEN)
+    sealed = encode_tail(Tail(mark, 0, End.SEALED))
+    assert sealed == open_ended + struct.pack("<Q", 1)
+    assert decode_tail(sealed, timeline=TIMELINE) == Tail(mark, 0, End.SEALED)
+    for gone in (None, encode_tail(Tail(mark, 0, End.DROPPED))):
+        with pytest.raises(NotFound):
+            decode_tail(gone, timeline=TIMELINE)
+    for damaged in (b"", open_ended[:-1], sealed[:-1], sealed + b"0"):
+        with pytest.raises(Corruption):
+            decode_tail(damaged, timeline=TIMELINE)
+
+
+def test_an_end_that_is_not_known_is_refused() -> None:
+    """A tail of a newer lakebed is not taken for an open one."""
+    newer = struct.pack("<QQQQ", 4, 0, 0, 3)
+    with pytest.raises(UnsupportedFormat):
+        decode_tail(newer, timeline=TIMELINE)
 
 
 class Records:

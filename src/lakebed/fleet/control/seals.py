@@ -1,0 +1,83 @@
+"""Seals: the log of a timeline that has lost its name takes no rows any more, before anyone is told of the new name.
+
+Owns: when a log is sealed. What has lost its name is in the ledger, in the write that took the name away: a commit of
+a deletion or restore, the deletion of a tenant. None of these is ever undone, so a seal never ends a timeline that is
+in use, and it may be made again, late, and by any control plane. Routes and the answer to the change wait for it: who
+sees the new name knows that no client writes under the old one.
+"""
+
+from __future__ import annotations
+
+from lakebed.errors import Closed, Fenced, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet import layout, machine
+from lakebed.fleet.control.context import LOG, ControlContext
+from lakebed.fleet.model import TenantRecord
+
+
+class Seals:
+    """Seals the logs of timelines that have lost their names."""
+
+    def __init__(self, context: ControlContext) -> None:
+        self._context = context
+        self._due: dict[str, float] = {}
+
+    def look_at(self, record: TenantRecord) -> None:
+        """Seal what a record says in the next round, whether or not anyone asks."""
+        if record.sealing:
+            self._due.setdefault(record.tenant, self._context.now_s())
+
+    def seal_once(self) -> None:
+        """Seal what is due. Cost: a read of the ledger a tenant, a call of the log a timeline, 1 write."""
+        now_s = self._context.now_s()
+        for tenant in [tenant for tenant, at_s in list(self._due.items()) if at_s <= now_s]:
+            self._due.pop(tenant, None)
+            try:
+                self.seal(self._context.ledger.tenant(tenant, fresh=True))
+            except NotFound:
+                continue
+            except (Closed, Fenced):  # of the ledger: this process owns it no more
+                raise
+            except LakebedError as error:
+                LOG.info("log not sealed", tenant=tenant, error=error.kind)
+                self._due[tenant] = now_s + self._context.options.retry_ms / 1000
+
+    def seal(self, record: TenantRecord) -> None:
+        """Seal what a record says; again is a no-op. Raises `Unavailable`: the log does not answer; to be asked again.
+
+        Cost: nothing, as a rule; else a call of the log a timeline, and 1 write.
+        """
+        tenant, timelines = record.tenant, record.sealing
+        if not timelines:
+            return
+        try:
+            for timeline in timelines:
+                self._end(layout.log_key(tenant, timeline))
+            self._context.ledger.change(tenant, lambda now: machine.note_sealed(now, timelines))
+        except OutcomeUnknown as error:
+            raise Unavailable(error.message, kind=error.kind, tenant=tenant) from error
+
+    def _end(self, key: str) -> None:
+        log = self._context.log
+        try:
+            if log is not None:
+                log.seal(key)
+        except NotFound:  # it was never begun: nor will it be by a request that is on its way
+            assert log is not None
+            log.drop(key)
+
+    def conclude(self, tenant: str, what: str) -> None:
+        """Seal what a change has left, before the change is answered.
+
+        Raises `OutcomeUnknown`: the change is in the ledger; to be asked again, until its answer is true.
+        """
+        try:
+            self.seal(self._context.ledger.tenant(tenant, fresh=True))
+        except NotFound:  # it has been removed since
+            return
+        except Unavailable as error:
+            raise OutcomeUnknown(
+                f"{what} is decided, and the log does not answer yet, so clients may still write as before: ask again. "
+                f"{error.message}",
+                kind=error.kind,
+                tenant=tenant,
+            ) from error

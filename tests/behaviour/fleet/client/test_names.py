@@ -1,0 +1,238 @@
+"""What a name of a tenant or timeline means changes: a client with an old route is told so by the log, and looks again.
+
+Each test has two clients: one changes what a name means, the other has a route from before, which it uses for as long
+as it may, also because it does not reach the control plane.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.fleet.client import Tenant
+from lakebed.fleet.layout import log_key
+from lakebed.fleet.log.port import Log
+from lakebed.fleet.model import MAIN, Policy
+from lakebed.fleet.routing import ClientOptions
+from worlds.fleet_in_process import FleetInProcess, Lossy
+from worlds.fleet_log import append
+
+
+@pytest.fixture
+def fleet() -> FleetInProcess:
+    """Two nodes and a control plane."""
+    return FleetInProcess()
+
+
+@pytest.fixture
+def orders(fleet: FleetInProcess) -> Tenant:
+    """A tenant with three rows, of which all are committed."""
+    tenant = fleet.tenant()
+    tenant.create(policy=Policy(retain_rows=1000))
+    for number in range(3):
+        tenant.main.put(b"%d" % number, b"before")
+    tenant.main.checkpoint()
+    return tenant
+
+
+@pytest.fixture
+def other(fleet: FleetInProcess, orders: Tenant) -> Tenant:
+    """Another client of it, whose route was just asked for."""
+    tenant = fleet.tenant()
+    tenant.main.put(b"other", b"1")
+    return tenant
+
+
+def kept_of(tenant: Tenant) -> str:
+    """The name of what a restore has replaced."""
+    return next(timeline.name for timeline in tenant.timelines() if timeline.name.startswith(f"{MAIN}-until-"))
+
+
+def contents(tenant: Tenant, name: str = MAIN) -> dict[bytes, bytes]:
+    """All rows of a timeline, of every client."""
+    timeline = tenant.timeline(name)
+    timeline.catch_up()
+    return dict(timeline.scan())
+
+
+def change_name(tenant: Tenant, change: str) -> None:
+    """Let the name ``experiment`` mean something else."""
+    if change == "restore":
+        tenant.timeline("experiment").restore(3, kept_as="kept")
+    elif change == "drop timeline":
+        tenant.timeline("experiment").drop()
+    else:
+        tenant.drop()
+
+
+def test_a_restore_takes_the_writes_of_clients_with_an_old_route(orders: Tenant, other: Tenant) -> None:
+    """What another client writes after a restore returned is in the restored timeline, for every client."""
+    orders.restore(f"{MAIN}@2")
+    lsn = other.main.put(b"late", b"1")
+    assert lsn == 3
+    assert other.main.get(b"late") == b"1"
+    for tenant in (orders, other):
+        assert contents(tenant) == {b"0": b"before", b"1": b"before", b"late": b"1"}
+    assert contents(orders, kept_of(orders)).keys() == {b"0", b"1", b"2", b"other"}
+
+
+def test_what_a_restore_has_replaced_is_kept_and_branched(orders: Tenant, other: Tenant) -> None:
+    """It takes no writes, which the error says with what to do; a branch of it does, and it can be restored again."""
+    orders.restore(f"{MAIN}@2")
+    name = kept_of(orders)
+    with pytest.raises(InvalidRequest) as refused:
+        other.timeline(name).put(b"late", b"1")
+    assert refused.value.kind == "read_only"
+    branch = other.timeline(name).branch("more")
+    assert branch.put(b"late", b"1") == 5
+    assert dict(branch.scan()).keys() == {b"0", b"1", b"2", b"other", b"late"}
+    orders.restore(name)
+    assert other.main.put(b"again", b"1") == 5
+    assert dict(other.main.scan()).keys() == {b"0", b"1", b"2", b"other", b"again"}
+
+
+def test_an_expected_lsn_of_before_a_restore_is_refused(orders: Tenant, other: Tenant) -> None:
+    """A write that expects an LSN of the timeline before it is not made in the restored one, which may have it too."""
+    expected = other.main.lsn()
+    orders.restore(f"{MAIN}@2")
+    orders.main.write([(b"a", b"1"), (b"b", b"1")])
+    assert orders.main.lsn() == expected
+    with pytest.raises(Conflict) as refused:
+        other.main.put(b"late", b"1", expected=expected)
+    assert (refused.value.kind, refused.value.facts["last"]) == ("unexpected_lsn", expected)
+    assert other.main.put(b"late", b"1", expected=other.main.lsn()) == expected + 1
+
+
+def test_branches_pins_and_ends_are_of_the_restored_timeline(orders: Tenant, other: Tenant) -> None:
+    """What `lsn`, `catch_up`, branches and pins of another client after a restore are about: what it has made."""
+    orders.restore(f"{MAIN}@2")
+    assert other.main.lsn() == 2
+    assert other.main.catch_up() == 2
+    orders.restore(f"{MAIN}@1")
+    assert dict(other.main.branch("branch").scan()).keys() == {b"0"}
+    orders.main.put(b"new", b"1")
+    other.pin("pin")
+    assert dict(other.at("pin").scan()).keys() == {b"0", b"new"}
+
+
+def test_a_dropped_tenant_takes_no_write(fleet: FleetInProcess, orders: Tenant, other: Tenant) -> None:
+    """A client with an old route is told that the tenant is gone, also while a dead node's transaction is pending."""
+    fleet.kill(fleet.node_of("orders"))
+    orders.drop()
+    for tenant in (other, orders, fleet.tenant()):
+        with pytest.raises(NotFound) as refused:
+            tenant.main.put(b"late", b"1")
+        assert refused.value.kind == "tenant_not_found"
+    with pytest.raises(Conflict) as exists:
+        fleet.tenant().create(if_not_exists=True)
+    assert (exists.value.kind, exists.value.message.count("n1")) == ("tenant_deleted", 1)
+
+
+def test_a_tenant_created_again_takes_the_writes_of_its_name(fleet: FleetInProcess, orders: Tenant) -> None:
+    """A handle of the dropped tenant writes to the new one, whose log is another; nothing of the old one is back."""
+    old = log_key("orders", MAIN)
+    handle = fleet.tenant()
+    handle.main.get(b"0")
+    orders.drop()
+    fleet.wait(60)
+    fleet.tenant().create()
+    assert handle.main.put(b"new", b"1") == 1
+    assert dict(handle.main.scan()) == {b"new": b"1"}
+    for call in (lambda: append(fleet.log, b"late", timeline=old), lambda: fleet.log.create(old)):
+        with pytest.raises(NotFound):
+            call()
+
+
+def test_a_dropped_timeline_takes_no_write(orders: Tenant, other: Tenant) -> None:
+    """A client with an old route is told that the branch is gone; one that is made anew takes its writes."""
+    orders.main.branch("experiment")
+    experiment = other.timeline("experiment")
+    experiment.put(b"k", b"1")
+    orders.timeline("experiment").drop()
+    with pytest.raises(NotFound) as refused:
+        experiment.put(b"k", b"2")
+    assert refused.value.kind == "timeline_not_found"
+    orders.main.branch("experiment")
+    experiment.put(b"k", b"3")
+    assert contents(orders, "experiment")[b"k"] == b"3"
+
+
+@pytest.mark.parametrize("change", ["restore", "drop timeline", "drop tenant"])
+def test_a_client_that_does_not_reach_the_control_plane_writes_nowhere(
+    change: str, fleet: FleetInProcess, orders: Tenant
+) -> None:
+    """It is refused by the log, and waits for the control plane: a write is in the right timeline, or is an error."""
+    orders.main.branch("experiment")
+    cut = Lossy(fleet.control, lost=lambda _: None)
+    stale = Tenant(
+        "orders",
+        control=cut,
+        nodes=fleet.port,
+        log=fleet.log,
+        environment=fleet.client_environment,
+        options=fleet.options,
+    )
+    timeline = stale.timeline("experiment")
+    assert timeline.put(b"k", b"1") == 4
+    cut.is_down = True
+    change_name(orders, change)
+    with pytest.raises(Unavailable) as refused:
+        timeline.put(b"k", b"2")
+    assert refused.value.kind == "tenant_unavailable"
+    cut.is_down = False
+    if change == "restore":
+        assert timeline.put(b"k", b"3") == 4
+        assert contents(orders, "experiment")[b"k"] == b"3"
+        assert contents(orders, "kept")[b"k"] == b"1"
+    else:
+        with pytest.raises(NotFound):
+            timeline.put(b"k", b"3")
+
+
+class SealsFail:
+    """The log as a control plane uses it: seals have no answer, before or after they had their effect."""
+
+    def __init__(self, inner: Log, *, problem: Exception, has_effect: bool) -> None:
+        self._inner = inner
+        self._problem = problem
+        self._has_effect = has_effect
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def seal(self, timeline: str) -> int:
+        """Fail."""
+        if self._has_effect:
+            self._inner.seal(timeline)
+        raise self._problem
+
+
+@pytest.mark.parametrize("has_effect", [False, True])
+@pytest.mark.parametrize("change", ["restore", "drop timeline", "drop tenant"])
+def test_a_seal_without_an_answer_is_made_before_anyone_is_told(
+    change: str, has_effect: bool, fleet: FleetInProcess, orders: Tenant
+) -> None:
+    """The change is not answered, and no route shows it, until the log is sealed; the next control plane goes on."""
+    orders.main.branch("experiment")
+    stale = fleet.tenant().timeline("experiment")
+    stale.put(b"k", b"1")
+    problem = OutcomeUnknown("the reply was lost") if has_effect else Unavailable("the log is away")
+    fleet.control = fleet.make_control(log=SealsFail(fleet.log, problem=problem, has_effect=has_effect))
+    fleet.reachable.inner = fleet.control
+    fleet.options = ClientOptions(patience_s=0.5, change_patience_s=0.5)
+    changing = fleet.tenant()
+    with pytest.raises(OutcomeUnknown):
+        change_name(changing, change)
+    with pytest.raises(Unavailable):
+        fleet.control.route("orders")
+    fleet.restart_control()  # the process died between the ledger's write and the seal
+    fleet.wait(2)
+    assert not any(record.sealing for record in fleet.ledger.tenants())
+    if change == "restore":
+        assert stale.put(b"k", b"2") == 4
+        assert contents(orders, "experiment")[b"k"] == b"2"
+    else:
+        with pytest.raises(NotFound):
+            stale.put(b"k", b"2")
