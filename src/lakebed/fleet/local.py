@@ -335,7 +335,8 @@ class LocalFleet:
 
     def stop(self) -> None:
         """End every process: nodes first, the log last. Stopping twice is a no-op."""
-        groups = ([one for one in self.parts if one.name.startswith("node")], *([one] for one in self.parts[1::-1]))
+        nodes = [one for one in self.parts if one.name.startswith("node")]
+        groups = (nodes, *([one] for one in reversed(self.parts) if one not in nodes))
         for group in groups:
             for part in group:
                 if part.process is not None and part.process.poll() is None:
