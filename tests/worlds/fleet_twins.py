@@ -12,7 +12,6 @@ from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE
 from lakebed.fleet.connect import Fleet, connect
 from lakebed.fleet.local import FleetSettings, LocalFleet, Part
 from lakebed.objects.open import open_store
-from worlds.fleet_storm import Storm
 
 
 class TwinFleet(LocalFleet):
