@@ -80,6 +80,10 @@ CHANGE_S: Final = 60.0
 """How long a change or a checkpoint of a node may take: it waits for a commit."""
 _CHANGE_S: Final = 2.0
 """The same of the first request, before it is known whether the process hangs."""
+_ROUTE_S_MAX: Final = 2.0
+"""Longest time of a question for a route: its caller has an older one, or asks again."""
+_COMMIT_S_MAX: Final = 4.0
+"""Longest time of a request to commit: a worker of the node waits for it, and it can be made again."""
 _CONNECTIONS_MAX: Final = 64
 _PAGE: Final = 1_000
 _REPEATED: Final = {
@@ -301,7 +305,8 @@ class HttpControl(ControlPort, OperatorPort):
         return cast(list[Location], self._asker.ask("POST", "/upcall/v1/attached", list[Location], report))
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
-        return cast(list[CommitReply], self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests))
+        found = self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
+        return cast(list[CommitReply], found)
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         return cast(list[AckReply], self._asker.ask("POST", "/upcall/v1/ack", list[AckReply], requests))
@@ -332,7 +337,8 @@ class HttpControl(ControlPort, OperatorPort):
         return self._one(TenantRecord, "PUT", f"/control/v1/tenant/{encoded(tenant)}/policy", policy)
 
     def route(self, tenant: str) -> Route:
-        return self._one(Route, "GET", f"/v1/tenant/{encoded(tenant)}/route")
+        found = self._asker.ask("GET", f"/v1/tenant/{encoded(tenant)}/route", Route, reply_s_max=_ROUTE_S_MAX)
+        return cast(Route, found)
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         path = f"/v1/tenant/{encoded(tenant)}/timeline"

@@ -159,7 +159,8 @@ class Router:
         except (Unavailable, OutcomeUnknown):
             if known is None:
                 raise
-            with self._lock:
+            with self._lock:  # from now on, for this question has taken its time already
+                self._asked_s = self.environment.clock.monotonic_s()
                 self._wait_s = min(2 * self._wait_s, _ROUTE_S_MAX)
             return known
         with self._lock:

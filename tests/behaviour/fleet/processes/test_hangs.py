@@ -92,6 +92,11 @@ def test_the_owner_of_log_or_ledger_hangs(tmp_path: Path) -> None:
         wait_for_progress(storm)
 
 
+def log_on(cluster: NatsCluster) -> str:
+    """The URL of a new log."""
+    return f"{cluster.url}/log-{new_uuid(random.Random())[:12]}"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ledger", ["kv", "postgresql"])
 @pytest.mark.parametrize("log", ["embedded", "postgresql", "jetstream"])
@@ -108,7 +113,7 @@ def test_each_part_hangs_in_turn(
     def url_of(kind: str) -> str | None:
         if kind == "postgresql":
             return str(request.getfixturevalue("postgresql").make_database())
-        return str(request.getfixturevalue("nats_cluster").url) if kind == "jetstream" else None
+        return log_on(request.getfixturevalue("nats_cluster")) if kind == "jetstream" else None
 
     log_url = url_of(log)
     if log_url is not None:
@@ -134,8 +139,9 @@ def test_a_nats_server_hangs(
     tmp_path: Path, nats_cluster: NatsCluster, tell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each in turn, for longer than the election of another leader takes; that bounds the longest call."""
-    monkeypatch.setenv(LOG_VARIABLE, nats_cluster.url)
-    with twins(tmp_path, log=nats_cluster.url) as local, storming(local) as storm:
+    url = log_on(nats_cluster)
+    monkeypatch.setenv(LOG_VARIABLE, url)
+    with twins(tmp_path, log=url) as local, storming(local) as storm:
         for number in range(3):
             nats_cluster.stop(number)
             try:
