@@ -11,7 +11,7 @@ import pytest
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.layout import log_key
-from lakebed.fleet.model import Policy
+from lakebed.fleet.model import Manifest, Policy
 from lakebed.fleet.ports import TimelineChange, TimelineInfo
 from lakebed.kv import WriteBatch
 from worlds.fleet_in_process import FleetInProcess
@@ -416,3 +416,24 @@ def test_a_dropped_tenant_is_gone(fleet: FleetInProcess, orders: Tenant) -> None
     again = fleet.tenant()
     again.create()
     assert again.main.get(b"k") is None
+
+
+def test_record_and_manifest_of_a_state_are_of_one_transaction(fleet: FleetInProcess, orders: Tenant) -> None:
+    """A commit between the two questions is no state of its own: they are asked again."""
+    main = orders.main
+    main.put(b"k", b"1")
+    main.checkpoint()
+    before, manifest = orders.record().committed, fleet.control.manifest
+
+    def after_a_commit(tenant: str) -> Manifest:
+        if orders.record().committed == before:
+            main.put(b"k", b"2")
+            main.checkpoint()
+        return manifest(tenant)
+
+    fleet.control.manifest = after_a_commit  # type: ignore[method-assign]
+    state = orders.state()
+    assert state.record.committed == state.manifest.txn > before
+    assert {one.id: one.lsn for one in state.manifest.timelines} == {
+        id: progress.lsn for id, progress in state.record.timelines.items()
+    }
