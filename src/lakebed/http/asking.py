@@ -226,14 +226,15 @@ class Servers:
             )
         except HTTPError as error:
             cause = error.reason if isinstance(error, MaxRetryError) else error
-            if isinstance(cause, ReadTimeoutError | ConnectTimeoutError):
+            is_refused = isinstance(cause, NewConnectionError)
+            was_sent = not isinstance(cause, ConnectTimeoutError) and not is_refused
+            is_silent = isinstance(cause, ReadTimeoutError) or not (was_sent or is_refused)
+            if is_silent:
                 self._note_silence(endpoint)
             if isinstance(cause, ReadTimeoutError):
                 self._note_time(key, 2 * limit_s, reply_s)
-            if isinstance(cause, ConnectTimeoutError) or (not changes and isinstance(cause, ReadTimeoutError)):
-                raise _no_reply(endpoint) from error
-            if not changes or isinstance(cause, NewConnectionError):
-                raise _no_answer(endpoint) from error
+            if not (changes and was_sent):
+                raise (_no_reply if is_silent else _no_answer)(endpoint) from error
             raise OutcomeUnknown(
                 f"{endpoint} did not answer a request that changes something: it may have happened; look before you "
                 "try again.",

@@ -172,3 +172,13 @@ def test_other_urls_are_looked_for_when_no_process_answers() -> None:
         assert ask(servers, patience_s=1.0) == 200
         assert second.asked == ["POST /x"]
         servers.close()
+
+
+def test_a_process_that_has_ended_is_not_one_that_hangs() -> None:
+    """Nothing listens there: nothing was sent, and it is asked again without a question for its health."""
+    servers = Servers(["http://127.0.0.1:9"], headers={}, connection_count_max=4, environment=Environment())
+    for _ in range(3):
+        with pytest.raises(Unavailable) as ended:
+            ask(servers)
+        assert ended.value.kind == "no_answer"
+    servers.close()
