@@ -63,13 +63,12 @@ class Fleet:
         storage: ObjectStore,
         environment: Environment,
         options: ClientOptions = DEFAULTS,
-        url: str = "",
         close: Callable[[], None] | None = None,
     ) -> None:
         self._close = close
         self.operator = operator
         self._control = control or operator
-        self.url = url
+        self.url = ""
         self.environment = environment
         self._nodes = nodes
         self._log = log
@@ -175,7 +174,7 @@ def connect(
             node.close()
         operator.close()
 
-    return Fleet(
+    fleet = Fleet(
         operator=operator,
         control=operator.with_patience(_CALL_S),
         nodes=nodes,
@@ -183,9 +182,10 @@ def connect(
         storage=storage,
         environment=environment,
         options=options,
-        url=url,
         close=close,
     )
+    fleet.url = url
+    return fleet
 
 
 def _not_answering(storage: ObjectStore, url: str, problem: Unavailable) -> Unavailable:
