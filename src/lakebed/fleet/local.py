@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -145,7 +145,7 @@ class LocalFleet:
     _given_up: set[str] = field(default_factory=set)
     """Names of nodes that were decommissioned."""
 
-    def __enter__(self) -> LocalFleet:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
