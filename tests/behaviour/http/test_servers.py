@@ -182,3 +182,17 @@ def test_a_process_that_has_ended_is_not_one_that_hangs() -> None:
             ask(servers)
         assert ended.value.kind == "no_answer"
     servers.close()
+
+
+def test_a_silent_process_is_asked_last() -> None:
+    """Also before any other one has answered: no question for its health comes before their answer."""
+    with processes(2) as (first, second):
+        servers = client(first, second)
+        first.works.clear()
+        second.status = 503
+        with pytest.raises(OutcomeUnknown):
+            ask(servers)
+        second.status = 200
+        assert ask(servers) == 200
+        assert first.health_count == 0
+        servers.close()
