@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import lakebed
 from lakebed.cli import exits
 from lakebed.cli.fleet_processes import without_credentials
 from lakebed.errors import NotFound, Unavailable
 from lakebed.fleet.address import read_address
+from lakebed.fleet.http_ports import HttpControl
+from lakebed.fleet.model import NodeRecord
+from lakebed.fleet.ports import NodeReport
 from worlds.fleet_served import served_fleet
 from worlds.waiting import wait_until
 
@@ -143,7 +147,9 @@ def test_a_tenant_moves_and_operators_watch(cli: Cli, lake: str, orders: str) ->
     assert cli("fleet", "policy", lake, orders, "retain_rows=7", "--json").json["retain_rows"] == 7
     assert cli("fleet", "scrub", lake, "--dry-run", "--json").json["missing"] == []
     assert cli("fleet", "drop", lake, orders, "--dry-run").code == 0
-    assert cli("fleet", "drop", lake, orders, "--yes").code == 0
+    dropped = cli("fleet", "drop", lake, orders, "--yes").out
+    is_gone = orders not in [one["tenant"] for one in cli("fleet", "tenants", lake, "--json").json]
+    assert f"The tenant {orders} is being dropped" in dropped or is_gone
     gone = cli("fleet", "get", lake, orders, "b", "--json")
     assert (gone.code, gone.error["kind"]) == (exits.NOT_FOUND, "tenant_not_found")
 
@@ -280,3 +286,27 @@ def test_a_lake_without_tenants_loads_nothing(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_rejected_transaction_that_only_a_person_can_end_is_shown(tmp_path: Path, cli: Cli) -> None:
+    """Its node lost its local state: status and events say so and what to do, and that ends it."""
+    lake = str(tmp_path / "lake")
+    with served_fleet(tmp_path / "lake", tmp_path / "local", nodes=1) as url:
+        control = HttpControl(url)
+        wiped = NodeRecord("node-2", "http://127.0.0.1:9", "process-1", "disk-1", 0)
+        control.register(wiped)
+        control.attached(NodeReport("node-2", "process-1", "disk-1"))
+        assert cli("fleet", "create", lake, "first").code == cli("fleet", "create", lake, "orders").code == 0
+        tenant = next(one.tenant for one in control.tenants() if one.preferred == "node-2")
+        wait_until(lambda: control.tenant(tenant).preferred == "node-1")
+        (waiting,) = cli("fleet", "status", lake, "--json").json["not_acknowledged"]
+        assert (waiting["tenant"], waiting["node"]) == (tenant, "node-2")
+        control.register(replace(wiped, incarnation="process-2", local_id="disk-2"))
+        control.attached(NodeReport("node-2", "process-2", "disk-2"))
+        ack = f"lakebed fleet ack {lake} {tenant} {waiting['transaction']}"
+        assert ack in " ".join(cli("fleet", "status", lake).out.split())
+        wait_until(lambda: "local_state_lost" in {event.kind for _, event in control.events()})
+        assert ack.replace(lake, "LAKE") in " ".join(cli("fleet", "events", lake).out.split())
+        assert cli("fleet", "ack", lake, tenant, str(waiting["transaction"]), "--yes").code == 0
+        assert cli("fleet", "status", lake, "--json").json["not_acknowledged"] == []
+        control.close()

@@ -101,7 +101,7 @@ def test_the_blocks_of_the_guide_run(terminals: Terminals) -> None:
     text = "\n".join(printed)
     assert "does not answer: its tenants are attached elsewhere" in text
     assert "Nothing refers to 0 objects." in text
-    assert "no fault in 1 tenant" in text
+    assert "no fault in 2 tenants" in text
     terminals.close()
 
 

@@ -63,11 +63,28 @@ class PostgreSQL:
         os.kill(pids[0][0], signal.SIGKILL)
         wait_until(self.answers)
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """All its processes stand still meanwhile."""
+        pids = [self.process.pid, *_children(self.process.pid)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def run(self, statement: str, *, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement by itself; its rows."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
 
 
 def postgresql_program(name: str) -> str | None:

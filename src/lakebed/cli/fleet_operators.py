@@ -21,6 +21,7 @@ from lakebed.errors import Conflict, Unavailable
 from lakebed.fleet.address import LEDGER_VARIABLE, check_ledger_url
 from lakebed.fleet.model import Transaction
 from lakebed.fleet.ports import Event, NodeStatus, OperatorPort
+from lakebed.fleet.records import pending_of
 from lakebed.fleet.scrub import ScrubReport
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Status(FleetCommand, name="status"):
             control = fleet.url
         waiting = sum(record.preferred is None and not record.is_deleted for record in tenants)
         moving = sum(record.relocation is not None for record in tenants)
+        pending = [(record.tenant, one) for record in tenants for one in pending_of(record)]
         if self.json:
             output.document(
                 {
@@ -50,6 +52,9 @@ class Status(FleetCommand, name="status"):
                     "waiting": waiting,
                     "moving": moving,
                     "nodes": [of_node(one) for one in nodes],
+                    "not_acknowledged": [
+                        {"tenant": tenant, "transaction": one.id, "node": one.node} for tenant, one in pending
+                    ],
                 }
             )
             return
@@ -79,6 +84,19 @@ class Status(FleetCommand, name="status"):
             right=("tenants", "silent for", "not flushed"),
             less=("not flushed", "url", "silent for"),
             empty="No node. Start one: lakebed fleet node --control URL --local FOLDER",
+        )
+        if pending:
+            self._explain(pending)
+
+    def _explain(self, pending: list[tuple[str, Transaction]]) -> None:
+        """Say which rejected transactions wait for their nodes, and what to do where that is for good."""
+        names = ", ".join(sorted({one.node for _, one in pending}))
+        tenant, first = pending[0]
+        output.sentence(
+            f"\n{output.count(len(pending), 'rejected transaction')} of {names} not acknowledged, and what was written "
+            "in them is kept: a node acknowledges when it is back. If it has lost its folder (events say so), and no "
+            f"older process of it can write: lakebed fleet ack {self.lake} {tenant} {first.id}. If it will never come "
+            f"back: lakebed fleet decommission {self.lake} {first.node}."
         )
 
 

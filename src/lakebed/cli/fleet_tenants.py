@@ -11,7 +11,7 @@ from lakebed.cli.arguments import duration_ms
 from lakebed.cli.command import Confirmed, Deletion
 from lakebed.cli.fleet_context import FleetCommand, TenantCommand, TimelineCommand, TimelineOption
 from lakebed.cli.grammar import argument, option, pairs
-from lakebed.errors import InvalidRequest
+from lakebed.errors import InvalidRequest, NotFound
 from lakebed.fleet.model import MAIN, Policy, TenantRecord
 from lakebed.fleet.ports import TimelineInfo
 
@@ -51,7 +51,18 @@ class Drop(Deletion, TenantCommand, name="drop"):
                 return
             self.ask(f"Drop the tenant {self.tenant} with everything it has?")
             tenant.drop()
-        self.result({**of_tenant(record), "dry_run": False}, f"Dropped the tenant {self.tenant}.")
+            is_gone = False
+            try:
+                record = tenant.record()
+            except NotFound:
+                is_gone = True
+        text = f"Dropped the tenant {self.tenant}."
+        if not is_gone:
+            text = (
+                f"The tenant {self.tenant} is being dropped: nothing is read or written any more, and its objects and "
+                f"logs go once its nodes have acknowledged. lakebed fleet tenants {self.lake} shows when it is gone."
+            )
+        self.result({**of_tenant(record), "is_gone": is_gone, "dry_run": False}, text)
 
 
 class Tenants(FleetCommand, name="tenants"):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from lakebed.errors import InvalidRequest, Unavailable
-from lakebed.fleet.address import LOG_VARIABLE, control_url, shown
+from lakebed.fleet.address import CONTROL_VARIABLE, LOG_VARIABLE, control_url, read_address, shown
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.http_ports import HttpControl, HttpNode
 from lakebed.fleet.log.open import open_log
@@ -25,12 +25,16 @@ from lakebed.runtime import Environment
 TOKEN_VARIABLE: Final = "LAKEBED_FLEET_TOKEN"
 """The environment variable with the token that the parts of a fleet send each other."""
 
-_NODE_S: Final = 3.0
+_NODE_S: Final = 1.0
 """How long a read waits for the first byte of a node that hangs, before it asks where the tenant is now. Longer than a
 node's own wait for an LSN (`NodeOptions.read_wait_ms`)."""
 
-_CONTROL_S: Final = 2.0
-"""How long one call to the control plane or to the log is repeated: clients have a patience of their own."""
+_START_S: Final = 2.0
+"""How long a fleet that does not run is asked."""
+_CALL_S: Final = 0.5
+"""How long one call of a tenant to the control plane is repeated: the tenant repeats its calls itself."""
+_LOG_S: Final = 2.0
+"""The same for the log."""
 
 
 class Fleet:
@@ -38,6 +42,7 @@ class Fleet:
 
     Args:
         operator: its control plane.
+        control: the same for tenants, which repeat their calls themselves; None: `operator`.
         nodes: the port of the node at a URL.
         log: closed with this.
         close: releases the other connections.
@@ -52,17 +57,18 @@ class Fleet:
         self,
         *,
         operator: OperatorPort,
+        control: OperatorPort | None = None,
         nodes: Callable[[str], NodePort],
         log: Log,
         storage: ObjectStore,
         environment: Environment,
         options: ClientOptions = DEFAULTS,
-        url: str = "",
         close: Callable[[], None] | None = None,
     ) -> None:
         self._close = close
         self.operator = operator
-        self.url = url
+        self._control = control or operator
+        self.url = ""
         self.environment = environment
         self._nodes = nodes
         self._log = log
@@ -76,7 +82,7 @@ class Fleet:
         """A tenant by name. Raises `InvalidRequest` for an invalid name. Cost: no request."""
         return Tenant(
             name,
-            control=self.operator,
+            control=self._control,
             nodes=self._nodes,
             log=self._log,
             environment=self.environment,
@@ -122,23 +128,24 @@ def connect(
     Raises:
         NotFound: ``fleet_not_found``: the storage never had a fleet.
         InvalidRequest: ``unauthorized``: the fleet has another token than ``LAKEBED_FLEET_TOKEN``.
-        Unavailable: ``fleet_not_running``: nothing answers there.
+        Unavailable: ``fleet_not_running``: no process listens there. ``fleet_hangs``: one does, and does not answer.
 
     Cost: 1 GET, and 1 request to the control plane.
     """
     environment = environment or Environment()
     url = control_url(storage, control)
     token = os.environ.get(TOKEN_VARIABLE) or None
-    operator = HttpControl(url, token=token, environment=environment, patience_s=_CONTROL_S)
+
+    def find() -> str:
+        found = read_address(storage)  # another control plane may have taken over and written its URL
+        return url if found is None else found.url
+
+    is_named = bool(control or os.environ.get(CONTROL_VARIABLE))
+    operator = HttpControl(url, token=token, environment=environment, find=None if is_named else find)
     try:
-        address = operator.address()
+        address = operator.with_patience(_START_S).address()
     except Unavailable as problem:
-        raise Unavailable(
-            f"The fleet of {storage.root_url} does not run: its control plane was at {url} and does not answer. Start "
-            f"it with lakebed fleet up {shown(storage)}.",
-            kind="fleet_not_running",
-            url=url,
-        ) from problem
+        raise _not_answering(storage, url, problem) from problem
     except InvalidRequest as problem:
         if problem.kind != "unauthorized":
             raise
@@ -152,7 +159,7 @@ def connect(
         os.environ.get(LOG_VARIABLE) or address.log,
         token=token,
         environment=environment,
-        patience_s=_CONTROL_S,
+        patience_s=_LOG_S,
     )
     known: dict[str, HttpNode] = {}
 
@@ -167,13 +174,32 @@ def connect(
             node.close()
         operator.close()
 
-    return Fleet(
+    fleet = Fleet(
         operator=operator,
+        control=operator.with_patience(_CALL_S),
         nodes=nodes,
         log=log,
         storage=storage,
         environment=environment,
         options=options,
-        url=url,
         close=close,
+    )
+    fleet.url = url
+    return fleet
+
+
+def _not_answering(storage: ObjectStore, url: str, problem: Unavailable) -> Unavailable:
+    """Why no control plane of a fleet answers: it does not run, or it hangs."""
+    if problem.kind == "no_reply":
+        return Unavailable(
+            f"The control plane of {storage.root_url} at {url} does not answer in time: its process hangs or is cut "
+            f"off. Look at it, start it again, or name another one in {CONTROL_VARIABLE}.",
+            kind="fleet_hangs",
+            url=url,
+        )
+    return Unavailable(
+        f"The fleet of {storage.root_url} does not run: its control plane was at {url} and does not answer. Start it "
+        f"with lakebed fleet up {shown(storage)}.",
+        kind="fleet_not_running",
+        url=url,
     )

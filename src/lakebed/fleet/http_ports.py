@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import io
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any, Final, TypeVar, cast
 from urllib.parse import urlencode
 
@@ -19,7 +20,7 @@ import msgspec
 import pyarrow as pa
 import urllib3
 from typing_extensions import override
-from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import HTTPError
 
 from lakebed.errors import InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.fleet.model import Manifest, NodeRecord, Policy, TenantRecord
@@ -57,23 +58,43 @@ from lakebed.fleet.ports import (
     TimelineInfo,
     TransactionList,
 )
-from lakebed.http.asking import Connections, check_endpoint, encoded, error_of, read_reply
+from lakebed.http.asking import (
+    REPLY_S,
+    REPLY_S_MAX,
+    Servers,
+    check_endpoint,
+    encoded,
+    error_of,
+    read_reply,
+)
 from lakebed.runtime import Environment
 
 T = TypeVar("T")
 
 PATIENCE_S: Final = 8.0
 """How long a call is repeated: longer than the lease of a control plane that was killed."""
-_CONNECT_S: Final = 1.0
-_READ_S: Final = 10.0
 _HEARTBEAT_S: Final = 1.0
 """How long all processes together may keep a heartbeat: with the pause before the next one, less than the time after
 which the others take the node for silent (`ControlOptions.silent_ms`)."""
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 0.5
+CHANGE_S: Final = 60.0
+"""How long a change or a checkpoint of a node may take: it waits for a commit."""
+_CHANGE_S: Final = 2.0
+"""The same of the first request, before it is known whether the process hangs."""
+_ROUTE_S_MAX: Final = 2.0
+"""Longest time of a question for a route: its caller has an older one, or asks again."""
+_COMMIT_S_MAX: Final = 4.0
+"""Longest time of a request to commit: a worker of the node waits for it, and it can be made again."""
 _CONNECTIONS_MAX: Final = 64
 _PAGE: Final = 1_000
-_REPEATED: Final = {"unavailable", "control_standby", "outcome_unknown", "commit_unanswered", "contention", "no_answer"}
+_REPEATED: Final = {
+    "unavailable",
+    "control_standby",
+    "outcome_unknown",
+    "commit_unanswered",
+    "contention",
+    "no_answer",
+    "no_reply",
+}
 """Kinds of errors after which another process may answer, or the same one later."""
 
 
@@ -85,6 +106,7 @@ class Asker:
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
         patience_s: how long a call is repeated.
+        find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
     """
@@ -96,27 +118,30 @@ class Asker:
         token: str | None = None,
         environment: Environment | None = None,
         patience_s: float = PATIENCE_S,
+        find: Callable[[], str] | None = None,
     ) -> None:
-        listed = urls.split(",") if isinstance(urls, str) else urls
-        self.endpoints = tuple(check_endpoint(one.strip()) for one in listed if one.strip())
-        if not self.endpoints:
+        endpoints = _endpoints(urls)
+        if not endpoints:
             raise InvalidRequest("There is no URL: write http://host:port.", kind="invalid_url")
-        self._environment = environment or Environment()
-        self._patience_s = patience_s
-        self._headers = {
-            "user-agent": "lakebed",
-            "content-type": "application/json",
-            **({"authorization": f"Bearer {token}"} if token else {}),
-        }
-        self._pool = Connections(server_count=len(self.endpoints), connection_count_max=_CONNECTIONS_MAX)
-        self._preferred = 0
+        self.patience_s = patience_s
+        self.servers = Servers(
+            endpoints,
+            headers={
+                "user-agent": "lakebed",
+                "content-type": "application/json",
+                **({"authorization": f"Bearer {token}"} if token else {}),
+            },
+            connection_count_max=_CONNECTIONS_MAX,
+            environment=environment or Environment(),
+            find=None if find is None else lambda: _endpoints(find()),
+        )
 
     def __repr__(self) -> str:
-        return f"Asker({', '.join(self.endpoints)})"
+        return f"Asker({', '.join(self.servers.endpoints)})"
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
-        self._pool.close()
+        self.servers.close()
 
     def ask(
         self,
@@ -127,14 +152,17 @@ class Asker:
         *,
         query: dict[str, Any] | None = None,
         again: bool = True,
-        read_s: float = _READ_S,
+        reply_s: float = REPLY_S,
+        reply_s_max: float = REPLY_S_MAX,
     ) -> Any:
         """One call; its reply, decoded as `kind` (None: it has no body).
 
         Args:
             body: sent as JSON.
             again: the call may be repeated: its repetition gives the same answer.
-            read_s: how long a process may be silent.
+            reply_s: how long a process may be silent before another one is asked; a call that took longer gets more
+                time when it is made again ...
+            reply_s_max: ... but not more than this.
 
         Raises:
             The error of the process that answered; `Unavailable`, or `OutcomeUnknown` when it may have had its effect.
@@ -142,28 +170,16 @@ class Asker:
         if query:
             path += "?" + urlencode({name: _text(value) for name, value in query.items()})
         content = None if body is None else msgspec.json.encode(body)
-        clock, rng = self._environment.clock, self._environment.rng
-        ends_s = clock.monotonic_s() + self._patience_s
-        pause_s, turn = _PAUSE_S, 0
-        unclear: OutcomeUnknown | None = None
-        while True:
-            number = (self._preferred + turn) % len(self.endpoints)
-            try:
-                reply = self.send(self.endpoints[number], method, path, content, again=again, read_s=read_s)
-            except (Unavailable, OutcomeUnknown) as error:
-                if isinstance(error, OutcomeUnknown):
-                    if not again:
-                        raise
-                    unclear = error
-                if error.kind not in _REPEATED or clock.monotonic_s() + pause_s >= ends_s:
-                    raise (unclear or error) from error
-            else:
-                self._preferred = number
-                return None if kind is None else read_reply(reply.data, kind)
-            turn += 1
-            if turn % len(self.endpoints) == 0:
-                clock.sleep(pause_s * rng.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+        def request(endpoint: str) -> urllib3.BaseHTTPResponse:
+            return self.send(endpoint, method, path, content, again=again, reply_s=reply_s, reply_s_max=reply_s_max)
+
+        reply = self.servers.ask(
+            request,
+            patience_s=self.patience_s,
+            is_repeated=_may_be_repeated if again else _had_no_effect,
+        )
+        return None if kind is None else read_reply(reply.data, kind)
 
     def send(
         self,
@@ -173,7 +189,8 @@ class Asker:
         content: bytes | None,
         *,
         again: bool,
-        read_s: float,
+        reply_s: float = REPLY_S,
+        reply_s_max: float = REPLY_S_MAX,
         preload: bool = True,
     ) -> urllib3.BaseHTTPResponse:
         """One request to one process. Raises as `ask`.
@@ -181,32 +198,36 @@ class Asker:
         Args:
             preload: read the reply's body; else the caller reads and closes it.
         """
-        try:
-            reply = self._pool.request(
-                method,
-                endpoint + path,
-                body=content,
-                headers=self._headers,
-                timeout=urllib3.Timeout(connect=min(_CONNECT_S, read_s), read=read_s),
-                preload_content=preload,
-            )
-        except HTTPError as error:
-            cause = error.reason if isinstance(error, MaxRetryError) else error
-            if method == "GET" or isinstance(cause, NewConnectionError):
-                raise Unavailable(
-                    f"{endpoint} does not answer: check that it runs, then try again.", kind="no_answer"
-                ) from error
-            raise OutcomeUnknown(
-                f"{endpoint} did not answer a request that changes something: it may have happened; look before you "
-                "try again.",
-                kind="outcome_unknown",
-            ) from error
+        reply = self.servers.send(
+            endpoint,
+            method,
+            path,
+            content,
+            reply_s=reply_s,
+            reply_s_max=reply_s_max,
+            changes=method != "GET",
+            preload=preload,
+        )
         if reply.status < 300:
             return reply
         if not preload:
             reply.read(cache_content=True)
             reply.release_conn()
         raise error_of(reply, endpoint=endpoint, again=again)
+
+
+def _endpoints(urls: str | Sequence[str]) -> list[str]:
+    """URLs, checked. Raises `InvalidRequest` (``invalid_url``)."""
+    listed = urls.split(",") if isinstance(urls, str) else urls
+    return [check_endpoint(one.strip()) for one in listed if one.strip()]
+
+
+def _may_be_repeated(error: LakebedError) -> bool:
+    return isinstance(error, Unavailable | OutcomeUnknown) and error.kind in _REPEATED
+
+
+def _had_no_effect(error: LakebedError) -> bool:
+    return isinstance(error, Unavailable) and error.kind in _REPEATED
 
 
 def _text(value: Any) -> str:
@@ -221,6 +242,7 @@ class HttpControl(ControlPort, OperatorPort):
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
         patience_s: how long a call is repeated while no process answers.
+        find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
     """
@@ -232,11 +254,19 @@ class HttpControl(ControlPort, OperatorPort):
         token: str | None = None,
         environment: Environment | None = None,
         patience_s: float = PATIENCE_S,
+        find: Callable[[], str] | None = None,
     ) -> None:
-        self._asker = Asker(urls, token=token, environment=environment, patience_s=patience_s)
+        self._asker = Asker(urls, token=token, environment=environment, patience_s=patience_s, find=find)
 
     def __repr__(self) -> str:
-        return f"HttpControl({', '.join(self._asker.endpoints)})"
+        return f"HttpControl({', '.join(self._asker.servers.endpoints)})"
+
+    def with_patience(self, patience_s: float) -> HttpControl:
+        """The same, over the same connections, with another patience."""
+        other = copy(self)
+        other._asker = copy(self._asker)
+        other._asker.patience_s = patience_s
+        return other
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
@@ -250,13 +280,14 @@ class HttpControl(ControlPort, OperatorPort):
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
         """Goes to every process, so that each knows who is alive; one answer is enough."""
         content = msgspec.json.encode(heartbeat)
-        patience_s = _HEARTBEAT_S / len(self._asker.endpoints)
+        endpoints = self._asker.servers.endpoints
+        reply_s = _HEARTBEAT_S / len(endpoints)
         replies: list[HeartbeatReply] = []
         failure: LakebedError | None = None
-        for endpoint in self._asker.endpoints:
+        for endpoint in endpoints:
             try:
                 reply = self._asker.send(
-                    endpoint, "POST", "/upcall/v1/heartbeat", content, again=True, read_s=patience_s
+                    endpoint, "POST", "/upcall/v1/heartbeat", content, again=True, reply_s=reply_s, reply_s_max=reply_s
                 )
             except (Unavailable, OutcomeUnknown) as error:
                 failure = error
@@ -274,7 +305,8 @@ class HttpControl(ControlPort, OperatorPort):
         return cast(list[Location], self._asker.ask("POST", "/upcall/v1/attached", list[Location], report))
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
-        return cast(list[CommitReply], self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests))
+        found = self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
+        return cast(list[CommitReply], found)
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         return cast(list[AckReply], self._asker.ask("POST", "/upcall/v1/ack", list[AckReply], requests))
@@ -283,10 +315,10 @@ class HttpControl(ControlPort, OperatorPort):
 
     def create_tenant(self, tenant: str, policy: Policy | None = None) -> TenantRecord:
         asked = TenantRequest(tenant, policy)
-        return self._one(TenantRecord, "POST", "/v1/tenant", asked, again=False)
+        return self._one(TenantRecord, "POST", "/v1/tenant", asked, again=False, reply_s=_CHANGE_S)
 
     def delete_tenant(self, tenant: str) -> None:
-        self._asker.ask("DELETE", f"/v1/tenant/{encoded(tenant)}", again=False)
+        self._asker.ask("DELETE", f"/v1/tenant/{encoded(tenant)}", again=False, reply_s=_CHANGE_S)
 
     def tenants(self) -> list[TenantRecord]:
         """Cost: 1 request a thousand tenants."""
@@ -305,11 +337,14 @@ class HttpControl(ControlPort, OperatorPort):
         return self._one(TenantRecord, "PUT", f"/control/v1/tenant/{encoded(tenant)}/policy", policy)
 
     def route(self, tenant: str) -> Route:
-        return self._one(Route, "GET", f"/v1/tenant/{encoded(tenant)}/route")
+        found = self._asker.ask("GET", f"/v1/tenant/{encoded(tenant)}/route", Route, reply_s_max=_ROUTE_S_MAX)
+        return cast(Route, found)
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         path = f"/v1/tenant/{encoded(tenant)}/timeline"
-        return cast(TimelineInfo, self._asker.ask("POST", path, TimelineInfo, change, read_s=60.0))
+        return cast(
+            TimelineInfo, self._asker.ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
+        )
 
     def manifest(self, tenant: str) -> Manifest:
         return self._one(Manifest, "GET", f"/v1/tenant/{encoded(tenant)}/manifest")
@@ -343,20 +378,18 @@ class HttpControl(ControlPort, OperatorPort):
     def address(self) -> FleetAddress:
         return self._one(FleetAddress, "GET", "/v1/fleet")
 
-    def _one(self, kind: type[T], method: str, path: str, body: Any = None, *, again: bool = True) -> T:
-        found: T = self._asker.ask(method, path, kind, body, again=again)
+    def _one(
+        self, kind: type[T], method: str, path: str, body: Any = None, *, again: bool = True, reply_s: float = REPLY_S
+    ) -> T:
+        found: T = self._asker.ask(method, path, kind, body, again=again, reply_s=reply_s)
         return found
 
-
-CHANGE_S: Final = 60.0
-"""How long a change or a checkpoint of a node may take: it waits for a commit."""
 
 COMPACT_S: Final = 600.0
 """How long a compaction of a node may take."""
 
 _SLOW_S_MAX: Final = 30.0
 """Longest time of a read that took too long before."""
-_SLOW_COUNT_MAX: Final = 64
 
 _PIECE_BYTES: Final = 1 << 20
 """What is read of a scan at once."""
@@ -376,10 +409,8 @@ class HttpNode(NodePort):
         self, url: str, *, token: str | None = None, read_s: float = 30.0, environment: Environment | None = None
     ) -> None:
         self._asker = Asker(url, token=token, environment=environment, patience_s=0)
-        self._url = self._asker.endpoints[0]
+        self._url = self._asker.servers.endpoints[0]
         self._read_s = read_s
-        self._slow: dict[int, float] = {}
-        """How long a read may take that took too long before, by a hash of path and body."""
 
     def __repr__(self) -> str:
         return f"HttpNode({self._url!r})"
@@ -388,32 +419,43 @@ class HttpNode(NodePort):
         """Close all connections; again is a no-op."""
         self._asker.close()
 
-    def _ask(self, method: str, path: str, kind: Any = None, body: Any = None, *, read_s: float | None = None) -> Any:
-        return self._asker.ask(method, path, kind, body, again=False, read_s=read_s or self._read_s)
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        kind: Any = None,
+        body: Any = None,
+        *,
+        reply_s: float | None = None,
+        reply_s_max: float = REPLY_S_MAX,
+    ) -> Any:
+        return self._asker.ask(
+            method, path, kind, body, again=False, reply_s=reply_s or self._read_s, reply_s_max=reply_s_max
+        )
 
     def _read(
         self, method: str, path: str, content: bytes | None = None, *, preload: bool = True, **query: Any
     ) -> urllib3.BaseHTTPResponse:
-        """A request that changes nothing, so no answer is `Unavailable`.
-
-        Asked again after it took too long, it may take twice as long: a node that works on it is not one that hangs.
-        """
+        """A request that changes nothing, so no answer is `Unavailable`."""
         asked = urlencode({name: value for name, value in query.items() if value is not None})
         path += f"?{asked}" if asked else ""
-        key = hash((path, content))
-        read_s = self._slow.get(key, self._read_s)
+
+        def request(endpoint: str) -> urllib3.BaseHTTPResponse:
+            return self._asker.send(
+                endpoint,
+                method,
+                path,
+                content,
+                again=True,
+                reply_s=self._read_s,
+                reply_s_max=max(_SLOW_S_MAX, self._read_s),
+                preload=preload,
+            )
+
         try:
-            reply = self._asker.send(self._url, method, path, content, again=True, read_s=read_s, preload=preload)
-        except (Unavailable, OutcomeUnknown) as error:
-            if isinstance(error.__cause__, ReadTimeoutError):
-                if len(self._slow) >= _SLOW_COUNT_MAX:
-                    self._slow.clear()
-                self._slow[key] = min(2 * read_s, max(_SLOW_S_MAX, self._read_s))
-            if isinstance(error, OutcomeUnknown):
-                raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
-            raise
-        self._slow.pop(key, None)
-        return reply
+            return self._asker.servers.ask(request, patience_s=0, is_repeated=_may_be_repeated)
+        except OutcomeUnknown as error:
+            raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
 
     def put_location(self, location: Location) -> None:
         self._ask("PUT", f"{_tenant(location.tenant)}/location", None, location)
@@ -430,7 +472,9 @@ class HttpNode(NodePort):
 
     def change(self, tenant: str, change: TimelineChange) -> TimelineInfo:
         path = f"{_tenant(tenant)}/changes"
-        return cast(TimelineInfo, self._ask("POST", path, TimelineInfo, change, read_s=CHANGE_S))
+        return cast(
+            TimelineInfo, self._ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
+        )
 
     def get(self, tenant: str, timeline: str, key: bytes, *, lsn: int | None = None, at_least: int = 0) -> Found:
         if len(key) > URL_KEY_BYTES_MAX:
@@ -481,10 +525,12 @@ class HttpNode(NodePort):
 
     def checkpoint(self, tenant: str) -> int:
         path = f"{_tenant(tenant)}/checkpoint"
-        return cast(CheckpointBody, self._ask("POST", path, CheckpointBody, read_s=CHANGE_S)).txn
+        return cast(
+            CheckpointBody, self._ask("POST", path, CheckpointBody, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
+        ).txn
 
     def compact(self, tenant: str, timeline: str) -> None:
-        self._ask("POST", f"{_timeline(tenant, timeline)}/compact", read_s=COMPACT_S)
+        self._ask("POST", f"{_timeline(tenant, timeline)}/compact", reply_s=COMPACT_S)
 
     def lag(self, tenant: str) -> dict[str, int]:
         return cast(dict[str, int], self._ask("GET", f"{_tenant(tenant)}/lag", dict[str, int]))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -145,7 +145,7 @@ class LocalFleet:
     _given_up: set[str] = field(default_factory=set)
     """Names of nodes that were decommissioned."""
 
-    def __enter__(self) -> LocalFleet:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:
@@ -335,7 +335,8 @@ class LocalFleet:
 
     def stop(self) -> None:
         """End every process: nodes first, the log last. Stopping twice is a no-op."""
-        groups = ([one for one in self.parts if one.name.startswith("node")], *([one] for one in self.parts[1::-1]))
+        nodes = [one for one in self.parts if one.name.startswith("node")]
+        groups = (nodes, *([one] for one in reversed(self.parts) if one not in nodes))
         for group in groups:
             for part in group:
                 if part.process is not None and part.process.poll() is None:

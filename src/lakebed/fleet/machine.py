@@ -26,6 +26,7 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.fleet.layout import check_name, deadlist_of, txn_folder
 from lakebed.fleet.model import (
     MAIN,
+    NUMBER_MAX,
     Attachment,
     AttachmentMode,
     CollectTask,
@@ -67,8 +68,6 @@ from lakebed.fleet.records import (
 
 R = TypeVar("R")
 
-NUMBER_MAX: Final = (1 << 53) - 1
-"""Largest number of a request: every client's JSON has it exactly."""
 GRANTED: Final = "granted"
 REJECTED: Final = "rejected"
 WAIT: Final = "wait"

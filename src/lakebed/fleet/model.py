@@ -14,7 +14,7 @@ Does not know: which step follows which (`lakebed.fleet.machine`), keys and path
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,13 @@ MAIN: Final = "main"
 
 GONE_MAX: Final = 256
 """Ids of timelines that are gone and remembered: 10 kB of a manifest at most."""
+
+
+NUMBER_MAX: Final = (1 << 53) - 1
+"""Largest number that is sent: every reader of JSON has it exactly."""
+
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+"""A number that is sent. Another one is refused where it is read."""
 
 
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -49,9 +56,9 @@ class TransactionState(StrEnum):
 class Progress(Stored, frozen=True):
     """How far a timeline is in a committed manifest; the ledger mirrors it for routing and pruning."""
 
-    lsn: int
+    lsn: Natural
     """The committed LSN."""
-    cutoff: int
+    cutoff: Natural
     is_read_only: bool = False
     """A pin: it has no log."""
 
@@ -63,7 +70,7 @@ class ManifestRef(Stored, frozen=True):
     """Relative to the root of the fleet's storage."""
     checksum: str
     """xxh3-128 of the object's bytes, in hexadecimal digits."""
-    size_bytes: int
+    size_bytes: Natural
 
 
 class Transaction(Stored, frozen=True):
@@ -141,18 +148,18 @@ class Relocation(Stored, frozen=True):
 class Policy(Stored, frozen=True):
     """Settings of a tenant; each says what it costs to change it."""
 
-    commit_bytes: int = 32 << 20
+    commit_bytes: Natural = 32 << 20
     """Uncommitted bytes of layers at which a node commits (or four times the manifest's size, if that is more).
     Smaller: less is done again after a failover, more requests to the control plane."""
-    commit_age_ms: int = 60_000
+    commit_age_ms: Natural = 60_000
     """Oldest uncommitted row at which a node commits; a tenant without new rows never does."""
-    uncommitted_bytes_max: int = 256 << 20
+    uncommitted_bytes_max: Natural = 256 << 20
     """Ingestion pauses while the layers of an open transaction are larger: the control plane or the store is away."""
-    retain_rows: int = 0
+    retain_rows: Natural = 0
     """States that can be read behind the newest: the cutoff follows the newest LSN at this distance."""
-    retain_ms: int = 0
+    retain_ms: Natural = 0
     """Age of states that can be read; the cutoff is the older one of both."""
-    relocation_wait_max_ms: int = 5_000
+    relocation_wait_max_ms: Natural = 5_000
     """How long a commit of the source of a relocation waits for its target."""
 
 
@@ -231,11 +238,11 @@ class NodeRecord(Stored, frozen=True):
     """Of the running process: another after each start."""
     local_id: str
     """Of its local state, which its process holds an exclusive lock on: another one after the state was lost."""
-    registered_ms: int
+    registered_ms: Natural
     is_draining: bool = False
     """It gets no new attachments and its tenants are moved away, one by one."""
     is_decommissioned: bool = False
-    decommissioned_ms: int | None = None
+    decommissioned_ms: Natural | None = None
     """Its transactions are acknowledged when the revocation of its credentials has had time to take effect."""
     is_silent: bool = False
     """It was found silent and its tenants failed over: no new attachments before it has answered again."""

@@ -19,6 +19,7 @@ from lakebed.fleet.model import (
     AttachmentMode,
     Manifest,
     ManifestRef,
+    Natural,
     NodeRecord,
     Policy,
     Progress,
@@ -38,16 +39,16 @@ class Location(Message, frozen=True):
     """What a node is to do with a tenant. The newest generation wins; an older one is refused (`stale_generation`)."""
 
     tenant: str
-    generation: int
+    generation: Natural
     mode: AttachmentMode | None
     """None: detach it. The node stops uploads, acknowledges its open transaction, and forgets the tenant."""
-    txn: int | None = None
+    txn: Natural | None = None
     """Its open transaction, begun by the same step that attached it; None for `STALE`, `READER` and detach."""
-    base: int = 0
+    base: Natural = 0
     manifest: ManifestRef | None = None
     """Of `base`; None: the tenant has never committed."""
     policy: Policy = Policy()
-    created_ms: int = 0
+    created_ms: Natural = 0
     """Of the tenant: the time of its first timeline."""
     main: str = MAIN
     """Without a manifest: the id of that timeline."""
@@ -57,11 +58,11 @@ class Held(Message, frozen=True):
     """A tenant that a node has, as the node knows it."""
 
     tenant: str
-    generation: int
+    generation: Natural
     mode: AttachmentMode
-    base: int = 0
+    base: Natural = 0
     """The transaction whose manifest it reads from."""
-    txn: int | None = None
+    txn: Natural | None = None
     """Its open transaction; None also when it is broken."""
     is_broken: bool = False
     """A commit was rejected: it waits for a new attachment."""
@@ -74,10 +75,10 @@ class TenantLoad(Message, frozen=True):
     """One tenant on a node, in a heartbeat. Only tenants whose numbers matter to someone are sent (see `Heartbeat`)."""
 
     tenant: str
-    generation: int
-    lag_rows: int
+    generation: Natural
+    lag_rows: Natural
     """Rows in the log that are not ingested, over all timelines."""
-    txn: int | None = None
+    txn: Natural | None = None
     is_broken: bool = False
 
 
@@ -86,8 +87,8 @@ class Heartbeat(Message, frozen=True):
 
     node: str
     incarnation: str
-    tenant_count: int
-    unflushed_bytes: int
+    tenant_count: Natural
+    unflushed_bytes: Natural
     loads: tuple[TenantLoad, ...] = ()
     """Tenants in relocation, lagging, or broken; at most some hundreds."""
 
@@ -107,9 +108,9 @@ class CommitRequest(Message, frozen=True):
     """Ask that a transaction becomes the tenant's state. Its objects are durable before it is sent."""
 
     tenant: str
-    txn: int
+    txn: Natural
     node: str
-    generation: int
+    generation: Natural
     manifest: ManifestRef
     timelines: dict[str, Progress]
     names: dict[str, str]
@@ -136,8 +137,8 @@ class Resumed(Message, frozen=True):
     """An open transaction that a node found in its local state and continues."""
 
     tenant: str
-    generation: int
-    txn: int
+    generation: Natural
+    txn: Natural
 
 
 class NodeReport(Message, frozen=True):
@@ -154,9 +155,9 @@ class AckRequest(Message, frozen=True):
     """A node has stopped all writes of a rejected transaction, and its last put has settled."""
 
     tenant: str
-    txn: int
+    txn: Natural
     node: str
-    generation: int
+    generation: Natural
 
 
 class AckReply(Message, frozen=True):
@@ -215,11 +216,11 @@ class TimelineChange(Message, frozen=True):
     parent: str = ""
     """``branch``, ``pin``, ``restore``: the timeline to branch: a name, an id or ``@<id>``. A restore branches
     `parent` at `lsn` and gives the branch the name `name`; the timeline that had it is renamed to `kept_as`."""
-    lsn: int | None = None
+    lsn: Natural | None = None
     """``branch``, ``pin``, ``restore``: None: the parent's newest committed LSN."""
     kept_as: str = ""
     """``restore``: the new name of the timeline that had the name `name`."""
-    expires_ms: int | None = None
+    expires_ms: Natural | None = None
     """``pin``."""
 
 

@@ -113,6 +113,11 @@ def unfinished(record: TenantRecord, txn: int) -> Transaction | None:
     return next((one for one in record.transactions if one.id == txn), None)
 
 
+def pending_of(record: TenantRecord) -> tuple[Transaction, ...]:
+    """Rejected transactions that their nodes have not acknowledged, by id."""
+    return tuple(one for one in record.transactions if one.state is PENDING)
+
+
 def nodes_of(record: TenantRecord) -> set[str]:
     """Nodes that have the tenant, or a transaction of it that is not finished."""
     return {one.node for one in record.attachments} | {one.node for one in record.transactions}

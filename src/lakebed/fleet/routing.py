@@ -23,6 +23,10 @@ from lakebed.runtime import Environment
 T = TypeVar("T")
 
 
+_ROUTE_S_MAX: Final = 30.0
+"""How long the last route is used without a question, while no control plane answers: each question delays a call."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
     """Settings of a client. All times are in seconds."""
@@ -122,6 +126,7 @@ class Router:
         self._lock = environment.runtime.lock()
         self._route: Route | None = None
         self._asked_s = 0.0
+        self._wait_s = options.route_s
 
     def attempts(self, what: str, *, patience_s: float | None = None) -> Attempts:
         """Begin a call that may be repeated, for `ClientOptions.patience_s` unless another time is given."""
@@ -146,7 +151,7 @@ class Router:
         now_s = self.environment.clock.monotonic_s()
         with self._lock:
             known = self._route
-            if known is not None and not fresh and now_s - self._asked_s < self.options.route_s:
+            if known is not None and not fresh and now_s - self._asked_s < self._wait_s:
                 return known
             self._asked_s = now_s  # one caller asks, also when the control plane takes long to fail
         try:
@@ -154,6 +159,9 @@ class Router:
         except (Unavailable, OutcomeUnknown):
             if known is None:
                 raise
+            with self._lock:  # from now on, for this question has taken its time already
+                self._asked_s = self.environment.clock.monotonic_s()
+                self._wait_s = min(2 * self._wait_s, _ROUTE_S_MAX)
             return known
 
     def ask_route(self, attempts: Attempts) -> Route:
@@ -173,6 +181,7 @@ class Router:
             raise
         with self._lock:
             self._route = found
+            self._wait_s = self.options.route_s
         return found
 
     def timeline_id(self, name: str, *, attempts: Attempts, fresh: bool = False) -> str:

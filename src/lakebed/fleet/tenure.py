@@ -1,8 +1,11 @@
 """`Tenure`: a process works with what one process owns at a time, and waits for it while another process owns it.
 
-Owns: the life of an ownership (open, work, lose, close, open again) in a thread of its own, and what is said of
-problems. Invariants: only `close` ends the thread. A step that fails is reported and tried again; an error that no code
-foresees is reported with its traceback. Nothing is handed over: the next owner reads all state from what it opens.
+Owns: the life of an ownership (open, work, lose, close, open again) in a thread of its own, when another process's is
+over, and what is said of problems. It is over when that process has ended, gave it up, let its lease end, or hangs: it
+answered questions for its health, and does not any more. A wrong verdict costs work, never data: what is opened fences
+its owner before. Invariants: only `close` ends the thread. A step that fails is reported and tried again; an error that
+no code foresees is reported with its traceback. Nothing is handed over: the next owner reads all state from what it
+opens.
 
 Does not know: what is owned.
 """
@@ -15,6 +18,7 @@ from traceback import format_exception
 from typing import Final, Generic, Protocol, TypeVar
 
 from lakebed.errors import Closed, Conflict, Fenced, LakebedError
+from lakebed.http.asking import OK, ask_health
 from lakebed.kv.lease import this_process
 from lakebed.runtime import Environment
 
@@ -22,6 +26,15 @@ _LOOK_S: Final = 0.25
 """How often a standby looks whether the owner, a process of this machine, has ended. Costs no request."""
 _ASK_S: Final = 1.0
 """How often it tries to open what another process owns, before the lease ends: that one may have given it up."""
+_HEALTH_S: Final = 0.3
+"""How long an owner may take to answer a question for its health."""
+_SILENCES: Final = 3
+"""An owner that leaves so many questions in a row without an answer hangs."""
+_HANGS_LOOK_S: Final = 0.05
+"""Before the next question to an owner that left one without an answer."""
+_TRUST_S: Final = 10.0
+"""How long a process that lost what it owned leaves the next owner to its lease: two processes that do not reach each
+other do not take turns faster."""
 _SAY_AGAIN_S: Final = 60.0
 """How long a problem that was reported is not reported again."""
 _SAID_COUNT_MAX: Final = 100
@@ -48,6 +61,7 @@ class Tenure(Generic[T]):
         work: works with it, and returns when `waits` is False; another thread closes it afterwards.
         report: receives what does not work.
         take_over: the first time also when another process owns it.
+        health: asks a process at a URL for its health, for some seconds: its status, or None.
 
     Raises as `opened`, but not for what another process owns. Cost: as `opened`.
     """
@@ -61,7 +75,9 @@ class Tenure(Generic[T]):
         report: Callable[[str], None],
         environment: Environment,
         take_over: bool = False,
+        health: Callable[[str, float], str | None] = ask_health,
     ) -> None:
+        self._health = health
         self._what = what
         self._opened = opened
         self._work = work
@@ -74,9 +90,17 @@ class Tenure(Generic[T]):
         self._owner: Conflict | None = None
         """Who owns it, as the last try to open it found."""
         self._asked_s = 0.0
+        self._watched: Conflict | None = None
+        """The last owner that was found."""
+        self._is_watched = False
+        """Whether the owner has answered a question for its health."""
+        self._silences = 0
+        self._trusts_until_s = 0.0
         first: T | None = None
         try:
             first = opened(take_over)
+        except Fenced:
+            pass  # another process opened it at the same time, later
         except Conflict as error:
             if error.kind != "owned":
                 raise
@@ -117,19 +141,35 @@ class Tenure(Generic[T]):
             if owned is not None:
                 self._attempt(partial(self._work, owned, self), "")
                 if self._is_lost and not self._is_over:
+                    self._trusts_until_s = self._clock.monotonic_s() + _TRUST_S
                     self._report(f"another process has taken over the {self._what}; this one is a standby now.")
                 self._attempt(owned.close, f"the {self._what} was not closed")
             with self._changed:
                 if not self._is_over:
-                    self._changed.wait(_LOOK_S)
+                    self._changed.wait(_HANGS_LOOK_S if self._silences else _LOOK_S)
                 if self._is_over:
                     return
                 self._is_lost = False
             owned = None
-            if self._owner is not None and not self._may_have_ended(self._owner):
+            owner, hangs = self._owner, self._hangs()
+            if owner is not None and not hangs and not self._may_have_ended(owner):
                 continue
-            self._owner = None
-            owned = self._attempt(lambda: self._opened(False), f"the {self._what} cannot be opened")
+            owned = self._attempt(partial(self._open, owner if hangs else None), f"the {self._what} cannot be opened")
+
+    def _open(self, hangs: Conflict | None) -> T:
+        """Open it, also when the owner that hangs has it still. Raises as `opened`."""
+        self._owner = None
+        try:
+            return self._opened(False)
+        except Conflict as error:
+            if hangs is None or error.kind != "owned" or not _are_one(error, hangs):
+                raise
+            self._note_owner(error)
+        self._report(
+            f"the owner of the {self._what}, process {hangs.facts['pid']} on {hangs.facts['host']} at "
+            f"{hangs.facts['endpoint']}, does not answer: this process takes it over."
+        )
+        return self._opened(True)
 
     def _attempt(self, step: Callable[[], R], problem: str) -> R | None:
         """What a step returns; None when it fails. `Fenced` and `Closed` mean that what is owned is lost."""
@@ -148,7 +188,21 @@ class Tenure(Generic[T]):
         return None
 
     def _note_owner(self, found: Conflict) -> None:
+        if self._watched is None or not _are_one(found, self._watched):
+            self._watched, self._is_watched, self._silences = found, False, 0
         self._owner, self._asked_s = found, self._clock.monotonic_s()
+
+    def _hangs(self) -> bool:
+        """Ask the owner for its health; whether it hangs. Cost: 1 request to it, none to the store."""
+        endpoint = None if self._owner is None else self._owner.facts.get("endpoint")
+        if endpoint is None:
+            return False
+        status = self._health(endpoint, _HEALTH_S)
+        if status is not None:
+            self._is_watched, self._silences = status == OK, 0
+        elif self._is_watched and self._clock.monotonic_s() >= self._trusts_until_s:
+            self._silences += 1
+        return self._silences >= _SILENCES
 
     def _may_have_ended(self, owner: Conflict) -> bool:
         """Whether it is time to open it: the owner's process or lease has ended, or it was last tried a while ago."""
@@ -168,3 +222,8 @@ class Tenure(Generic[T]):
                 self._said.clear()
             self._said[key] = now_s
         self._report(message)
+
+
+def _are_one(owner: Conflict, other: Conflict) -> bool:
+    """Whether two errors name the same ownership."""
+    return all(owner.facts.get(name) == other.facts.get(name) for name in ("host", "pid", "epoch", "endpoint"))

@@ -1,21 +1,33 @@
 """What clients of our services share: addresses, replies, and errors that come back as they were raised.
 
-Owns: `Connections`, the pool of connections of a client; the two headers that name an error's kind and class, and how
-a reply without them is taken. Does not know: any service, or how often something is asked.
+Owns: `Connections`, the pool of connections of a client; `Servers`, which of several processes is asked, and for how
+long; the two headers that name an error's kind and class, and how a reply without them is taken. Does not know: any
+service, or which requests may be repeated.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
 import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    MaxRetryError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
 
 from lakebed import errors
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
+from lakebed.runtime import Environment
+
+T = TypeVar("T")
 
 KIND_HEADER: Final = "x-lakebed-error"
 """The kind of an error, for programs."""
@@ -53,6 +65,274 @@ class Connections:
     def close(self) -> None:
         """Close all connections; again is a no-op."""
         self._pool.clear()
+
+
+REPLY_S: Final = 1.0
+"""How long a process may take for the first byte of a reply before another one is asked."""
+REPLY_S_MAX: Final = 10.0
+"""Longest time of a request that took too long before."""
+_CONNECT_S: Final = 1.0
+_HEALTH_PATH: Final = "/healthcheck"
+_HEALTH_S: Final = 0.25
+_HEALTH_S_MAX: Final = 2.0
+_HEALTH_TRIES: Final = 3
+"""After so many questions without an answer the time for one is doubled: a process that is busy answers in the end."""
+_LOOK_S: Final = 1.0
+"""Between two questions to a process that is silent, and between two looks for other URLs, while others are asked."""
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 0.25
+_TIMES_MAX: Final = 256
+
+
+class _Server:
+    """One process, as it answered last."""
+
+    __slots__ = ("due_s", "silences", "url")
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.silences = 0
+        """How many requests in a row it left without an answer."""
+        self.due_s = 0.0
+        """When it is asked for its health again."""
+
+
+class Servers:
+    """Some processes of one service: which is asked, and how long it may take. Thread-safe.
+
+    The process that answered last is asked first. One that does not answer in time, because it hangs or is cut off, is
+    asked last from then on, and before it gets another request it has to answer a question for its health. So a process
+    that hangs delays each client once, by `REPLY_S`. A process that is well and took too long gets twice the time for
+    the same request.
+
+    Args:
+        endpoints: URLs of the processes.
+        headers: of every request.
+        connection_count_max: kept to one process.
+        find: other URLs, asked for when no process answers; raises or returns the same ones when there are none.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        headers: Mapping[str, str],
+        connection_count_max: int,
+        environment: Environment,
+        find: Callable[[], Sequence[str]] | None = None,
+    ) -> None:
+        self._servers = tuple(map(_Server, endpoints))
+        self._headers = headers
+        self._environment = environment
+        self._pool = Connections(server_count=len(endpoints) + 1, connection_count_max=connection_count_max)
+        self._find = find
+        self._find_s = 0.0
+        self._times: dict[int, float] = {}
+        """How long a request may take that took too long before, by a hash of all that it asks."""
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The URLs, in the order in which they are asked."""
+        return tuple(one.url for one in self._order())
+
+    def close(self) -> None:
+        """Close all connections; again is a no-op."""
+        self._pool.close()
+
+    def ask(
+        self,
+        request: Callable[[str], T],
+        *,
+        patience_s: float,
+        is_repeated: Callable[[LakebedError], bool],
+    ) -> T:
+        """Let one process after another answer a request, each at least once.
+
+        Args:
+            request: asks the process at a URL; it may be called again after an error that `is_repeated`.
+            patience_s: how long all of them are asked again.
+            is_repeated: whether another process may answer after an error, or the same one later.
+
+        Raises:
+            The last error; `OutcomeUnknown` when any process may have done what was asked, and none said since that
+            it has or has not.
+        """
+        clock, rng = self._environment.clock, self._environment.rng
+        ends_s = clock.monotonic_s() + patience_s
+        pause_s = _PAUSE_S
+        unclear: OutcomeUnknown | None = None
+        while True:
+            problem: LakebedError = _no_answer(self._servers[0].url)
+            for server in self._order():
+                if not self._is_well(server):
+                    problem = _no_reply(server.url)
+                    continue
+                try:
+                    reply = request(server.url)
+                except LakebedError as error:
+                    if not is_repeated(error):
+                        raise
+                    problem = error
+                    if isinstance(error, OutcomeUnknown):
+                        unclear = error
+                else:
+                    if server is not self._servers[0]:
+                        self._servers = (server, *(one for one in self._servers if one is not server))
+                    return reply
+            now_s = clock.monotonic_s()
+            self._look_for_others(now_s)
+            if now_s + pause_s >= ends_s:
+                raise (unclear or problem) from problem
+            clock.sleep(pause_s * rng.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def send(
+        self,
+        endpoint: str,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        *,
+        reply_s: float = REPLY_S,
+        reply_s_max: float = REPLY_S_MAX,
+        changes: bool = True,
+        preload: bool = True,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request to one process; its reply, whatever its status.
+
+        Args:
+            reply_s: how long the first byte may take the first time ...
+            reply_s_max: ... and after the same request took too long.
+            changes: it may have an effect, so that a lost reply is `OutcomeUnknown`.
+            preload: read the reply's body; else the caller reads and closes it.
+
+        Raises:
+            Unavailable: nothing was sent, or the request changes nothing. ``no_answer``: no process listens there, or
+                it ended the connection; ``no_reply``: it did not answer in time.
+            OutcomeUnknown: ``outcome_unknown``.
+        """
+        clock = self._environment.clock
+        key = hash((method, path, content))
+        limit_s = min(max(self._times.get(key, 0.0), reply_s), max(reply_s, reply_s_max))
+        begun_s = clock.monotonic_s()
+        try:
+            reply = self._pool.request(
+                method,
+                endpoint + path,
+                body=content,
+                headers=self._headers,
+                timeout=urllib3.Timeout(connect=min(_CONNECT_S, limit_s), read=limit_s),
+                preload_content=preload,
+            )
+        except HTTPError as error:
+            cause = error.reason if isinstance(error, MaxRetryError) else error
+            is_refused = isinstance(cause, NewConnectionError)
+            was_sent = not isinstance(cause, ConnectTimeoutError) and not is_refused
+            is_silent = isinstance(cause, ReadTimeoutError) or not (was_sent or is_refused)
+            if is_silent:
+                self._note_silence(endpoint)
+            if isinstance(cause, ReadTimeoutError):
+                self._note_time(key, 2 * limit_s, reply_s)
+            if not (changes and was_sent):
+                raise (_no_reply if is_silent else _no_answer)(endpoint) from error
+            raise OutcomeUnknown(
+                f"{endpoint} did not answer a request that changes something: it may have happened; look before you "
+                "try again.",
+                kind="outcome_unknown",
+            ) from error
+        self._note_time(key, 2 * (clock.monotonic_s() - begun_s), reply_s)
+        for server in self._servers:
+            if server.url == endpoint:
+                server.silences = 0
+        return reply
+
+    def _order(self) -> list[_Server]:
+        """The process that answered last first, silent ones last."""
+        return sorted(self._servers, key=lambda one: one.silences > 0)
+
+    def _note_silence(self, endpoint: str) -> None:
+        for server in self._servers:
+            if server.url == endpoint:
+                server.silences += 1
+
+    def _note_time(self, key: int, time_s: float, reply_s: float) -> None:
+        """Remember how long a request may take, if that is longer than `reply_s`."""
+        if time_s <= reply_s:
+            self._times.pop(key, None)
+            return
+        if len(self._times) >= _TIMES_MAX:
+            self._times.clear()
+        self._times[key] = time_s
+
+    def _is_well(self, server: _Server) -> bool:
+        """Whether a process can be asked: it answered last, or it answers a question for its health now."""
+        if not server.silences:
+            return True
+        clock = self._environment.clock
+        if clock.monotonic_s() < server.due_s:
+            return False
+        limit_s = min(_HEALTH_S * 2 ** (server.silences // _HEALTH_TRIES), _HEALTH_S_MAX)
+        server.due_s = clock.monotonic_s() + limit_s  # other threads do not wait for the same answer
+        if self.is_well(server.url, limit_s):
+            server.silences, server.due_s = 0, 0.0
+            return True
+        server.silences += 1
+        server.due_s = clock.monotonic_s() + (_LOOK_S if len(self._servers) > 1 else 0.0)
+        return False
+
+    def is_well(self, endpoint: str, limit_s: float) -> bool:
+        """Whether a process answers a question for its health, whatever it says. Raises nothing."""
+        try:
+            timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
+            self._pool.request("GET", endpoint + _HEALTH_PATH, headers=self._headers, timeout=timeout)
+        except HTTPError:
+            return False
+        return True
+
+    def _look_for_others(self, now_s: float) -> None:
+        if self._find is None or now_s < self._find_s:
+            return
+        self._find_s = now_s + _LOOK_S
+        try:
+            urls = self._find()
+        except LakebedError:
+            return
+        known = {one.url: one for one in self._servers}
+        if set(urls) != set(known):
+            self._servers = tuple(known.get(url) or _Server(url) for url in urls)
+
+
+def _no_answer(endpoint: str) -> Unavailable:
+    return Unavailable(f"{endpoint} does not answer: check that it runs, then try again.", kind="no_answer")
+
+
+OK: Final = "ok"
+"""The status of a process that does its work, in its answer to a question for its health."""
+
+
+def _no_reply(endpoint: str) -> Unavailable:
+    return Unavailable(
+        f"{endpoint} does not answer in time: its process hangs, or is cut off; look at it, then try again.",
+        kind="no_reply",
+    )
+
+
+class _Health(msgspec.Struct):
+    status: str
+
+
+def ask_health(endpoint: str, limit_s: float) -> str | None:
+    """The status that a process says it has; None when it does not answer in time. Raises nothing.
+
+    Cost: 1 connection and 1 request, which no process queues behind others.
+    """
+    with urllib3.PoolManager(num_pools=1) as pool:
+        try:
+            timeout = urllib3.Timeout(connect=limit_s, read=limit_s)
+            reply = pool.request("GET", endpoint + _HEALTH_PATH, timeout=timeout, retries=False, redirect=False)
+            return msgspec.json.decode(reply.data, type=_Health).status
+        except (HTTPError, msgspec.DecodeError, UnicodeDecodeError):
+            return None
 
 
 class _ErrorBody(msgspec.Struct):

@@ -7,7 +7,7 @@ arrives is checked whole before anything is made of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import pyarrow as pa
@@ -35,9 +35,9 @@ class StageRow(msgspec.Struct, frozen=True):
 
     path: str
     address: str
-    size_bytes: int
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, le=(1 << 53) - 1)]
     checksum: str
-    modified_ms: int
+    modified_ms: Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
     content_type: str = "application/octet-stream"
     metadata: dict[str, str] = {}
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain, cycle, repeat
 
 import pytest
 
@@ -13,6 +14,7 @@ from lakebed.clock import SystemClock
 from lakebed.errors import Closed, Conflict, Corruption, Fenced, LakebedError
 from lakebed.fleet import tenure
 from lakebed.fleet.tenure import Tenure
+from lakebed.http.asking import ask_health
 from lakebed.kv.lease import this_process
 from lakebed.runtime import Environment, ThreadRuntime
 from worlds.waiting import wait_until
@@ -67,7 +69,9 @@ class Parts:
         """Close it."""
         self.step("close")
 
-    def tenure(self, *, take_over: bool = False) -> Tenure[Parts]:
+    def tenure(
+        self, *, take_over: bool = False, health: Callable[[str, float], str | None] = ask_health
+    ) -> Tenure[Parts]:
         """Start."""
         return Tenure(
             "thing",
@@ -76,6 +80,7 @@ class Parts:
             report=self.said.append,
             environment=Environment(runtime=self.runtime),
             take_over=take_over,
+            health=health,
         )
 
 
@@ -188,3 +193,82 @@ def test_what_another_process_owns_is_tried_seldom(
     waiting.close()
     assert parts.steps.count("open") == 5
     assert not is_seldom or CLOCK.monotonic_s() - started_s >= 4 * 0.3
+
+
+def waiting_for(
+    parts: Parts, answers: Iterator[str | None], monkeypatch: pytest.MonkeyPatch, *, asked_s: float = 300.0
+) -> Tenure[Parts]:
+    """A standby of an owner at a URL, which answers questions for its health so."""
+    monkeypatch.setattr(tenure, "_LOOK_S", 0.001)
+    monkeypatch.setattr(tenure, "_HANGS_LOOK_S", 0.001)
+    monkeypatch.setattr(tenure, "_ASK_S", asked_s)
+    return parts.tenure(health=lambda url, limit_s: next(answers))
+
+
+HUNG = owned(host="elsewhere", pid=1, epoch=3, endpoint="http://owner:1")
+
+
+def test_an_owner_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answered, and does not any more: its lease is not waited for. One lost answer is none."""
+    answers = chain(["ok", None, None, "ok"], repeat(None))
+    parts = Parts(open=[HUNG, HUNG])
+    standby = waiting_for(parts, answers, monkeypatch)
+    wait_until(lambda: "work" in parts.steps)
+    standby.close()
+    assert parts.steps[:4] == ["open", "open", "take over", "work"]
+    assert parts.said == [
+        "the owner of the thing, process 1 on elsewhere at http://owner:1, does not answer: this process takes it over."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("owners", "answers"),
+    [
+        ([HUNG] * 4, repeat(None)),
+        ([HUNG] * 4, cycle(["ok", None, None])),
+        ([HUNG] * 4, chain(["standby"], repeat(None))),
+        ([owned(host="elsewhere", pid=1, epoch=3)] * 4, repeat(None)),
+    ],
+    ids=["it never answered", "it answers sometimes", "another one answers there", "it has no URL"],
+)
+def test_an_owner_that_may_be_well_is_left_to_its_lease(
+    owners: list[Exception], answers: Iterator[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a standby cannot reach it, or it is late, only the lease says that it is over."""
+    parts = Parts(open=owners)
+    standby = waiting_for(parts, answers, monkeypatch, asked_s=0.1)
+    wait_until(lambda: "work" in parts.steps)
+    standby.close()
+    assert parts.steps[:6] == ["open"] * 5 + ["work"]
+
+
+def test_a_standby_does_not_end_another_owner_than_the_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two standbys the faster one took over meanwhile."""
+    next_owner = owned(host="elsewhere", pid=2, epoch=4, endpoint="http://next:1")
+    parts = Parts(open=[HUNG, next_owner])
+    standby = waiting_for(parts, chain(["ok", None, None, None], repeat("ok")), monkeypatch)
+    wait_until(lambda: parts.steps.count("open") == 2)
+    standby.close()
+    assert parts.steps == ["open", "open"]
+
+
+def test_who_lost_it_leaves_the_next_owner_to_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a while: two processes that do not reach each other do not take turns."""
+    parts = Parts()
+    health = chain(["ok"] * 3, repeat(None))
+    standby = waiting_for(parts, health, monkeypatch, asked_s=0.1)
+    wait_until(lambda: "round" in parts.steps)
+    parts.errors["open"] = [HUNG] * 4
+    standby.lose()
+    wait_until(lambda: parts.steps.count("work") == 2)
+    standby.close()
+    assert "take over" not in parts.steps
+
+
+def test_a_start_at_the_same_time_as_another_makes_a_standby() -> None:
+    """The other one fenced this one while it opened."""
+    parts = Parts(open=[Fenced("taken over"), owned(expires_at_ms=0)])
+    starting = parts.tenure()
+    wait_until(lambda: "work" in parts.steps)
+    starting.close()
+    assert parts.steps[:4] == ["open", "open", "open", "work"]

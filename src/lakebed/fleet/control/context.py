@@ -15,8 +15,9 @@ from lakebed.fleet.control.members import Member, Members
 from lakebed.fleet.control.options import ControlOptions
 from lakebed.fleet.layout import log_key
 from lakebed.fleet.ledger import Ledger
-from lakebed.fleet.model import NodeRecord
+from lakebed.fleet.model import NodeRecord, TenantRecord
 from lakebed.fleet.ports import Event, NodePort
+from lakebed.fleet.records import pending_of
 from lakebed.log import logger
 from lakebed.metrics import default_registry
 from lakebed.runtime import Environment
@@ -125,3 +126,17 @@ class ControlContext:
     def now_s(self) -> float:
         """Seconds from an arbitrary start; monotonic."""
         return self.environment.clock.monotonic_s()
+
+
+def tell_of_lost_state(events: Events, record: TenantRecord, node: NodeRecord) -> None:
+    """Add an event if a node that starts has rejected transactions in a tenant, and not their local state any more."""
+    lost = [one.id for one in pending_of(record) if one.node == node.node and one.local_id != node.local_id]
+    if not lost:
+        return
+    shown, noun = ", ".join(map(str, lost)), "transaction" if len(lost) == 1 else "transactions"
+    message = (
+        f"{node.node} started without its earlier local state, and cannot acknowledge the rejected {noun} {shown} of "
+        f"{record.tenant}: what they wrote is kept. When no older process of {node.node} can write any more, "
+        f"acknowledge each: lakebed fleet ack LAKE {record.tenant} {lost[0]}"
+    )
+    events.add("local_state_lost", message, tenant=record.tenant, node=node.node)

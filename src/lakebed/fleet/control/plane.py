@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.fleet import layout, machine, records
 from lakebed.fleet.control.collector import Collector
-from lakebed.fleet.control.context import LOG, ControlContext, Events, ManagedLog
+from lakebed.fleet.control.context import LOG, ControlContext, Events, ManagedLog, tell_of_lost_state
 from lakebed.fleet.control.members import Member, Members
 from lakebed.fleet.control.options import DEFAULT, ControlOptions
 from lakebed.fleet.control.pruning import Pruner
@@ -325,6 +325,7 @@ class ControlPlane(ControlPort, OperatorPort):
         def decide(record: TenantRecord) -> Step[Location | None]:
             step = machine.restart(record, node, resumed, now_ms=self._context.now_ms())
             tasks.extend(step.tasks)
+            tell_of_lost_state(self._events, step.record, node)
             return step
 
         return decide

@@ -268,7 +268,7 @@ def _site(settings: ControlSettings, endpoint: str, *, environment: Environment)
         authority=endpoint.partition("://")[2],
         access_log=settings.access_log,
     )
-    return ControlSite(serving, token=settings.token)
+    return ControlSite(serving, token=settings.token, known=settings.address)
 
 
 def _print(endpoint: str) -> None:

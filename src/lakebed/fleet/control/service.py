@@ -65,6 +65,7 @@ class ControlSite:
     Args:
         serving: limits, threads and logs.
         token: what callers send as ``Authorization: Bearer <token>``; None: they need none.
+        known: where storage and log are; None: only the control plane knows.
 
     Attributes:
         control: what is served; None: another process owns the ledger.
@@ -72,9 +73,10 @@ class ControlSite:
         on_close: called when no request runs any more.
     """
 
-    def __init__(self, serving: Serving, *, token: str | None) -> None:
+    def __init__(self, serving: Serving, *, token: str | None, known: FleetAddress | None = None) -> None:
         self.serving = serving
         self._token = token
+        self._known = known
         self.control: ControlPlane | None = None
         self.on_fenced: Callable[[], None] = _nothing
         self.on_close: Callable[[], None] = _nothing
@@ -87,6 +89,10 @@ class ControlSite:
                 kind="control_standby",
             )
         return self.control
+
+    def address(self) -> FleetAddress:
+        """Where storage and log are. Raises as `opened` and `ControlPlane.address`."""
+        return self._known or self.opened().address()
 
     async def authenticate(self, header: bytes | None) -> TokenCaller:
         """The caller who sends the token. Raises `InvalidRequest` (``unauthorized``)."""
@@ -291,8 +297,8 @@ async def route(call: ControlCall) -> Response:
 
 @CLIENTS.add("GET", "/fleet", "fleet", needs="read", gives={200: FleetAddress})
 async def fleet(call: ControlCall) -> Response:
-    """Find where storage and log are."""
-    return json(call.control.address())
+    """Find where storage and log are. A standby answers too."""
+    return json(call.site.address())
 
 
 @CLIENTS.add(

@@ -6,7 +6,7 @@ database (docs/format/wal.md) with the sequences 1, 2, ...: its checksums hold f
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -15,6 +15,7 @@ from typing_extensions import Buffer
 from lakebed.errors import Corruption, InvalidRequest, LakebedError
 from lakebed.fleet.log.port import APPEND_BYTES_MAX, check_append
 from lakebed.fleet.log.record import rows_numbered
+from lakebed.fleet.model import Natural
 from lakebed.kv.wal_record import decode_record, encode_record
 
 API: Final = "/log/v1"
@@ -34,7 +35,7 @@ class AppendItem(msgspec.Struct, frozen=True, array_like=True):
     timeline: str
     record: bytes
     """The rows and the write id, from `encode_rows`."""
-    expected: int | None = None
+    expected: Natural | None = None
 
 
 class AppendResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -51,8 +52,8 @@ class AppendResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class WaitBody(msgspec.Struct, frozen=True):
     """Timelines, each with the last LSN that the caller knows."""
 
-    after: dict[str, int]
-    timeout_s: float = WAIT_S_MAX
+    after: dict[str, Natural]
+    timeout_s: Annotated[float, msgspec.Meta(ge=0)] = WAIT_S_MAX
 
 
 class SealedBody(msgspec.Struct, frozen=True):

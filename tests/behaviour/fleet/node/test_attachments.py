@@ -13,7 +13,9 @@ from lakebed.fleet.layout import log_key
 from lakebed.fleet.log.key_value_log import KeyValueLog
 from lakebed.fleet.log.port import rows_of
 from lakebed.fleet.model import MAIN, AttachmentMode, Policy
+from lakebed.fleet.node import transaction
 from lakebed.fleet.ports import Heartbeat, HeartbeatReply, Location, TimelineChange
+from lakebed.fleet.records import location_of
 from lakebed.ids import new_uuid
 from worlds.fleet_node import SMALL, TENANT, Fleet
 from worlds.memory_key_value import MemoryKeyValue
@@ -404,3 +406,76 @@ def test_heartbeats_tell_what_matters() -> None:
     assert a.ingest_once(TENANT)
     assert heard[0].loads == ()
     assert [(one.tenant, one.lag_rows) for one in heard[1].loads] == [(TENANT, 10)]
+
+
+def test_rows_in_memory_that_do_not_follow_the_base_are_read_again() -> None:
+    """One row above the base is in a file of the transaction that is over: the rows behind it are not kept alone."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    fleet.append(rows=5)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    fleet.append(rows=1, keys=1)
+    a.ingest_once(TENANT)
+    assert a.flush_once(TENANT)
+    fleet.append(rows=3)
+    a.ingest_once(TENANT)
+    a.put_location(fleet.attach("a"))
+    fleet.check(a)
+    a.checkpoint(TENANT)
+    fleet.check(a)
+    fleet.end()
+
+
+NEVER = Policy(uncommitted_bytes_max=0)
+"""With it a node ingests nothing."""
+
+
+@pytest.mark.parametrize("commits", [0, 1], ids=["of the base", "of the transaction"])
+def test_a_location_that_was_delayed_does_not_undo_a_newer_one(commits: int) -> None:
+    """Of the same generation: it was read from the ledger before a commit, or before the newer one was."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    delayed = replace(location_of(fleet.record, fleet.record.attachments[0]), policy=NEVER)
+    fleet.append(rows=5)
+    a.ingest_once(TENANT)
+    a.checkpoint(TENANT)
+    if not commits:
+        a.put_location(location_of(fleet.record, fleet.record.attachments[0]))
+        delayed = replace(delayed, txn=None)
+    a.put_location(delayed)
+    fleet.append(rows=5)
+    fleet.check(a)
+    fleet.end()
+
+
+def test_a_stale_attachment_does_not_commit_again() -> None:
+    """The location that it had before, delayed, is of the same generation: only a new attach lets it write."""
+    fleet = Fleet()
+    a = fleet.node("a")
+    before = location_of(fleet.record, fleet.record.attachments[0])
+    fleet.append(rows=5)
+    a.ingest_once(TENANT)
+    a.put_location(replace(before, mode=AttachmentMode.STALE, txn=None))
+    fleet.work("a")
+    a.put_location(before)
+    fleet.work("a")
+    fleet.check(a)
+    assert [held.mode for held in a.locations()] == [AttachmentMode.STALE]
+    fleet.end()
+
+
+def test_ids_of_deleted_timelines_are_remembered_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest ones of all commits, and not more: a manifest stays small."""
+    monkeypatch.setattr(transaction, "GONE_MAX", 3)
+    fleet = Fleet()
+    a = fleet.node("a")
+    names = [f"b{number}" for number in range(5)]
+    for name in names:
+        fleet.change(a, "branch", name, parent=MAIN, lsn=0)
+    for name in names:
+        fleet.change(a, "delete", name)
+    manifest = fleet.manifest()
+    assert manifest is not None
+    assert manifest.gone == ("b2", "b3", "b4")
+    fleet.end()

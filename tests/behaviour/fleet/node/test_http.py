@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import msgspec
 import pytest
 import urllib3
 
@@ -27,6 +28,7 @@ from lakebed.http.process import RunningServer
 from lakebed.http.serving import Serving
 from lakebed.ids import new_uuid
 from worlds.fleet_node import TENANT, Fleet
+from worlds.odd_numbers import odd_bodies
 from worlds.waiting import pause
 
 TOKEN = "a-token-of-the-fleet"
@@ -220,3 +222,54 @@ def test_a_slow_read_ends_while_others_are_answered() -> None:
         slow.shutdown()
         thread.join()
         node.close()
+
+
+_PLACE = {
+    "tenant": TENANT,
+    "generation": 5,
+    "mode": "single",
+    "txn": 7,
+    "base": 1,
+    "manifest": {"path": f"{TENANT}.tenant/1/manifest.1", "checksum": "0" * 32, "size_bytes": 3},
+    "policy": {
+        "commit_bytes": 1,
+        "commit_age_ms": 1,
+        "uncommitted_bytes_max": 1,
+        "retain_rows": 1,
+        "retain_ms": 1,
+        "relocation_wait_max_ms": 1,
+    },
+    "created_ms": 1,
+}
+_CHANGE = {"kind": "pin", "name": "p", "id": "x", "parent": MAIN, "lsn": 1, "expires_ms": 1}
+
+
+def test_numbers_that_cannot_be_are_refused(running: Running) -> None:
+    """In every body, with a sentence; the node takes what comes after it, and nothing of it stays."""
+    bodies: list[tuple[str, str, bytes]] = []
+    for name, body in (*odd_bodies(_PLACE), *odd_bodies({**_PLACE, "mode": None, "txn": 7})):
+        bodies.append((f"location {name}", "location", msgspec.json.encode(body)))
+    bodies += [(f"change {name}", "changes", msgspec.json.encode(body)) for name, body in odd_bodies(_CHANGE)]
+    for verb, asked in (
+        ("values", {"keys": [b"k"], "lsn": 1, "at_least": 1}),
+        ("rows", {"start": b"a", "end": b"b", "lsn": 1, "at_least": 1}),
+    ):
+        path = f"timelines/{MAIN}/{verb}"
+        bodies += [(f"{verb} {name}", path, msgspec.msgpack.encode(body)) for name, body in odd_bodies(asked)]
+    for mode, txn in (("reader", 7), ("stale", 7), (None, 7)):
+        bodies.append((f"location {mode} {txn}", "location", msgspec.json.encode({**_PLACE, "mode": mode, "txn": txn})))
+    for name, path, body in bodies:
+        method = "PUT" if path == "location" else "POST"
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        reply = urllib3.request(
+            method, f"{running.url}/node/v1/tenants/{TENANT}/{path}", body=body, headers=headers, retries=False
+        )
+        assert 400 <= reply.status < 500, (name, reply.status, reply.data)
+        assert reply.headers["x-lakebed-error"] in ("invalid_body", "invalid_lsn", "invalid_location"), (
+            name,
+            reply.data,
+        )
+    held = running.client().locations()
+    assert [one.generation for one in held] == [1]
+    running.client().put_location(Location(TENANT, 2, None))
+    assert [one.generation for one in running.client().locations()] == [2]

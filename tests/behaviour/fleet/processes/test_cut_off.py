@@ -228,3 +228,31 @@ def test_a_long_time_of_broken_links(s3_server: Any, tmp_path: Path, seed: int) 
                 fleet.repair()
                 pause(rng.uniform(0, 3))
             assert not fleet.storm.problems(), "\n".join(fleet.storm.problems())
+
+
+def test_a_node_starts_without_its_control_plane(tmp_path: Path) -> None:
+    """It knows from before where storage and log are, continues its transaction, and commits when it is asked again."""
+    root, port = f"file://{tmp_path / 'lake'}", free_port()
+    with start_log(LogSettings(storage_url=root)) as log:
+        address = FleetAddress(storage=root, log=f"http://{log.site.serving.authority}", ledger="kv")
+        settings = ControlSettings(
+            storage_url=root,
+            nodes=lambda record: HttpNode(record.url),
+            open_log=lambda: open_log(address.log),
+            address=address,
+        )
+        control = f"http://127.0.0.1:{port}"
+        behind = NodeSettings(control=control, local=str(tmp_path / CUT))
+        with start_control(settings, port=port), start_node(behind, port=(at := free_port())) as running:
+            with connect(open_store(root), control=control) as fleet:
+                main = fleet.create_tenant(QUIET, policy=Policy(commit_age_ms=1 << 40)).main
+                main.put(b"k", b"1")
+                assert main.get(b"k") == b"1"
+                before = fleet.operator.tenant(QUIET)
+            assert running.site.node.flush_once(QUIET)
+            running.site.node.commit_once = lambda tenant: False  # type: ignore[method-assign]  # as if it was killed
+        with start_node(behind, port=at) as running:
+            assert running.site.node.get_many(QUIET, MAIN, [b"k"], at_least=1) == [b"1"]
+            with start_control(settings, port=port), connect(open_store(root), control=control) as fleet:
+                assert fleet.tenant(QUIET).main.checkpoint() == before.transactions[0].id
+                assert fleet.operator.tenant(QUIET).attachments == before.attachments

@@ -1,0 +1,198 @@
+"""Which of several processes a client asks: one that hangs delays it once, and what is unknown is said."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from lakebed.errors import LakebedError, OutcomeUnknown, Unavailable
+from lakebed.http.asking import Servers, error_of
+from lakebed.runtime import Environment
+from worlds.waiting import wait_until
+
+REPLY_S = 0.3
+
+
+class Process:
+    """A server whose answers a test chooses.
+
+    Attributes:
+        asked: methods and paths, without questions for its health.
+        health_count: such questions.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.health_count = 0
+        self.status = 200
+        self.works = threading.Event()
+        """While it is not set, nothing is answered: the process hangs."""
+        self.works.set()
+        self.url = ""
+
+
+@contextmanager
+def process() -> Iterator[Process]:
+    """A running one."""
+    state = Process()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/healthcheck":
+                state.health_count += 1
+            else:
+                state.asked.append(f"{self.command} {self.path}")
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            state.works.wait(30)
+            self.send_response(200 if self.path == "/healthcheck" else state.status)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Print nothing."""
+
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except OSError:  # the client has gone
+                self.close_connection = True
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        state.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield state
+        finally:
+            state.works.set()
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def processes(count: int) -> Iterator[list[Process]]:
+    """Some running ones."""
+    with ExitStack() as running:
+        yield [running.enter_context(process()) for _ in range(count)]
+
+
+def client(*servers: Process) -> Servers:
+    """Of some processes."""
+    urls = [one.url for one in servers]
+    return Servers(urls, headers={}, connection_count_max=4, environment=Environment())
+
+
+def ask(servers: Servers, method: str = "POST", *, patience_s: float = 0.0) -> int:
+    """Make one request; the status of the reply."""
+
+    def request(url: str) -> int:
+        reply = servers.send(url, method, "/x", b"", reply_s=REPLY_S, changes=method != "GET")
+        if reply.status >= 500:
+            raise error_of(reply, endpoint=url, again=True)
+        return reply.status
+
+    def is_repeated(error: LakebedError) -> bool:
+        return isinstance(error, Unavailable | OutcomeUnknown)
+
+    return servers.ask(request, patience_s=patience_s, is_repeated=is_repeated)
+
+
+def test_a_process_that_hangs_is_asked_once() -> None:
+    """The next one answers; the first gets no request before it has answered a question for its health."""
+    with processes(2) as (first, second):
+        servers = client(first, second)
+        first.works.clear()
+        for _ in range(20):
+            assert ask(servers) == 200
+        assert first.asked == ["POST /x"]
+        assert second.asked == ["POST /x"] * 20
+        first.works.set()
+        second.works.clear()
+        wait_until(lambda: ask(servers, patience_s=1.0) == 200 and len(first.asked) > 1, interval_s=0.05)
+        servers.close()
+
+
+def test_one_that_answers_last_is_asked_first() -> None:
+    """Others that cannot answer now cost a request once."""
+    with processes(2) as (first, second):
+        servers = client(first, second)
+        first.status = 503
+        for _ in range(5):
+            assert ask(servers) == 200
+        assert (len(first.asked), len(second.asked)) == (1, 5)
+        servers.close()
+
+
+def test_what_may_have_happened_is_unknown_until_a_process_knows() -> None:
+    """One hangs with the request while the other refuses: unknown. Once nothing is sent to it, nothing has happened."""
+    with processes(2) as (first, second):
+        servers = client(first, second)
+        first.works.clear()
+        second.status = 503
+        with pytest.raises(OutcomeUnknown):
+            ask(servers)
+        with pytest.raises(Unavailable):
+            ask(servers, patience_s=0.3)
+        assert first.asked == ["POST /x"]
+        second.status = 200
+        assert ask(servers) == 200
+        servers.close()
+
+
+def test_a_process_alone_that_hangs_gets_no_further_request() -> None:
+    """Each call ends soon with one question for its health; when it is well again, it is asked."""
+    with process() as alone:
+        servers = client(alone)
+        alone.works.clear()
+        for _ in range(4):
+            with pytest.raises(LakebedError):
+                ask(servers, "GET")
+        assert alone.asked == ["GET /x"]
+        assert alone.health_count == 3
+        alone.works.set()
+        wait_until(lambda: ask(servers, "GET", patience_s=1.0) == 200)
+        servers.close()
+
+
+def test_other_urls_are_looked_for_when_no_process_answers() -> None:
+    """Another process has taken over, and its URL was written down."""
+    with processes(2) as (first, second):
+        first.works.clear()
+        servers = Servers(
+            [first.url], headers={}, connection_count_max=4, environment=Environment(), find=lambda: [second.url]
+        )
+        assert ask(servers, patience_s=1.0) == 200
+        assert second.asked == ["POST /x"]
+        servers.close()
+
+
+def test_a_process_that_has_ended_is_not_one_that_hangs() -> None:
+    """Nothing listens there: nothing was sent, and it is asked again without a question for its health."""
+    servers = Servers(["http://127.0.0.1:9"], headers={}, connection_count_max=4, environment=Environment())
+    for _ in range(3):
+        with pytest.raises(Unavailable) as ended:
+            ask(servers)
+        assert ended.value.kind == "no_answer"
+    servers.close()
+
+
+def test_a_silent_process_is_asked_last() -> None:
+    """Also before any other one has answered: no question for its health comes before their answer."""
+    with processes(2) as (first, second):
+        servers = client(first, second)
+        first.works.clear()
+        second.status = 503
+        with pytest.raises(OutcomeUnknown):
+            ask(servers)
+        second.status = 200
+        assert ask(servers) == 200
+        assert first.health_count == 0
+        servers.close()
