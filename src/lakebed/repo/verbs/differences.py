@@ -26,6 +26,7 @@ from lakebed.repo.refs import resolve_commit
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
 from lakebed.repo.staging.uncommitted import uncommitted
+from lakebed.repo.staging.view import rows_of_moment
 from lakebed.repo.verbs.message import ListVerb, verb
 
 DiffScope = Literal["three_dot", "two_dot"]
@@ -118,7 +119,7 @@ class Status(ListVerb[Difference], frozen=True, kw_only=True):
 
                 yield from _listed(rows, page, prefix=self.prefix, amount=amount)
 
-        return differences()
+        return rows_of_moment(differences)
 
 
 def _against_left(
