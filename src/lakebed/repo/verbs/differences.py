@@ -20,6 +20,7 @@ from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.committed.windows import match_paths, same
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import decode_entry, identities
+from lakebed.repo.mark import explaining_missing
 from lakebed.repo.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
 from lakebed.repo.names import check_branch_name, check_prefix
 from lakebed.repo.refs import resolve_commit
@@ -83,7 +84,8 @@ class Diff(ListVerb[Difference], frozen=True, kw_only=True):
 
         def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
             found = diff_metaranges(context.committed, base, ours, start=first, end=last)
-            return found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
+            with explaining_missing(context, base, theirs, ours):
+                yield from found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
 
         return _listed(rows, page, prefix=self.prefix, amount=amount)
 
