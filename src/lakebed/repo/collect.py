@@ -300,14 +300,14 @@ class _Collection:
         needed: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
         for ref in marked.metaranges_with_objects():
             needed.update((one.file.id, (ref, one)) for one in context.committed.open(ref).ranges())
-        there = {meta.path for meta in listed.files}
+        paths = {meta.path for meta in listed.files}
         for ref in marked.superseded:
-            if ref.file is None or listed.is_gone(metarange_path(ref.file.id), there):
+            if ref.file is None or listed.is_gone(metarange_path(ref.file.id), paths):
                 continue
             files.add(metarange_path(ref.file.id))
             for one in context.committed.open(ref).ranges():
                 files.add(range_path(one.file.id))
-                if not listed.is_gone(range_path(one.file.id), there):
+                if not listed.is_gone(range_path(one.file.id), paths):
                     needed.setdefault(one.file.id, (ref, one))
         garbage = self._subtract(
             context, listed.objects, ranges=list(needed.values()), staged=_staged(context, marked, snapshot)
