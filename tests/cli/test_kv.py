@@ -449,6 +449,14 @@ def test_a_lifetime_has_a_unit(kv_cli: Any, orders: str) -> None:
     assert kv_cli("tag", "weekly", "-l", "7d").out.endswith(" and ends in 7 days.\n")
 
 
+@pytest.mark.parametrize(("lifetime", "shown"), [("3650 d", "10 years"), ("365 d", "1 year"), ("36h", "1 day")])
+def test_a_lifetime_reads_the_same_wherever_it_is_said(kv_cli: Any, orders: str, lifetime: str, shown: str) -> None:
+    """tag, refresh-tag and tags say the same number of the same unit."""
+    assert kv_cli("tag", "long", "-l", lifetime).out.endswith(f" and ends in {shown}.\n")
+    assert kv_cli("refresh-tag", "long", "-l", lifetime).out == f"The checkpoint long ends in {shown}.\n"
+    assert f"in {shown}" in kv_cli("tags").out
+
+
 def test_a_soft_destruction_says_what_it_did(kv_cli: Any, orders: str) -> None:
     """One sentence, of what happened or would."""
     assert kv_cli("drop", "--dry-run").out.count("would be marked as destroyed") == 1

@@ -266,3 +266,17 @@ def test_newer_markers_are_refused() -> None:
     """A marker of a later format asks for an upgrade."""
     with pytest.raises(UnsupportedFormat, match="upgrade"):
         decode_marker(b'{"format": 2}', path="x")
+
+
+def test_a_withdrawal_leaves_the_file_of_another_writer() -> None:
+    """In a log that was deleted and made anew, a late writer that withdraws leaves the number of the new one alone."""
+    store = fresh()
+    late, new = log_on(store, boundary_folder=None), log_on(store, boundary_folder=None)
+    append(late, 1)
+    store.delete([meta.path for meta in store.list()])
+    new.append(1, body_of("new"), write_id="new")
+    late.withdraw(1, "w1")
+    assert new.read(1) == body_of("new")
+    new.withdraw(1, "new")
+    assert new.ids() == []
+    new.withdraw(1, "new")

@@ -10,6 +10,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -475,6 +476,46 @@ def what_is_compacted_is_garbage(patch: Patch) -> None:
             name,
             lambda self, which=which: [self.commits[one].metarange for one in sorted(getattr(self, which))],
         )
+
+
+# ---- what was replaced, and who reads it
+
+
+@undone_in("replaced")
+def replaced_states_have_no_grace(patch: Patch) -> None:
+    """A collection takes what was replaced, however lately, once its files are old enough."""
+    replace_source(patch, collect, "_Collection._mark", ("grace_ms=self._min_age_ms", "grace_ms=0"))
+
+
+@undone_in("replaced")
+def compactions_note_nothing(patch: Patch) -> None:
+    """A move of a branch does not say what compacted state it gives up."""
+    patch.setattr(heads, "superseded_compaction", lambda *facts, **more: [])
+
+
+@undone_in("replaced")
+def readers_look_once(patch: Patch) -> None:
+    """A reader whose state was collected before its first row does not look again."""
+    replace_source(
+        patch,
+        view,
+        "look_again",
+        ("    for _ in range(LOOKS_MAX - 1):\n        with went_suppressed():\n            return look()\n", ""),
+    )
+
+
+@undone_in("replaced")
+def plans_look_once(patch: Patch) -> None:
+    """A verb whose state was replaced and collected while it worked does not begin again."""
+    for module in (heads, compact):
+        patch.setattr(module, "beginning_again", lambda context, sealed: nullcontext())
+
+
+@undone_in("replaced")
+def what_was_collected_is_corrupt(patch: Patch) -> None:
+    """A file that a collection was to delete is said to be damage."""
+    for module in (view, uncommitted):
+        patch.setattr(module, "explaining_missing", lambda context, *refs: nullcontext())
 
 
 # ---- the search

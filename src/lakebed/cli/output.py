@@ -222,13 +222,13 @@ def ago(time_ms: int | None) -> str:
     past_ms = _CLOCK.now_ms() - time_ms
     if abs(past_ms) < 1000:
         return "just now"
-    # A lifetime of 7 days that began a moment ago ends in 7 days, not in 6.
-    return f"{span(past_ms)} ago" if past_ms > 0 else f"in {span(-past_ms * 101 // 100)}"
+    return f"{span(past_ms)} ago" if past_ms > 0 else f"in {span(-past_ms)}"
 
 
 def span(duration_ms: int) -> str:
-    """A duration in its largest unit: ``3 minutes``, ``1 day``."""
-    seconds = duration_ms / 1000
+    """A duration in its largest unit, rounded down, but for the last hundredth: ``3 minutes``, ``1 day``."""
+    # A lifetime of 7 days that began a moment ago ends in 7 days, not in 6; and 3,650 days are 10 years.
+    seconds = duration_ms * 1.01 / 1000
     for unit, length in _SPANS:
         if seconds >= length:
             number = int(seconds / length)

@@ -287,7 +287,7 @@ class Database(ReadVerbs, Closing):
 
         Args:
             isolation: ``snapshot``: refuse to overwrite what others wrote since; ``serializable``: also refuse if what
-                it has read was written since.
+                it has read was written since, or a value of that has expired.
             await_durable: of its commit, as for `put`.
 
         Raises `InvalidRequest`, `Closed`. Cost: no request. While it is open, flushed memtables stay in memory, up to

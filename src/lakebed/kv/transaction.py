@@ -3,10 +3,12 @@
 Owns: the buffer of its own writes, what it has read, and the decision at commit.
 
 Invariants:
-- It reads the version at which it began, with its own writes on top.
+- It reads the version at which it began, with its own writes on top; a *serializable* one also as of that time, so
+  that no value expires under it.
 - *snapshot*: the commit is refused when a key that it writes was written since it began. *serializable*: also when a
-  key it has read, or any key in a range it has scanned, was written since; so a commit is as if everything had happened
-  at that moment. A transaction that writes nothing always commits: it is as if it had happened when it began.
+  key it has read, or any key in a range it has scanned, was written since, or a value that it has read has expired; so
+  a commit is as if everything had happened at that moment. A transaction that writes nothing always commits: it is as
+  if it had happened when it began.
 - Check and write are one step under the tree's lock; nothing is sent to the store under it.
 - An operand (``merge``) does not read: two transactions that merge the same key still conflict, as writes do.
 
@@ -28,6 +30,7 @@ from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.kv.read_core import FixedView, ReadVerbs
 from lakebed.kv.writer import WriterCore
 from lakebed.lsm.model import Kind, check_key, check_value
+from lakebed.lsm.view import Ends
 
 Isolation = Literal["snapshot", "serializable"]
 
@@ -48,7 +51,9 @@ class Transaction(ReadVerbs):
     Not thread-safe: one thread uses it. One that is abandoned without an end is rolled back.
     """
 
-    def __init__(self, writer: WriterCore, fixed: FixedView, *, isolation: Isolation, await_durable: bool) -> None:
+    def __init__(
+        self, writer: WriterCore, fixed: FixedView, *, isolation: Isolation, await_durable: bool, ends: Ends
+    ) -> None:
         super().__init__(fixed)
         self._writer = writer
         self._fixed = fixed
@@ -57,6 +62,7 @@ class Transaction(ReadVerbs):
         self._writes: dict[bytes, list[_Write]] = {}
         self._read_keys: set[bytes] = set()
         self._read_ranges: list[Bounds] = []
+        self._ends = ends
         view, _ = fixed.pinned_view()
         assert view.sequence is not None, "a view of files alone"
         self.sequence: int = view.sequence
@@ -206,6 +212,12 @@ class Transaction(ReadVerbs):
         for key in (*self._writes, *self._read_keys):
             if tree.written_since(key, since):
                 raise _overtaken(key, since)
+        if self._serializable and self._ends.first_ms is not None and self._ends.first_ms <= self._writer.now_ms():
+            raise Conflict(
+                "A value that this transaction has read has expired since: begin it again.",
+                kind="transaction_conflict",
+                since=since,
+            )
         if not self._read_ranges:
             return
         for memtable in tree.memtables_since(since):
@@ -254,8 +266,11 @@ def begin_transaction(writer: WriterCore, isolation: Isolation, *, await_durable
         since = writer.tree.last_sequence
         writer.tree.hold_history(since)
     view, pin = writer.pinned_view()
+    ends = Ends(writer.now_ms())
+    if isolation == "serializable":
+        view = view.noting(ends)
     fixed = FixedView(view, pin, writer=writer, closed="The transaction has ended: begin a new one.")
-    transaction = Transaction(writer, fixed, isolation=isolation, await_durable=await_durable)
+    transaction = Transaction(writer, fixed, isolation=isolation, await_durable=await_durable, ends=ends)
     writer.keep_history(transaction, since)
     return transaction
 

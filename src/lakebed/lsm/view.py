@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from typing import Final
 
 import pyarrow as pa
 
+import lakebed.compute as pc
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
 from lakebed.lsm.files import FileStore
@@ -26,7 +28,7 @@ from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first
-from lakebed.runtime import Environment
+from lakebed.runtime import Clock, Environment
 
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""
@@ -83,6 +85,29 @@ def levels_of(file_set: FileSet) -> list[Level]:
     return [*(Level((file,)) for file in file_set.l0), *(Level(run.files) for run in file_set.runs)]
 
 
+class Ends:
+    """The moment of a view whose time stands still, and when the first of the values that it showed ends.
+
+    Attributes:
+        first_ms: Unix time in milliseconds, UTC, after the moment; None: no value that was read ends.
+    """
+
+    __slots__ = ("_now_ms", "first_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self.first_ms: int | None = None
+
+    def now_ms(self) -> int:
+        """The moment: Unix time in milliseconds, UTC."""
+        return self._now_ms
+
+    def note(self, end_ms: int | None) -> None:
+        """Note the end of a row that was read; None: it has none."""
+        if end_ms is not None and end_ms > self._now_ms and (self.first_ms is None or end_ms < self.first_ms):
+            self.first_ms = end_ms
+
+
 class View:
     """One state of the data. Immutable; any number of threads may read.
 
@@ -96,7 +121,7 @@ class View:
         levels: `levels` of another view of the same set, which saves making them.
     """
 
-    __slots__ = ("_clock", "_files", "_levels", "_operator", "file_set", "memtables", "sequence")
+    __slots__ = ("_clock", "_ends", "_files", "_levels", "_operator", "file_set", "memtables", "sequence")
 
     def __init__(
         self,
@@ -113,9 +138,16 @@ class View:
         self.file_set = file_set
         self.sequence = sequence
         self._operator = operator
-        self._clock = environment.clock
+        self._clock: Clock | Ends = environment.clock
         self._files = files
         self._levels = levels
+        self._ends: Ends | None = None
+
+    def noting(self, ends: Ends) -> View:
+        """The same at one moment, whose reads note when values end, also below those that are shown. For one thread."""
+        view = copy(self)
+        view._clock = view._ends = ends
+        return view
 
     @property
     def levels(self) -> list[Level]:
@@ -165,7 +197,11 @@ class View:
             return newest
         if len(rows) > 1:
             newest_first(rows)
-        return resolve_row(rows, now_ms=self._clock.now_ms() if now_ms is None else now_ms, operator=self._operator)
+        now_ms = self._clock.now_ms() if now_ms is None else now_ms
+        if self._ends is not None:
+            for row in rows:
+                self._ends.note(row.expires_at_ms)
+        return resolve_row(rows, now_ms=now_ms, operator=self._operator)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of many keys, in the order asked; None where there is none. Keys may repeat.
@@ -234,12 +270,12 @@ class View:
 
     def _few(self, window: Window, *, now_ms: int) -> list[tuple[bytes, bytes]]:
         """What is visible of a small window."""
-        sequence, operator = self.sequence, self._operator
+        sequence = self.sequence
         pairs = []
         for key, versions in merge_rows(part.rows for part in window.parts):
             if sequence is not None and versions[0].sequence > sequence:
                 versions = [row for row in versions if row.sequence <= sequence]
-            row = resolve_row(versions, now_ms=now_ms, operator=operator)
+            row = self._resolved(versions, now_ms=now_ms) if versions else None
             if row is not None:
                 pairs.append((key, row.value))
         return pairs
@@ -250,6 +286,10 @@ class View:
             ordered = window.ordered()
             if ordered is not None:
                 return [part.rows.select(columns) for part in ordered]
+        if self._ends is not None:
+            for part in window.parts:
+                ends = part.rows.column("expires_at_ms")
+                self._ends.note(pc.min(ends.filter(pc.greater(ends, now_ms))).as_py())
         table = visible(
             window.merged(), sequence=self.sequence, now_ms=now_ms, operator=self._operator, columns=columns
         )

@@ -17,6 +17,7 @@ from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId
+from lakebed.repo.mark import explaining_missing
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.names import check_path
 from lakebed.repo.refs import resolve_commit
@@ -66,7 +67,9 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
 
 def _check_there(context: RepositoryContext, metarange: MetarangeRef, keys: dict[bytes, str], *, ref: str) -> None:
     ordered = sorted(keys)
-    for key, value in zip(ordered, context.committed.open(metarange).get_many(ordered), strict=True):
+    with explaining_missing(context, metarange):
+        values = context.committed.open(metarange).get_many(ordered)
+    for key, value in zip(ordered, values, strict=True):
         if value is None:
             raise NotFound(
                 f"There is no {keys[key]!r} in the commit at {ref!r} of repository {context.name}.",
@@ -82,7 +85,8 @@ def _changed(context: RepositoryContext, before: MetarangeRef, after: MetarangeR
     wanted = pa.array(sorted(keys), pa.binary())
     start, end = wanted[0].as_py(), wanted[-1].as_py() + b"\0"
     changed: set[bytes] = set()
-    for batch in diff_metaranges(context.committed, before, after, start=start, end=end):
-        paths = batch.column(0)
-        changed.update(paths.filter(pc.is_in(paths, value_set=wanted)).to_pylist())
+    with explaining_missing(context, before, after):
+        for batch in diff_metaranges(context.committed, before, after, start=start, end=end):
+            paths = batch.column(0)
+            changed.update(paths.filter(pc.is_in(paths, value_set=wanted)).to_pylist())
     return changed

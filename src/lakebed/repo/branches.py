@@ -21,6 +21,7 @@ from lakebed.repo.protection import check_deletable, check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, new_token, read_records, write_unique
 from lakebed.repo.reflog import reflog, reflog_line
 from lakebed.repo.refs import no_such_branch, resolve
+from lakebed.repo.superseded import superseded_compaction
 from lakebed.repo.tags import find_tag, name_taken, refuse_expired
 
 
@@ -153,6 +154,7 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
         dropped = str(context.now_ms()).encode()
         puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
         puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
+        puts += superseded_compaction(context, branch.compacted, after=None, branch=name, what="delete")
         key = context.keys.branch(name)
         try:
             write_unique(context.key_value, puts, [key], expected={key: raw})

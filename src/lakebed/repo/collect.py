@@ -11,6 +11,9 @@ Owns: the order of its steps, which is what makes it safe:
    What 3 has kept is kept, for it has no mark.
 5. What the listing has and neither needs is swept, by the shared sweeper; then the marks are made final.
 
+What a branch or tag gave up within `CollectionOptions.min_age` counts as referred to: a reader may be in the middle
+of it (`lakebed.repo.superseded`).
+
 So an object is deleted only if nothing refers to it at 4, and nothing can begin to: a new upload has a younger name, an
 old one is refused, an old commit is marked, and a copy is a copy of bytes. A mark names the collection that made it
 until it is final: of two that run at once, neither removes a mark that the other relies on.
@@ -22,7 +25,7 @@ of the store's: of the two clocks the earlier counts. Does not know: how to subt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
@@ -52,6 +55,7 @@ from lakebed.repo.model import MetarangeRef, RangeMeta
 from lakebed.repo.options import CollectionOptions
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.cleanup import clean_orphans_once
+from lakebed.repo.superseded import trim_superseded
 
 _LISTED_COUNT: Final = 65_536
 """Objects of a listing that become one batch."""
@@ -130,6 +134,8 @@ def collect_garbage(
         collection.finalize_marks()
     while not clean_orphans_once(context).is_done:
         pass  # rows of records are garbage too, where no background looks for them
+    while trim_superseded(context):
+        pass
     return report
 
 
@@ -146,6 +152,11 @@ class _Listed:
     """Of `LISTED_SCHEMA`."""
     files: tuple[ObjectMeta, ...]
     """Ranges and metaranges, and what was put to signed URLs, which nothing names: linking copies it."""
+    boundary: str
+
+    def is_gone(self, path: str, paths: Set[str]) -> bool:
+        """Whether a range or metarange was not there; `paths`: of `files`."""
+        return path not in paths and _is_older(path[-FILE_ID_CHARACTERS:], self.boundary)
 
 
 class _Collection:
@@ -168,7 +179,7 @@ class _Collection:
         now_ms = self._context.now_ms()
         listed = self._list(self._boundary(now_ms))
         with self._context.key_value.snapshot() as snapshot:
-            return self._guarded(lambda: self._doomed(listed, mark(self._context, snapshot, now_ms=now_ms), snapshot))
+            return self._guarded(lambda: self._doomed(listed, self._mark(snapshot, now_ms), snapshot))
 
     def prepare(self) -> ReclaimPlan:
         """Steps 1 to 4."""
@@ -227,7 +238,7 @@ class _Collection:
             for meta in store.list(folder)
             if _is_older(meta.path[-FILE_ID_CHARACTERS:], boundary)
         ]
-        return _Listed(pa.Table.from_batches(self._objects(boundary), schema=LISTED_SCHEMA), tuple(files))
+        return _Listed(pa.Table.from_batches(self._objects(boundary), schema=LISTED_SCHEMA), tuple(files), boundary)
 
     def _objects(self, boundary: str) -> Iterator[pa.RecordBatch]:
         ulids: list[str] = []
@@ -247,13 +258,13 @@ class _Collection:
     def _judge(self, listed: _Listed, *, now_ms: int) -> ReclaimPlan:
         context = self._context
         with context.key_value.snapshot() as snapshot:
-            first = mark(context, snapshot, now_ms=now_ms)
+            first = self._mark(snapshot, now_ms)
             prefix = context.keys.expired()
             final = {key[len(prefix) :].decode() for key, value in snapshot.scan(*prefix_range(prefix)) if not value}
         self._marked = sorted(first.expired - final)
         self._write_marks()
         with context.key_value.snapshot() as snapshot:
-            second = mark(context, snapshot, now_ms=now_ms)
+            second = self._mark(snapshot, now_ms)
             for one in self._marked:
                 if one in second.active:
                     self._change_mark(one, None)  # named before it was marked, and its objects are there still
@@ -262,6 +273,9 @@ class _Collection:
             second.remembered |= first.remembered
             self._gone = sorted(set(second.commits) - second.remembered)
             return self._doomed(listed, second, snapshot)
+
+    def _mark(self, snapshot: KeyValueSnapshot, now_ms: int) -> Marked:
+        return mark(self._context, snapshot, now_ms=now_ms, grace_ms=self._min_age_ms)
 
     def _write_marks(self) -> None:
         """Ours, also over those of a collection that died, or that runs too."""
@@ -286,6 +300,15 @@ class _Collection:
         needed: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
         for ref in marked.metaranges_with_objects():
             needed.update((one.file.id, (ref, one)) for one in context.committed.open(ref).ranges())
+        paths = {meta.path for meta in listed.files}
+        for ref in marked.superseded:
+            if ref.file is None or listed.is_gone(metarange_path(ref.file.id), paths):
+                continue
+            files.add(metarange_path(ref.file.id))
+            for one in context.committed.open(ref).ranges():
+                files.add(range_path(one.file.id))
+                if not listed.is_gone(range_path(one.file.id), paths):
+                    needed.setdefault(one.file.id, (ref, one))
         garbage = self._subtract(
             context, listed.objects, ranges=list(needed.values()), staged=_staged(context, marked, snapshot)
         )

@@ -10,6 +10,7 @@ begin no closer than the cooldown, whichever process asks. A compacted metarange
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import Final, Literal
@@ -22,7 +23,15 @@ from lakebed.lsm.block import offsets_of
 from lakebed.metrics import default_registry
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import Overtaken, SealedBranch, applied_move, publish, seal_for_compaction, sealed_rows
+from lakebed.repo.heads import (
+    Overtaken,
+    SealedBranch,
+    applied_move,
+    beginning_again,
+    publish,
+    seal_for_compaction,
+    sealed_rows,
+)
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.staging.changes import changes_of
@@ -92,13 +101,11 @@ def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Co
     sealed = seal_for_compaction(context, branch, cooldown_ms=cooldown_ms)
     if sealed is None:
         return Compaction(branch, "idle")
-    try:
+    with suppress(Overtaken), beginning_again(context, sealed):
         state, entry_count, tombstone_count = _applied(context, sealed)
-    except Overtaken:
-        return Compaction(branch, "gave_up")
-    if not publish(context, sealed, move=applied_move(context, sealed, state), operation="compaction"):
-        return Compaction(branch, "gave_up")
-    return Compaction(branch, "published", entry_count, tombstone_count)
+        if publish(context, sealed, move=applied_move(context, sealed, state), operation="compaction"):
+            return Compaction(branch, "published", entry_count, tombstone_count)
+    return Compaction(branch, "gave_up")
 
 
 def _applied(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:

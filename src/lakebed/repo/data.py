@@ -12,7 +12,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from typing_extensions import Buffer
@@ -29,6 +29,8 @@ from lakebed.repo.foreign import is_foreign
 from lakebed.repo.intact import read_object, read_object_ranges, stream_object
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
+
+R = TypeVar("R")
 
 CONTENT_TYPE: Final = "application/octet-stream"
 """The content type of an object without one."""
@@ -128,6 +130,30 @@ def check_metadata(metadata: Mapping[str, str] | None, *, content_type: str = CO
             kind="invalid_metadata",
         )
     return kept
+
+
+def read_found(find: Callable[[], Entry], read: Callable[[Entry], R]) -> R:
+    """Find an entry and read its bytes; when a collection took them meanwhile, what has replaced it.
+
+    What is staged can be overwritten, deleted or reset, and its bytes are collected once they are old enough.
+
+    Args:
+        find: the entry now.
+        read: may be called twice.
+
+    Raises:
+        What both raise; `NotFound`, kind ``object_gone``: the bytes of the entry that is there now are missing.
+    """
+    entry = find()
+    try:
+        return read(entry)
+    except NotFound as gone:
+        if gone.kind != "object_gone":
+            raise
+        newest = find()
+        if newest.address == entry.address:
+            raise
+        return read(newest)
 
 
 def read(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:
@@ -366,7 +392,8 @@ def _explained(context: RepositoryContext, entry: Entry) -> Iterator[None]:
             ) from missing
         raise NotFound(
             f"The bytes at {entry.address} of repository {context.name} are not in its storage: a collection takes "
-            "those of expired commits, and of uploads that were never staged.",
+            "those of expired commits, of what was overwritten, deleted or reset before it was committed, and of "
+            "uploads that were never staged. Look the path up again.",
             kind="object_gone",
             address=entry.address,
         ) from missing

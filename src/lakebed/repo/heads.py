@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lakebed.errors import Conflict, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import Conflict, Corruption, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.branches import branch_moved, load_branch
 from lakebed.repo.commits import load_commit
@@ -37,6 +37,7 @@ from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.changes import changes_of
 from lakebed.repo.staging.protocol import RETRIES
 from lakebed.repo.staging.uncommitted import is_dirty
+from lakebed.repo.superseded import superseded_compaction
 from lakebed.repo.tags import refuse_expired
 from lakebed.texts import shown, utc
 
@@ -155,7 +156,7 @@ def move_branch(
     """
     for _ in range(context.options.publish_tries_max):
         sealed = seal(context, branch, fresh_token=fresh_token, gives_up=gives_up)
-        with suppress(Overtaken):
+        with suppress(Overtaken), beginning_again(context, sealed):
             move = plan(sealed)
             if publish(context, sealed, move=move, operation=operation):
                 return move
@@ -285,12 +286,20 @@ def _also_written(
     now = str(context.now_ms()).encode()
     puts = [(context.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
     puts += [(context.keys.cleanup(token.id), now) for token in sealed.record.sealed]
+    before, after = sealed.record.compacted, move.compacted
+    puts += superseded_compaction(context, before, after=after, branch=sealed.name, what=operation)
     puts += move.puts
     if move.commit_id == sealed.record.commit_id:
         return puts, None
     committer = move.commits[-1].commit.committer if move.commits else ""
-    before = sealed.record.commit_id
-    line = reflog_line(context, sealed.name, before=before, after=move.commit_id, what=operation, committer=committer)
+    line = reflog_line(
+        context,
+        sealed.name,
+        before=sealed.record.commit_id,
+        after=move.commit_id,
+        what=operation,
+        committer=committer,
+    )
     return [*puts, line], line[0]
 
 
@@ -322,7 +331,27 @@ def _published(context: RepositoryContext, sealed: SealedBranch, after: Branch) 
 
 
 class Overtaken(Exception):
-    """The branch has moved since it was sealed, so that the sealed tokens may be swept: begin again."""
+    """The branch has moved since it was sealed, so that its tokens and files may be swept: begin again."""
+
+
+@contextmanager
+def beginning_again(context: RepositoryContext, sealed: SealedBranch) -> Iterator[None]:
+    """Raise `Overtaken` when a plan misses a file because the branch has moved on, or a collection has begun since.
+
+    A file that is missing although neither has happened is `Corruption`: the record names it, or nothing younger than
+    the boundary is deleted. Cost: none without an error; else 1 snapshot.
+    """
+    try:
+        yield
+    except (Corruption, Conflict) as error:
+        if error.kind not in ("missing_range", "version_went"):
+            raise
+        with context.key_value.snapshot() as snapshot:
+            record, _ = load_branch(context, sealed.name, snapshot=snapshot)
+            boundary = snapshot.get(context.keys.boundary)
+        if _only_gained(record, sealed.record) and boundary == sealed.boundary:
+            raise
+        raise Overtaken from error
 
 
 @contextmanager
@@ -416,7 +445,7 @@ def fold(context: RepositoryContext, branch: str, *, operation: str) -> bool:
     """
     boundary, record, raw, _ = _look(context, branch)
     sealed = SealedBranch(branch, record, raw, boundary, load_commit(context, record.commit_id))
-    with suppress(Overtaken):
+    with suppress(Overtaken), beginning_again(context, sealed):
         state = applied_state(context, sealed)
         return publish(context, sealed, move=applied_move(context, sealed, state), operation=operation)
     return False

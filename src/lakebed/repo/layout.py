@@ -11,6 +11,7 @@ Keys (UTF-8 but for the paths in staging, which are any bytes):
     r/<uid>/staging/<token>/<path>                   encoded entry, or nothing: a tombstone
     r/<uid>/cleanup/<token>                          when it was dropped
     r/<uid>/imports/<id>  settings/<name>  reflog/<branch>/<ulid>  expired/<commit>
+    r/<uid>/superseded/<ulid>                        Superseded: a state that was replaced lately
     r/<uid>/boundary                                 uploads with smaller ULIDs may be collected
     keys/<access key>  audit/<ulid>                  of the server
 
@@ -121,6 +122,10 @@ class Keys:
     def expired(self, commit_id: str = "") -> bytes:
         """A commit whose objects are about to go or are gone: nothing may refer to it any more."""
         return self.root + b"expired/" + commit_id.encode()
+
+    def superseded(self, ulid: str = "") -> bytes:
+        """A state that was replaced; without a ULID the prefix of all."""
+        return self.root + b"superseded/" + ulid.encode()
 
     @property
     def boundary(self) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from typing_extensions import Buffer
 
@@ -22,10 +22,12 @@ from lakebed.repo.names import check_path
 from lakebed.repo.protection import check_writable
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.listing import Listed
-from lakebed.repo.staging.view import View, branch_view
+from lakebed.repo.staging.view import View, branch_view, look_again, rows_of_moment
 from lakebed.repo.staging.write import delete_many, path_exists, stage, stage_if_absent, stage_many
 from lakebed.repo.task_store import ObjectBytes, StorageBytes
 from lakebed.runtime import Environment
+
+R = TypeVar("R")
 
 
 def local_store(context: RepositoryContext, reference: str, folder: str = "") -> BranchStore:
@@ -83,36 +85,50 @@ class LocalObjects(ReferenceObjects):
             record, _ = load_branch(context, branch, snapshot=snapshot)
             yield branch_view(context, record, snapshot=snapshot)
 
+    def _read(self, read: Callable[[View], R]) -> R:
+        def look() -> R:
+            with self._view() as view:
+                return read(view)
+
+        return look_again(look)
+
     def stat(self, path: str) -> Entry:
-        with self._view() as view:
-            entry = view.get(path)
+        entry = self._read(lambda view: view.get(path))
         if entry is None:
             raise NotFound(f"There is no {path!r} in {self.url}.", kind="path_not_found", path=path)
         return entry
 
     def entries(self, paths: Sequence[str]) -> list[Entry | None]:
-        with self._view() as view:
-            return view.get_many(paths)
+        return self._read(lambda view: view.get_many(paths))
 
     def rows(self, prefix: str, *, after: str = "", delimiter: str = "") -> Iterator[Listed]:
-        with self._view() as view:
-            yield from view.list(prefix, after=after, delimiter=delimiter)
+        def rows() -> Iterator[Listed]:
+            with self._view() as view:
+                yield from view.list(prefix, after=after, delimiter=delimiter)
+
+        return rows_of_moment(rows)
 
     def read(self, path: str, *, byte_range: ByteRange | None) -> Buffer:
-        entry = self.stat(path)
-        _check_range(byte_range, entry, path)
-        return data.read(self._context, entry, byte_range=byte_range)
+        def read(entry: Entry) -> Buffer:
+            _check_range(byte_range, entry, path)
+            return data.read(self._context, entry, byte_range=byte_range)
+
+        return data.read_found(lambda: self.stat(path), read)
 
     def read_ranges(self, path: str, ranges: Sequence[ByteRange]) -> list[Buffer]:
-        entry = self.stat(path)
-        for byte_range in ranges:
-            _check_range(byte_range, entry, path)
-        return data.read_ranges(self._context, entry, ranges=ranges)
+        def read(entry: Entry) -> list[Buffer]:
+            for byte_range in ranges:
+                _check_range(byte_range, entry, path)
+            return data.read_ranges(self._context, entry, ranges=ranges)
+
+        return data.read_found(lambda: self.stat(path), read)
 
     def stream(self, path: str, *, byte_range: ByteRange | None, chunk_bytes: int) -> Iterator[Buffer]:
-        entry = self.stat(path)
-        _check_range(byte_range, entry, path)
-        return data.stream(self._context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+        def read(entry: Entry) -> Iterator[Buffer]:
+            _check_range(byte_range, entry, path)
+            return data.stream(self._context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+
+        return data.read_found(lambda: self.stat(path), read)
 
     def check_writable(self, path: str | None = None) -> None:
         self._written()
@@ -141,10 +157,12 @@ class LocalObjects(ReferenceObjects):
         return entry.size_bytes
 
     def copy(self, source: str, path: str, *, only_if_absent: bool) -> None:
-        entry = self.stat(source)
-        if only_if_absent:
-            self._check_free(path)
-        self._stage(path, data.copy(self._context, entry), only_if_absent=only_if_absent)
+        def copy(entry: Entry) -> Entry:
+            if only_if_absent:
+                self._check_free(path)
+            return data.copy(self._context, entry)
+
+        self._stage(path, data.read_found(lambda: self.stat(source), copy), only_if_absent=only_if_absent)
 
     def stage_many(self, entries: Sequence[tuple[str, Entry]]) -> None:
         branch = self._written()
@@ -155,9 +173,8 @@ class LocalObjects(ReferenceObjects):
         self._with_retries(lambda: delete_many(self._context, branch=branch, paths=paths))
 
     def _check_free(self, path: str) -> None:
-        with self._view() as view:
-            if view.get(path) is not None:
-                raise path_exists(self._context, self._written(), path)
+        if self._read(lambda view: view.get(path)) is not None:
+            raise path_exists(self._context, self._written(), path)
 
     def _stage(self, path: str, entry: Entry, *, only_if_absent: bool) -> None:
         branch, write = self._written(), stage_if_absent if only_if_absent else stage

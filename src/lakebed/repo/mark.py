@@ -9,6 +9,8 @@ Owns: the rules. Pure over one snapshot of the records; reads no object.
 - The age of a commit counts from `Commit.stored_at_ms`, never from the date that a client gave it. A commit of an older
   version has no such time and counts as young, so it keeps what it follows. It is kept itself only until a commit that
   has a time and follows it is older than the rule.
+- What a branch or tag named last is needed for the collection's minimum age after that, by readers that began before
+  (`lakebed.repo.superseded`); so is what an expired tag named.
 - A commit that can be reached is remembered, with its ranges, whether or not its objects are kept: logs, differences
   and merge bases need it. One that cannot is remembered, and keeps its objects, while it is younger than the
   reference log goes back.
@@ -17,9 +19,10 @@ Owns: the rules. Pure over one snapshot of the records; reads no object.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from lakebed.errors import Corruption
+from lakebed.errors import Conflict, Corruption
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch, Commit, MetarangeRef, StagingToken, Tag
@@ -27,6 +30,7 @@ from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import read_records
 from lakebed.repo.reflog import reflog
 from lakebed.repo.retention import load_retention
+from lakebed.repo.superseded import superseded_states
 from lakebed.repo.tags import is_live
 
 
@@ -42,6 +46,8 @@ class Marked:
     """Commits whose records and ranges stay; the active ones are among them."""
     compacted: list[MetarangeRef] = field(default_factory=list)
     """What staging compactions have made, of every branch."""
+    superseded: list[MetarangeRef] = field(default_factory=list)
+    """Of those, what was replaced within the grace: another collection, with a shorter grace, may have deleted it."""
     tokens: list[StagingToken] = field(default_factory=list)
     """Of every branch."""
 
@@ -59,11 +65,12 @@ class Marked:
         return [self.commits[one].metarange for one in sorted(self.active)] + self.compacted
 
 
-def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int) -> Marked:
+def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int, grace_ms: int = 0) -> Marked:
     """What is needed at the moment of a snapshot.
 
     Args:
         now_ms: Unix time in milliseconds, UTC: the collector's or the store's, whichever is earlier.
+        grace_ms: for how long what was replaced is needed.
 
     Raises:
         Corruption: a record is damaged, or a commit that something names is not there: then nothing may be deleted.
@@ -73,6 +80,8 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int)
     rules = load_retention(context, snapshot=snapshot)
     undelete_ms = now_ms - context.options.undelete_days * DAY_MS
     heads: list[str] = []
+    tagged: list[str] = []
+    untagged: list[str] = []
     horizons: dict[str, int | None] = {}  # by head: until when commits behind it are kept; None: without a limit
     for name, branch in read_records(snapshot, context.keys.branch(), Branch):
         heads.append(branch.commit_id)
@@ -82,11 +91,21 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int)
         until_ms = None if rules is None else now_ms - rules.days_of(name) * DAY_MS
         _keep_longest(horizons, branch.commit_id, until_ms)
     for _, tag in read_records(snapshot, context.keys.tag(), Tag):
-        if not is_live(tag, now_ms):
-            continue
-        heads.append(tag.commit_id)
-        if rules is None:
-            _keep_longest(horizons, tag.commit_id, None)
+        if is_live(tag, now_ms):
+            tagged.append(tag.commit_id)
+        elif is_live(tag, now_ms - grace_ms):
+            untagged.append(tag.commit_id)
+    for line in superseded_states(context, snapshot, since_ms=now_ms - grace_ms):
+        if line.metarange is not None:
+            marked.superseded.append(line.metarange)
+        if line.commit_id is not None:
+            untagged.append(line.commit_id)
+    # Another collection, with a shorter grace, may have begun to delete it, and has marked it before.
+    tagged += [one for one in untagged if one in marked.commits and snapshot.get(context.keys.expired(one)) is None]
+    heads += tagged
+    if rules is None:
+        for commit_id in tagged:
+            _keep_longest(horizons, commit_id, None)
     for line in reflog(context, since_ms=undelete_ms, snapshot=snapshot):
         heads += [one for one in (line.before, line.after) if one is not None]
     marked.remembered.update(one for one, _ in _reached(marked, heads))
@@ -104,6 +123,36 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int)
     for head, until_ms in horizons.items():
         marked.active |= _kept_behind(marked, head, until_ms=until_ms)
     return marked
+
+
+@contextmanager
+def explaining_missing(context: RepositoryContext, *refs: MetarangeRef) -> Iterator[None]:
+    """Raise `Conflict` (``version_went``) when a file of a metarange is missing because a collection was to delete it.
+
+    A reader that takes longer than the minimum age of a collection reads a state that nothing names any more. A file
+    that is missing although something needs it is `Corruption`.
+
+    Args:
+        refs: what is read.
+
+    Cost: none without an error; else a snapshot, and what `mark` costs.
+    """
+    try:
+        yield
+    except Corruption as error:
+        if error.kind != "missing_range":
+            raise
+        with context.key_value.snapshot() as snapshot:
+            marked = mark(context, snapshot, now_ms=context.now_ms())
+        kept = {ref.file.id for ref in marked.kept_metaranges() if ref.file is not None}
+        if all(ref.file is None or ref.file.id in kept for ref in refs):
+            raise
+        raise Conflict(
+            f"What was being read of repository {context.name} was replaced since, and a collection has deleted it "
+            f"({error.facts['path']} is gone): read it again.",
+            kind="version_went",
+            repository=context.name,
+        ) from error
 
 
 def _keep_longest(horizons: dict[str, int | None], head: str, until_ms: int | None) -> None:

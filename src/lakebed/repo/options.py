@@ -89,4 +89,6 @@ class CollectionOptions:
     """What a collection may take."""
 
     min_age: timedelta = timedelta(days=1)
-    """Uploads younger than this are left alone; a slower upload is refused when it is staged."""
+    """Uploads younger than this are left alone; a slower upload is refused when it is staged. What a branch or tag
+    gave up less than this ago is left alone too, at most `lakebed.repo.superseded.KEPT_DAYS`; a slower reader of it
+    begins again, or gets `Conflict` (``version_went``) when it has returned rows already."""

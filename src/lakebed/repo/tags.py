@@ -20,6 +20,7 @@ from lakebed.repo.model import Tag
 from lakebed.repo.names import check_tag_name
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, read_records
+from lakebed.repo.superseded import superseded_tag
 from lakebed.texts import did_you_mean
 
 _COMPARED_MAX: Final = 1000
@@ -104,7 +105,7 @@ def create_tag(
 
 
 def delete_tag(context: RepositoryContext, name: str) -> Tag:
-    """Remove a tag, and return it; what only it kept may be collected.
+    """Remove a tag, and return it; what only it kept may be collected later.
 
     Raises:
         NotFound: kind ``tag_not_found``.
@@ -119,7 +120,7 @@ def delete_tag(context: RepositoryContext, name: str) -> Tag:
     if tag is None or not is_live(tag, context.now_ms()):
         raise _missing(context, name)
     try:
-        context.key_value.write(deletes=[key], expected={key: raw})
+        context.key_value.write([superseded_tag(context, name, tag)], [key], expected={key: raw})
     except Conflict:
         raise _missing(context, name) from None  # another one deleted it first
     return tag

@@ -185,10 +185,16 @@ class LocalTransport(Transport):
         return at_reference(self._context, ref)
 
     def get(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> bytes:
-        return bytes(data.read(self._context, self._stat(ref, path), byte_range=byte_range))
+        return data.read_found(
+            lambda: self._stat(ref, path),
+            lambda entry: bytes(data.read(self._context, entry, byte_range=byte_range)),
+        )
 
     def stream(self, ref: str, path: str, *, byte_range: ByteRange | None = None) -> Iterator[bytes]:
-        return (bytes(chunk) for chunk in data.stream(self._context, self._stat(ref, path), byte_range=byte_range))
+        chunks = data.read_found(
+            lambda: self._stat(ref, path), lambda entry: data.stream(self._context, entry, byte_range=byte_range)
+        )
+        return map(bytes, chunks)
 
     def read_entry(self, ref: str, path: str, entry: Entry, *, byte_range: ByteRange | None = None) -> bytes:
         return bytes(data.read(self._context, entry, byte_range=byte_range))

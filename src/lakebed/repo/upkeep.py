@@ -18,6 +18,7 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.importing import trim_imports
 from lakebed.repo.reflog import trim_reflog
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
+from lakebed.repo.superseded import trim_superseded
 from lakebed.runtime import Environment
 
 _COMPACTION_PAUSE_S: Final = 1.0
@@ -113,10 +114,11 @@ class Upkeep:
             self._cleaned_s = self._clock.monotonic_s()
 
     def _clean_one(self, context: RepositoryContext) -> None:
-        """Remove unneeded records of a repository: rows of dropped tokens, old reference log lines and imports."""
+        """Remove unneeded records of a repository: rows of dropped tokens, old lines and imports."""
         while not clean_once(context).is_done:
             self._stop_if_closing()
         trim_reflog(context)
+        trim_superseded(context)
         trim_imports(context)
 
     def _sweep(self) -> None:

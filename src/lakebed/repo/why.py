@@ -69,7 +69,7 @@ def why(context: RepositoryContext, path: str) -> Explanation:
             path,
             (),
             "No kept version and nothing staged needs it: a collection deletes it once its name is older than the "
-            "minimum age.",
+            "minimum age, and what a branch or tag named with it was given up that long ago.",
         )
     names = [f"{pin.kind} {pin.name}" for pin in pins[:_NAMED_MAX]]
     if len(pins) > _NAMED_MAX:

@@ -126,6 +126,29 @@ def test_a_value_that_has_ended_is_none(tmp_path: Path) -> None:
             db.delete(b"k")
 
 
+def test_a_value_that_ends_between_look_and_write_is_looked_at_again(tmp_path: Path) -> None:
+    """The end of an expected value counts at the moment of the write, to the millisecond."""
+    clock = ManualClock()
+    environment = Environment(clock=clock)
+    plain = DatabaseLocation.at(tmp_path / "db", durable=False, environment=environment)
+    options = DatabaseOptions(background=False, transaction_history_bytes_max=0, cache_bytes=0, row_cache_bytes=0)
+    with Database.open(plain, options=options) as db:
+        db.put(b"lease", b"me", ttl=timedelta(seconds=10))
+        db.flush(memtable=True)
+        older = {meta.path for meta in plain.store.list("sst")}
+        db.put(b"other", b"1")
+        db.flush(memtable=True)
+        [newer] = {meta.path for meta in plain.store.list("sst")} - older
+    # The expected values are read in this order, and the second is in a file of its own.
+    between = Between(plain.store, kind="get", prefix=newer, happens=lambda: clock.advance(10))
+    with Database.open(DatabaseLocation(between, environment, plain.open_url), options=options) as db:
+        with pytest.raises(Conflict) as told:
+            db.write_if(batch_of({b"k": b"1"}), expected={b"lease": b"me", b"other": b"1"})
+        assert between.happened
+        assert (told.value.kind, told.value.facts["key"]) == ("unexpected_value", b"lease")
+        assert db.get(b"k") is None
+
+
 @pytest.mark.parametrize("flush", [False, True], ids=["in memory", "flushed and forgotten"])
 @pytest.mark.parametrize("key", [b"a", b"b", b"z"])
 def test_what_others_write_meanwhile_counts(tmp_path: Path, key: bytes, flush: bool) -> None:

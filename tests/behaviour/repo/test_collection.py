@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.repo import data
@@ -29,7 +31,7 @@ from lakebed.repo.why import why
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Crashed
-from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
+from worlds.repo.memory_repository import MemoryRepository, Pause, Trap, open_context
 from worlds.repo.operations import cherry_pick, commit, hard_reset, merge, rebase, reset, revert
 
 AT_ONCE = CollectionOptions(min_age=timedelta(0))
@@ -237,7 +239,7 @@ def test_a_deleted_branch_can_come_back_for_days(lab: Lab, home: RepositoryConte
 
 
 def test_compacted_and_superseded_metaranges(lab: Lab, home: RepositoryContext) -> None:
-    """What a compaction made stays while a branch has it; what a later one or a reset replaced goes."""
+    """What a compaction made stays while a branch has it; what a later one or a reset replaced goes a day later."""
     lab.put(home, "a", b"1")
     compact_once(home, "main", force=True)
     first = files(home)
@@ -250,6 +252,10 @@ def test_compacted_and_superseded_metaranges(lab: Lab, home: RepositoryContext) 
     assert not (second & first)
     assert readable(home, "main") == {"a": b"1", "b": b"2"}
     reset(home, "main")
+    collect_garbage(home)
+    assert files(home) == second
+    assert len(objects(home)) == 2
+    lab.days(1.1)
     collect_garbage(home)
     assert files(home) == set()
     assert objects(home) == set()
@@ -425,3 +431,51 @@ def test_a_clock_that_is_ahead_takes_no_tag(lab: Lab, home: RepositoryContext) -
     collect_garbage(hurried)
     assert kept.address in objects(home)
     assert readable(home, "for-a-week") == {"a": b"kept"}
+
+
+def test_a_range_of_a_newer_format_protects_everything(lab: Lab, home: RepositoryContext) -> None:
+    """A range that only a newer lakebed can read: nothing is deleted, and the report says so."""
+    lab.put(home, "a", b"1")
+    commit(home, "main", message="1")
+    data.upload(home, b"garbage")
+    lab.days(2)
+    path = next(meta.path for meta in home.store.list(RANGE_FOLDER))
+    body = bytearray(home.store.get(path))
+    trailer = struct.Struct("<IQ8s")
+    length, _, magic = trailer.unpack(body[-trailer.size :])
+    start = len(body) - trailer.size - length
+    footer = bytes(body[start : start + length]).replace(b'"min_reader":1', b'"min_reader":9')
+    body[start:] = footer + trailer.pack(length, xxh3_64_intdigest(footer, seed=start), magic)
+    home.store.put(path, bytes(body))
+    with open_context(lab.place) as fresh:
+        report = collect_garbage(fresh)
+    assert report.deleted_count == 0
+    assert "upgrade lakebed" in report.warnings[0]
+
+
+def test_rules_that_change_during_a_collection_take_nothing_without_a_mark(lab: Lab) -> None:
+    """What the first look needs stays, or is marked as expired: no tag can be made of a commit without its objects."""
+    at = 0
+    while True:
+        other = Lab()
+        with open_context(other.place) as home:
+            other.put(home, "a", b"old")
+            old = commit(home, "main", message="1")
+            delete(home, branch="main", path="a")
+            commit(home, "main", message="2")
+        other.days(20)
+
+        def forget(place: MemoryRepository = other.place) -> None:
+            with open_context(place) as admin:
+                store_retention(admin, default_days=1)
+
+        pause = Pause(at, forget)
+        with open_context(other.place, trap=pause) as home:
+            collect_garbage(home)
+        with open_context(other.place) as home, suppress(InvalidRequest):
+            create_tag(home, "old", commit_id=old.id)
+            assert readable(home, "old") == {"a": b"old"}, f"rules changed before call {at}"
+        if not pause.has_sprung:
+            break
+        at += 1
+    assert at > 10

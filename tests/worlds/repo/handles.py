@@ -16,7 +16,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from lakebed.errors import Corruption, LakebedError, NotFound, OutcomeUnknown, Unavailable
+from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.repo import data
 from lakebed.repo.branches import create_branch, delete_branch, undelete_branch
 from lakebed.repo.collect import collect_garbage
@@ -35,11 +35,12 @@ from lakebed.repo.tags import create_tag, delete_tag
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.merge import Merge
 from lakebed.repo.verbs.pick import CherryPick, Revert
+from lakebed.repo.verbs.reading import ListObjects, StatMany
 from lakebed.repo.verbs.rebase import Rebase
 from lakebed.repo.verbs.reset import HardReset, Reset
 from worlds.promise import PromiseBroken
 from worlds.repo import head_verbs as judged
-from worlds.repo.model import ListedLine, alike, difference, identified, listing, same
+from worlds.repo.model import ListedLine, alike, difference, identified, listing, same, shown
 from worlds.repo.model_verbs import (
     REFUSALS,
     BranchCreation,
@@ -61,7 +62,8 @@ HeadVerb = Commit | Merge | CherryPick | Revert | Rebase | Reset | HardReset
 
 _STRATEGIES: Final[Sequence[Strategy | None]] = (None, None, "source-wins", "dest-wins")
 _PREFIXES: Final = ("a/", "a/b/", "b/", "")
-_FRESH: Final = CollectionOptions(min_age=timedelta(0))
+_LONG: Final = ("list", "uncommitted", "read commit", "diff of commits")
+"""Verbs that may be in the middle of something when a collection takes it."""
 
 
 class Process:
@@ -112,9 +114,11 @@ class Process:
     def _check_refusal(self, verb: JudgedVerb, error: LakebedError) -> None:
         monitor = self.world.monitor
         if error.kind not in REFUSALS.get(type(error), ()):
-            # A reader of what a collection without a minimal age deletes gets this error.
-            is_gone = isinstance(error, NotFound | Corruption) and monitor.has_deleted_since(verb.started)
-            if not is_gone:
+            is_gone = isinstance(error, NotFound)
+            if error.kind == "version_went":
+                # A reader of many rows that takes longer than the collection's minimum age.
+                is_gone = verb.name in _LONG and monitor.now_ms() - verb.started_ms >= monitor.grace_ms
+            if not is_gone or not monitor.has_deleted_since(verb.started):
                 raise error
         if verb.effect_count:
             raise PromiseBroken(f"{verb} was told {error.kind} ({error}), and has had its effect")
@@ -246,8 +250,7 @@ class Process:
         verb = self._verb("get", branch)
 
         def read(home: RepositoryContext) -> list[Entry | None]:
-            with open_view(home, resolve(home, branch)) as view:
-                return [view.get(path)]
+            return [StatMany(ref=branch, paths=[path]).run(home).get(path)]
 
         found = self.perform(verb, read)
         if found is None:
@@ -261,6 +264,22 @@ class Process:
         )
         if entry is not None and rng.random() < 0.5:
             self._read_bytes(entry, path)
+
+    def get_many(self, rng: random.Random) -> None:
+        """Read every path at one moment."""
+        branch, paths = self._branch(rng), sorted(self.world.paths)
+        verb = self._verb("get many", branch)
+        found = self.perform(verb, lambda home: StatMany(ref=branch, paths=paths).run(home))
+        if found is not None:
+            state = {path.encode(): encode_entry(entry) for path, entry in found.items()}
+            verb.must_have_been(
+                self.world.monitor.known,
+                f"the branch is {shown(state)}",
+                lambda one: (
+                    one.state is not None
+                    and all(same(one.state.get(path.encode()), state.get(path.encode())) for path in paths)
+                ),
+            )
 
     def _read_bytes(self, entry: Entry, path: str) -> None:
         verb = self._verb("read bytes")
@@ -279,11 +298,11 @@ class Process:
         verb = self._verb("list", branch)
 
         def read(home: RepositoryContext) -> list[ListedLine]:
-            with open_view(home, resolve(home, branch)) as view:
-                lines = view.list(prefix, after=after, delimiter=delimiter, amount=amount)
-                return [
-                    (one.path, None if one.entry is None else encode_entry(one.entry)[:IDENTITY_BYTES]) for one in lines
-                ]
+            asked = ListObjects(ref=branch, prefix=prefix, after=after, delimiter=delimiter)
+            return [
+                (one.path, None if one.entry is None else encode_entry(one.entry)[:IDENTITY_BYTES])
+                for one in asked.rows(home, amount=amount)
+            ]
 
         found = self.perform(verb, read)
         if found is not None:
@@ -523,11 +542,16 @@ class Process:
             self.world.counts["rows cleaned"] += cleaned.row_count
 
     def collect(self, rng: random.Random) -> None:
-        """Collect garbage of any age."""
+        """Collect garbage."""
         self._linger(rng)
-        report = self.perform(self._verb("collection"), lambda home: collect_garbage(home, options=_FRESH))
+        options = CollectionOptions(min_age=timedelta(milliseconds=self.world.min_age_ms))
+        report = self.perform(self._verb("collection"), lambda home: collect_garbage(home, options=options))
         if report is not None:
             self.world.counts["collected on the way"] += report.deleted_count
+
+    def doze(self, rng: random.Random) -> None:
+        """Let some of a minimum age pass."""
+        self.world.pass_time(rng.randrange(self.world.min_age_ms + 2))
 
     def sleep(self, rng: random.Random) -> None:
         """Let hours or days pass."""

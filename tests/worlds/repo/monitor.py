@@ -91,6 +91,10 @@ class RepositoryMonitor:
         self.live_tags: dict[str, Tag] = {}
         self.expired: dict[str, bytes] = {}
         self.boundary = b""
+        self.grace_ms = 0
+        """What a branch gave up is needed so long after the verb began that did so."""
+        self.superseded: list[tuple[int, _Held]] = []
+        """What branches and tags gave up: when the verb began that did so, and what."""
         self.violations: list[PromiseBroken] = []
         self.known = Known(self.ledger, self.histories, self.tags, self.ever_expired, set())
         self._store = store
@@ -181,10 +185,12 @@ class RepositoryMonitor:
         elif key.startswith(keys.branch()):
             name = key[len(keys.branch()) :].decode()
             named.add(name)
-            if value is None:
-                self.branches.pop(name, None)
-            else:
+            before = self.branches.pop(name, None)
+            if value is not None:
                 self.branches[name] = decode_record(value, Branch, key=key)
+            after = self.branches.get(name)
+            if before is not None and before.compacted != (None if after is None else after.compacted):
+                self._note_superseded(before.compacted, verb)
         elif key.startswith(keys.commit()):
             self._commit(key[len(keys.commit()) :].decode(), value, verb)
         elif key.startswith(keys.tag()):
@@ -202,6 +208,10 @@ class RepositoryMonitor:
         elif key == keys.boundary and value is not None:
             self.boundary = value
 
+    def _note_superseded(self, state: MetarangeRef | None, verb: JudgedVerb | None) -> None:
+        if state is not None and verb is not None:
+            self.superseded.append((verb.started_ms, self.held(state)))
+
     def _commit(self, id: str, value: bytes | None, verb: JudgedVerb | None) -> None:
         if value is None:
             if id in self._reached():
@@ -218,6 +228,8 @@ class RepositoryMonitor:
         if value is not None:
             self.live_tags[name] = decode_record(value, Tag, key=self.keys.tag(name))
         after = self.live_tags.get(name)
+        if before is not None and after is None:
+            self._note_superseded(self.ledger.commits[before.commit_id].metarange, verb)
         if before is not None and after is not None:
             raise PromiseBroken(f"{verb} moved the tag {name} from {before.commit_id} to {after.commit_id}")
         id = None if after is None else after.commit_id
@@ -307,6 +319,9 @@ class RepositoryMonitor:
             for token in _tokens(record):
                 rows = self.rows.get(token.id, {}).values()
                 found.update(dict.fromkeys(_addresses(rows), f"what is staged on {name}"))
+        for begun_ms, held in self.superseded:
+            if self.now_ms() - begun_ms < self.grace_ms:
+                found.update(dict.fromkeys(held.files | held.addresses, "a reader of what was replaced lately"))
         heads = [record.commit_id for record in self.branches.values()]
         heads += [tag.commit_id for tag in self.live_tags.values()]
         young_ms = None if self.retention_days is None else self.now_ms() - self.retention_days * DAY_MS

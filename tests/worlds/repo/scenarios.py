@@ -149,6 +149,21 @@ def sweepers(world: RepositoryWorld) -> None:
         worker(world, f"sweeper {number}", {"clean": 1}, count=8)
 
 
+def replaced(world: RepositoryWorld) -> None:
+    """What is compacted is replaced, and collected when it is old enough or at once, under readers that pause."""
+    world.set_faults(SLEEPY)
+    world.give_grace(20 if world.seed % 2 else 0)
+    begin(world)
+    for number in range(2):
+        worker(world, f"reader {number}", {"get_many": 5, "list": 3, "differ": 2, "get": 1}, count=8)
+    worker(world, "writer", {"put": 2, "put_many": 2, "delete": 1, "put_if_absent": 1, "doze": 2}, count=10)
+    moving = {"compact": 2, "compact_now": 3, "reset_some": 1, "commit_some": 1, "commit": 1, "reset": 1, "doze": 2}
+    for number in range(2):
+        worker(world, f"mover {number}", moving, count=8)
+    for number in range(2):
+        worker(world, f"collector {number}", {"collect": 3, "doze": 2}, count=7)
+
+
 def sleepers(world: RepositoryWorld) -> None:
     """Writers that pause between upload and staging, and collectors that pause anywhere."""
     world.set_faults(SLEEPY)
@@ -261,6 +276,7 @@ SCENARIOS: Final[dict[str, Callable[[RepositoryWorld], None]]] = {
         imports,
         garbage,
         sweepers,
+        replaced,
         sleepers,
         retention,
         expiry,

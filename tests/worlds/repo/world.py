@@ -89,6 +89,8 @@ class RepositoryWorld(World):
         """How often a process that has uploaded lets another one go first."""
         self.jump_ms_max = 3
         """Largest step of the clock before a verb."""
+        self.min_age_ms = 0
+        """Of collections; see `give_grace`."""
         self.record = RepositoryRecord("01J0000000000000000000SEED", "here", "main", START_MS)
         self._monitor = RepositoryMonitor(
             Keys(self.record.uid),
@@ -143,6 +145,10 @@ class RepositoryWorld(World):
         """What watches both stores."""
         return self._monitor
 
+    def give_grace(self, min_age_ms: int) -> None:
+        """Let collections have a minimum age: what is replaced is needed as long."""
+        self.min_age_ms = self.monitor.grace_ms = min_age_ms
+
     # ---- homes and time
 
     def make_context(self, key_value: KeyValue) -> RepositoryContext:
@@ -177,6 +183,7 @@ class RepositoryWorld(World):
 
     def check_at_rest(self) -> None:
         """Everything promised can be read, and nothing else is left when everything that waits is over."""
+        self.give_grace(0)
         self._check_reads()
         self._check_fsck()
         self._check_imports()

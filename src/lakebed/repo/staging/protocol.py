@@ -13,13 +13,11 @@ have come, and would be lost. Why this is sound: docs/design/0016-staging.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from lakebed.errors import Conflict, OutcomeUnknown
-from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
 from lakebed.repo.branches import branch_moved, known_branch, load_branch
 from lakebed.repo.context import RepositoryContext
@@ -27,6 +25,9 @@ from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name
 from lakebed.repo.protection import check_writable
 from lakebed.repo.records import resolving_outcome
+from lakebed.repo.staging.view import View, branch_view, went_suppressed
+
+R = TypeVar("R")
 
 RETRIES: Final = default_registry.counter(
     "lakebed_repo_retries_total",
@@ -87,12 +88,15 @@ class WriteAttempts:
         record, raw = known_branch(self._context, self._branch)
         return self._precondition(record, raw, self._context.key_value.peek(self._context.keys.boundary))
 
-    @contextmanager
-    def moment(self) -> Iterator[tuple[KeyValueSnapshot, WritePrecondition]]:
-        """Begin an attempt that depends on the stored rows: with a snapshot. Raises as `look`."""
-        with self._context.key_value.snapshot() as snapshot:
-            record, raw = load_branch(self._context, self._branch, snapshot=snapshot)
-            yield snapshot, self._precondition(record, raw, snapshot.get(self._context.keys.boundary))
+    def read(self, look: Callable[[View], R]) -> tuple[R, WritePrecondition]:
+        """Begin an attempt that depends on what the branch shows. Raises as `look`."""
+        while True:
+            with self._context.key_value.snapshot() as snapshot:
+                record, raw = load_branch(self._context, self._branch, snapshot=snapshot)
+                boundary = snapshot.get(self._context.keys.boundary)
+                precondition = self._precondition(record, raw, boundary)
+                with went_suppressed():
+                    return look(branch_view(self._context, record, snapshot=snapshot)), precondition
 
     def _precondition(self, record: Branch, raw: bytes, boundary: bytes | None) -> WritePrecondition:
         self._begin(record)

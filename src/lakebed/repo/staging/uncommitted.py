@@ -27,6 +27,7 @@ from lakebed.repo.committed.diff import diff_metaranges, diff_rows
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.mark import explaining_missing
 from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
 from lakebed.repo.rows import Interval, overlay, rows_of, without_tombstones
 from lakebed.repo.staging.changes import Bounds, cleared_by, left_of, token_sources
@@ -56,6 +57,7 @@ def uncommitted(
 
     Raises:
         Corruption: something stored is damaged.
+        Conflict: ``version_went``: what is read was replaced, and collected since.
     Cost: 1 scan a token, the ranges of the head that hold touched paths (3 us a path, 0.5 us where they are dense), and
         the difference of compacted metarange and head, which is kept when it is small.
     """
@@ -71,15 +73,16 @@ def uncommitted(
         (_side(batch, "right") for batch in again),
         _below(metarange, cleared, start, end),
     )
-    for staged, before, compacted, hidden in side_by_side(sources):
-        known = _sorted([before, hidden])
-        unknown = _without_paths_of(staged, before)
-        looked_up = _of_head(metarange, _outside(unknown, cleared))
-        left = _sorted([known, looked_up])
-        right = _sorted([staged, _without_paths_of(compacted, staged)])
-        batch = diff_rows(without_tombstones(left), without_tombstones(right))
-        if batch.num_rows:
-            yield batch
+    with explaining_missing(context, head, *([] if record.compacted is None else [record.compacted])):
+        for staged, before, compacted, hidden in side_by_side(sources):
+            known = _sorted([before, hidden])
+            unknown = _without_paths_of(staged, before)
+            looked_up = _of_head(metarange, _outside(unknown, cleared))
+            left = _sorted([known, looked_up])
+            right = _sorted([staged, _without_paths_of(compacted, staged)])
+            batch = diff_rows(without_tombstones(left), without_tombstones(right))
+            if batch.num_rows:
+                yield batch
 
 
 def is_dirty(

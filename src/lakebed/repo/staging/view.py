@@ -7,19 +7,22 @@ row for it, or a ``clears`` that covers it, decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from lakebed.closing import Closing
+from lakebed.errors import Conflict
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
 from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import decode_entry
+from lakebed.repo.mark import explaining_missing
 from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.refs import ResolvedReference, resolve
@@ -33,6 +36,11 @@ READ_LAYERS: Final = default_registry.histogram(
     label_names=("operation",),
     bounds=(0, 1, 2, 4, 8, 16, 32, 64, 128),
 )
+
+LOOKS_MAX: Final = 8
+"""Moments at which a read begins: each time a collection without a minimum age may have taken the one before away."""
+
+R = TypeVar("R")
 
 _ONE_BY_ONE_MAX: Final = 2
 """Up to so many tokens are asked one after another for a path: the newest mostly has it. More are asked at once."""
@@ -71,6 +79,7 @@ class View(Closing):
         Raises:
             InvalidRequest: kind ``invalid_path``.
             Corruption: what is stored there is damaged.
+            Conflict: ``version_went``: what is shown was replaced, and a collection has deleted it since.
         Cost: 1 read of the key-value store a token down to the newest that has the path; then at most 1 block of 1
             range, which is mostly cached.
         """
@@ -83,7 +92,8 @@ class View(Closing):
         value, touched = self._staged(path, self.tokens)
         READ_LAYERS.observe(touched, "get")
         if value is None:
-            return self._metarange.get(path)
+            with explaining_missing(self._context, self.base):
+                return self._metarange.get(path)
         return value or None
 
     def layers_of(self, paths: Sequence[bytes]) -> list[tuple[bytes | None, bytes | None]]:
@@ -151,7 +161,8 @@ class View(Closing):
                 found.update((path, TOMBSTONE) for path in wanted if path not in found and is_cleared(path, hidden))
             wanted = [path for path in wanted if path not in found]
         READ_LAYERS.observe(touched, "get_many")
-        rows = self._metarange.get_many(wanted) if wanted else []
+        with explaining_missing(self._context, self.base):
+            rows = self._metarange.get_many(wanted) if wanted else []
         found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
         return [found.get(path) or None for path in paths]
 
@@ -162,19 +173,21 @@ class View(Closing):
             Batches of `ROWS_SCHEMA`, none empty, sorted, each path once, without tombstones. The first come after a few
             rows of every layer.
 
+        Raises as `get`, also in the middle.
         Cost: 1 scan a token, and the blocks of ranges that overlap; what is cleared is not read. Where layers overlap
             0.3 us a row.
         """
         READ_LAYERS.observe(len(self.tokens), "rows")
-        metarange = self._metarange
-        if not self.tokens:
-            yield from (batch for batch in metarange.rows(start, end) if batch.num_rows)
-            return
-        sources = token_sources(self._context, self._snapshot, self.tokens, below=metarange.rows, start=start, end=end)
-        for batch in overlay(sources):
-            batch = without_tombstones(batch)
-            if batch.num_rows:
-                yield batch
+        below = self._metarange.rows
+        with explaining_missing(self._context, self.base):
+            if not self.tokens:
+                yield from (batch for batch in below(start, end) if batch.num_rows)
+                return
+            sources = token_sources(self._context, self._snapshot, self.tokens, below=below, start=start, end=end)
+            for batch in overlay(sources):
+                batch = without_tombstones(batch)
+                if batch.num_rows:
+                    yield batch
 
     def list(
         self, prefix: str = "", *, after: str = "", delimiter: str = "", amount: int | None = None
@@ -237,9 +250,59 @@ def at_reference(context: RepositoryContext, ref: str) -> Iterator[View]:
     Raises:
         NotFound: kind ``reference_not_found``.
         InvalidRequest: kind ``invalid_reference``.
+        Conflict: kind ``version_went``, of a read in it, when that comes later than a collection's minimum age after
+            the reference showed something else; see `read_reference`.
     Cost: 1 snapshot and about 3 reads of the key-value store.
     """
     with context.key_value.snapshot() as snapshot:
         resolved = resolve(context, ref, snapshot=snapshot)
         with open_view(context, resolved, snapshot=snapshot) as view:
             yield view
+
+
+def read_reference(context: RepositoryContext, ref: str, read: Callable[[View], R]) -> R:
+    """What is read of a reference at one moment; of a later one when a collection took the first away.
+
+    Raises as `at_reference`. Cost: as that, for each moment.
+    """
+
+    def look() -> R:
+        with at_reference(context, ref) as view:
+            return read(view)
+
+    return look_again(look)
+
+
+def look_again(look: Callable[[], R]) -> R:
+    """The result of a read, which begins again as long as a collection takes away what it reads.
+
+    Raises:
+        Conflict: kind ``version_went``: at `LOOKS_MAX` moments.
+    """
+    for _ in range(LOOKS_MAX - 1):
+        with went_suppressed():
+            return look()
+    return look()
+
+
+def rows_of_moment(rows: Callable[[], Iterator[R]]) -> Iterator[R]:
+    """The rows of one moment, as `look_again` up to the first row; after that another moment cannot take its place."""
+    reading: Iterator[R] = iter(())
+
+    def begin() -> list[R]:
+        nonlocal reading
+        reading = rows()
+        return list(islice(reading, 1))
+
+    yield from look_again(begin)
+    yield from reading
+
+
+@contextmanager
+def went_suppressed() -> Iterator[None]:
+    """Pass over the error of a state that was collected: look again."""
+    try:
+        yield
+    except Conflict as error:
+        if error.kind != "version_went":
+            raise

@@ -30,7 +30,6 @@ from lakebed.repo.records import encode_record, new_token, write_unique
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.entries import checked_columns, checked_entry, pairs_of
 from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected, replace_rows, write_rows
-from lakebed.repo.staging.view import branch_view
 
 
 def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -> None:
@@ -115,8 +114,7 @@ def _stage_unless(
     value, ulid = _allowed(context, entry, path)
     attempts = WriteAttempts(context, branch, operation=operation)
     while True:
-        with attempts.moment() as (snapshot, precondition):
-            own, below = branch_view(context, precondition.record, snapshot=snapshot).layers_of([key])[0]
+        [(own, below)], precondition = attempts.read(lambda view: view.layers_of([key]))
         raw = below if own is None else own or None
         visible = None if raw is None else decode_entry(raw, where=path)
         if visible is not None and visible.address == entry.address:
@@ -191,8 +189,7 @@ def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]
     wanted = list(dict.fromkeys(check_path(path, writing=True) for path in paths))
     attempts = WriteAttempts(context, branch, operation="delete")
     while True:
-        with attempts.moment() as (snapshot, precondition):
-            layers = branch_view(context, precondition.record, snapshot=snapshot).layers_of(wanted)
+        layers, precondition = attempts.read(lambda view: view.layers_of(wanted))
         prefix = precondition.token_prefix
         buried: list[bytes] = []
         removed: dict[bytes, bytes | None] = {}
@@ -234,10 +231,9 @@ def delete_prefix(context: RepositoryContext, *, branch: str, prefix: str) -> bo
     start, end = prefix_range(check_prefix(prefix, writing=True))
     attempts = WriteAttempts(context, branch, operation="delete_prefix")
     while True:
-        with attempts.moment() as (snapshot, precondition):
-            view = branch_view(context, precondition.record, snapshot=snapshot)
-            if next(view.rows(start or None, end), None) is None:
-                return False
+        first, precondition = attempts.read(lambda view: next(view.rows(start or None, end), None))
+        if first is None:
+            return False
         record = precondition.record
         is_long = len(record.sealed) >= context.options.sealed_tokens_max
         if is_long and fold(context, branch, operation="delete_prefix"):

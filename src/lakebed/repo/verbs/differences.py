@@ -20,12 +20,14 @@ from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.committed.windows import match_paths, same
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import decode_entry, identities
+from lakebed.repo.mark import explaining_missing
 from lakebed.repo.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
 from lakebed.repo.names import check_branch_name, check_prefix
 from lakebed.repo.refs import resolve_commit
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
 from lakebed.repo.staging.uncommitted import uncommitted
+from lakebed.repo.staging.view import rows_of_moment
 from lakebed.repo.verbs.message import ListVerb, verb
 
 DiffScope = Literal["three_dot", "two_dot"]
@@ -82,7 +84,8 @@ class Diff(ListVerb[Difference], frozen=True, kw_only=True):
 
         def rows(first: bytes | None, last: bytes | None) -> Iterator[pa.RecordBatch]:
             found = diff_metaranges(context.committed, base, ours, start=first, end=last)
-            return found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
+            with explaining_missing(context, base, theirs, ours):
+                yield from found if base.id == theirs.id else _against_left(context, found, base=base, left=theirs)
 
         return _listed(rows, page, prefix=self.prefix, amount=amount)
 
@@ -118,7 +121,7 @@ class Status(ListVerb[Difference], frozen=True, kw_only=True):
 
                 yield from _listed(rows, page, prefix=self.prefix, amount=amount)
 
-        return differences()
+        return rows_of_moment(differences)
 
 
 def _against_left(

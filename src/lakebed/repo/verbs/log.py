@@ -21,6 +21,7 @@ from lakebed.repo.commits import Walk, load_commit
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId
+from lakebed.repo.mark import explaining_missing
 from lakebed.repo.model import Commit
 from lakebed.repo.positions import format_position, parse_position
 from lakebed.repo.refs import resolve_commit
@@ -171,6 +172,8 @@ class _Reading:
             before = load_commit(self._context, commit.parents[0], snapshot=self._snapshot).metarange
         if before.id == commit.metarange.id:
             return False
-        return any(
-            has_difference(committed, before, commit.metarange, start=start, end=end) for start, end in self._intervals
-        )
+        with explaining_missing(self._context, before, commit.metarange):
+            return any(
+                has_difference(committed, before, commit.metarange, start=start, end=end)
+                for start, end in self._intervals
+            )

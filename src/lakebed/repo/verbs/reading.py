@@ -17,7 +17,7 @@ from lakebed.repo.model import Entry
 from lakebed.repo.reflog import ReflogLine, reflog
 from lakebed.repo.refs import resolve, resolve_commit
 from lakebed.repo.staging.listing import Listed
-from lakebed.repo.staging.view import at_reference
+from lakebed.repo.staging.view import at_reference, read_reference, rows_of_moment
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, RepositoryFacts, Verb, facts_of, verb
 
 
@@ -37,8 +37,7 @@ class Stat(Verb[Entry], frozen=True, kw_only=True):
     path: str
 
     def run(self, context: RepositoryContext) -> Entry:
-        with at_reference(context, self.ref) as view:
-            entry = view.get(self.path)
+        entry = read_reference(context, self.ref, lambda view: view.get(self.path))
         if entry is None:
             raise NotFound(
                 f"There is no {self.path!r} at {self.ref!r} of repository {context.name}.",
@@ -60,9 +59,8 @@ class StatMany(Verb[dict[str, Entry]], frozen=True, kw_only=True):
     paths: Paths
 
     def run(self, context: RepositoryContext) -> dict[str, Entry]:
-        with at_reference(context, self.ref) as view:
-            found = zip(self.paths, view.get_many(self.paths), strict=True)
-        return {path: entry for path, entry in found if entry is not None}
+        entries = read_reference(context, self.ref, lambda view: view.get_many(self.paths))
+        return {path: entry for path, entry in zip(self.paths, entries, strict=True) if entry is not None}
 
 
 @verb("exists", role="read", effort="look", gives=bool)
@@ -73,8 +71,7 @@ class Exists(Verb[bool], frozen=True, kw_only=True):
     path: str
 
     def run(self, context: RepositoryContext) -> bool:
-        with at_reference(context, self.ref) as view:
-            return view.get(self.path) is not None
+        return read_reference(context, self.ref, lambda view: view.get(self.path)) is not None
 
 
 @verb("list", role="read", effort="compute", gives=list[Listed])
@@ -87,8 +84,11 @@ class ListObjects(ListVerb[Listed], frozen=True, kw_only=True):
     delimiter: str = ""
 
     def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[Listed]:
-        with at_reference(context, self.ref) as view:
-            yield from view.list(self.prefix, after=self.after, delimiter=self.delimiter, amount=amount)
+        def rows() -> Iterator[Listed]:
+            with at_reference(context, self.ref) as view:
+                yield from view.list(self.prefix, after=self.after, delimiter=self.delimiter, amount=amount)
+
+        return rows_of_moment(rows)
 
 
 @verb("head", role="read", effort="look", gives=CommitWithId)

@@ -7,27 +7,19 @@ from dataclasses import dataclass
 import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Entry
-from lakebed.repo.refs import resolve
-from lakebed.repo.staging.view import View, open_view
+from lakebed.repo.staging.view import read_reference
 from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match
 from lakebed.server.site import RepositoryCall
 
 
 def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
     """What a reference has at a path. Raises `NotFound` (``path_not_found``)."""
-    with context.key_value.snapshot() as snapshot, view_of(context, ref, snapshot) as view:
-        entry = view.get(path)
+    entry = read_reference(context, ref, lambda view: view.get(path))
     if entry is None:
         raise NotFound(f"{ref} of repository {context.name} has nothing at {path!r}.", kind="path_not_found", path=path)
     return entry
-
-
-def view_of(context: RepositoryContext, ref: str, snapshot: KeyValueSnapshot) -> View:
-    """What a reference shows, at a moment of the records."""
-    return open_view(context, resolve(context, ref, snapshot=snapshot), snapshot=snapshot)
 
 
 @dataclass(frozen=True, slots=True)

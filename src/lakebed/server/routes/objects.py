@@ -21,6 +21,7 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
 from lakebed.repo.staging.listing import Listed
+from lakebed.repo.staging.view import View, read_reference
 from lakebed.repo.staging.write import delete, delete_many
 from lakebed.server.bodies import (
     ObjectCopyCreation,
@@ -32,7 +33,7 @@ from lakebed.server.bodies import (
 )
 from lakebed.server.errors import status_of
 from lakebed.server.routes.entity import part_of
-from lakebed.server.routes.entries import condition_of, dated, find_entry, refuse_early, stage_entry, view_of
+from lakebed.server.routes.entries import condition_of, dated, find_entry, refuse_early, stage_entry
 from lakebed.server.routes.parameters import (
     AFTER,
     AMOUNT,
@@ -317,8 +318,10 @@ async def list_objects(call: RepositoryCall) -> Response:
     context = await call.context()
 
     def rows(page: PageRequest) -> list[Listed]:
-        with context.key_value.snapshot() as snapshot, view_of(context, ref, snapshot) as view:
+        def read(view: View) -> list[Listed]:
             return list(view.list(page.prefix, after=page.after, delimiter=delimiter, amount=page.probe))
+
+        return read_reference(context, ref, read)
 
     def row(listed: Listed) -> ObjectStats:
         if listed.entry is None:

@@ -138,6 +138,58 @@ def test_serializable_sees_phantoms(db: Database, scan: Callable[[Any], Any], ph
     assert db.get(b"result") == (None if refused else b"1")
 
 
+READS: dict[str, Callable[[Transaction], object]] = {
+    "get": lambda t: t.get(b"lease"),
+    "get_many": lambda t: t.get_many([b"a", b"lease"]),
+    "scan": lambda t: dict(t.scan(b"l", b"m")),
+    "scan backwards": lambda t: dict(t.scan(reverse=True)),
+    "scan_arrow": lambda t: t.scan_arrow(prefix=b"l").read_all().to_pylist(),
+}
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("row_count", [0, 500])
+@pytest.mark.parametrize("read", sorted(READS))
+def test_the_end_of_a_value_that_was_read_is_a_change(
+    db: Database, clock: ManualClock, read: str, row_count: int, flushed: bool
+) -> None:
+    """A serializable transaction that has read a value which expires before its commit is refused; earlier it passes.
+
+    What it reads stays as it was when it began, and snapshot isolation does not mind.
+    """
+    many = batch.WriteBatch()
+    for number in range(row_count):
+        many.put(b"l%03d" % number, b"0")
+    if row_count:
+        db.write(many)
+    for isolation, waits_s, passes in (("serializable", 9, True), ("serializable", 11, False), ("snapshot", 11, True)):
+        db.put(b"lease", b"mine", ttl=timedelta(seconds=10))
+        db.flush(memtable=flushed)
+        t = db.transaction(isolation)  # type: ignore[arg-type]
+        before = READS[read](t)
+        t.put(b"work", isolation.encode())
+        clock.advance(waits_s)
+        if isolation == "serializable":
+            assert READS[read](t) == before or read == "scan backwards"  # with its own write
+        if passes:
+            t.commit()
+            assert db.get(b"work") == isolation.encode()
+        else:
+            with pytest.raises(Conflict, match="has expired since"):
+                t.commit()
+
+
+def test_a_value_that_had_expired_before_is_no_change(db: Database, clock: ManualClock) -> None:
+    """What a serializable transaction found expired already is absent, and stays so."""
+    db.put(b"lease", b"mine", ttl=timedelta(seconds=10))
+    clock.advance(11)
+    with db.transaction("serializable") as t:
+        assert (t.get(b"lease"), dict(t.scan())) == (None, {})
+        t.put(b"work", b"1")
+        clock.advance(60)
+    assert db.get(b"work") == b"1"
+
+
 def test_a_reader_always_commits(db: Database) -> None:
     """A serializable transaction that wrote nothing is as if it had happened when it began."""
     with db.transaction("serializable") as t:
