@@ -25,6 +25,7 @@ import pyarrow.parquet
 
 from lakebed.cli import output
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.path import local_path
 
 Format = Literal["table", "json", "csv", "parquet"]
 
@@ -193,7 +194,7 @@ def write_rows(
         _write(rows, schema, format, sys.stdout.buffer)
         sys.stdout.flush()
         return written.row_count
-    target = Path(file)
+    target = Path(local_path(file))
     if target.is_dir():
         raise InvalidRequest(f"{file} is a folder: name a file in it.", kind="not_a_file", path=file)
     if not target.parent.is_dir():
@@ -315,9 +316,9 @@ def _format_of(path: str, format: str | None) -> Format:
 def _source_of(path: str) -> Any:
     if path == "-":
         return sys.stdin.buffer
-    if not Path(path).is_file():
+    if not Path(local_path(path)).is_file():
         raise NotFound(f"There is no file {path}.", kind="file_not_found", path=path)
-    return path
+    return local_path(path)
 
 
 def _translated(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
