@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from lakebed.cli import output
+from lakebed.cli import output, standard
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
 
@@ -151,7 +151,7 @@ def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
 
 def _json_lines(source: Any) -> pa.BufferReader:
     """JSON as Arrow reads it: objects one after the other, also where they stand in one array, as ``--json`` prints."""
-    text = source.read() if source is sys.stdin.buffer else Path(source).read_bytes()
+    text = Path(source).read_bytes() if isinstance(source, str) else source.read()
     if text.lstrip()[:1] == b"[":
         try:
             text = b"\n".join(msgspec.json.decode(text, type=list[msgspec.Raw]))
@@ -191,8 +191,8 @@ def write_rows(
     if file is None:
         if format == "parquet" and sys.stdout.isatty():
             raise InvalidRequest("Parquet is not for a terminal: name a file with --output.", kind="binary_output")
-        _write(rows, schema, format, sys.stdout.buffer)
-        sys.stdout.flush()
+        _write(rows, schema, format, standard.binary_output())
+        output.flush()
         return written.row_count
     target = Path(local_path(file))
     if target.is_dir():
@@ -315,7 +315,7 @@ def _format_of(path: str, format: str | None) -> Format:
 
 def _source_of(path: str) -> Any:
     if path == "-":
-        return sys.stdin.buffer
+        return standard.binary_input()
     if not Path(local_path(path)).is_file():
         raise NotFound(f"There is no file {path}.", kind="file_not_found", path=path)
     return local_path(path)

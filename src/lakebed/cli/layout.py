@@ -15,6 +15,7 @@ from typing import Final
 
 from lakebed.cli.loading import load
 
+RULE: Final = "─"
 _GAPS: Final = (3, 2)
 """Spaces between two columns: where there is room, and where there is not."""
 _SENTENCE_COLUMNS_MIN: Final = 20
@@ -78,7 +79,7 @@ class Columns:
 
     def head(self) -> list[str]:
         """The headings, and the line below them."""
-        return [*self.row(self.headings), "─" * (sum(self.widths) + self.gap * (len(self.widths) - 1))]
+        return [*self.row(self.headings), RULE * (sum(self.widths) + self.gap * (len(self.widths) - 1))]
 
     def row(self, cells: Sequence[str]) -> list[str]:
         """A row's lines. A word wider than its column moves the rest of its line."""
