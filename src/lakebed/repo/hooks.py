@@ -24,6 +24,7 @@ from lakebed.repo.layout import Keys
 from lakebed.repo.outbound import AllowedHosts, post
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Runtime, ThreadRuntime
+from lakebed.texts import host_in_url
 
 HookEvent = Literal["pre-commit", "post-commit", "pre-merge", "post-merge"]
 """``pre-``: before anything moves, and it may refuse. ``post-``: after it has moved."""
@@ -256,4 +257,4 @@ def _shown(url: str) -> str:
     """A URL without what may be secret: user, password and query."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port is not None else ""
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+    return f"{parts.scheme}://{host_in_url(parts.hostname or '')}{port}{parts.path}"
