@@ -172,14 +172,15 @@ def records(headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: in
 
 
 def _cell_lines(cell: str, width: int | None) -> list[str]:
-    return wrapped(_visible(cell), width)
+    return wrapped(visible(cell), width)
 
 
 def _widest_line(cell: str) -> int:
-    return max(map(width_of, _visible(cell).split("\n")))
+    return max(map(width_of, visible(cell).split("\n")))
 
 
-def _visible(cell: str) -> str:
+def visible(cell: str) -> str:
+    """A text whose control characters, line feeds excepted, are escaped."""
     if cell.isprintable():
         return cell
     return _CONTROL.sub(lambda found: repr(found.group())[1:-1], cell)

@@ -210,7 +210,7 @@ def _width(stream: TextIO) -> int | None:
 
 
 def _wrapped(text: str, stream: TextIO) -> str:
-    return "\n".join(layout.wrapped(printable(text), _width(stream)))
+    return "\n".join(layout.wrapped(layout.visible(printable(text)), _width(stream)))
 
 
 def error(problem: LakebedError, *, json: bool) -> None:
