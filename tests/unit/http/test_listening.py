@@ -40,7 +40,7 @@ def test_messages_have_brackets_around_an_address_with_colons() -> None:
 
 def test_a_service_that_cannot_print_serves_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it would say on a standard error that is full or closed is lost, and nothing else."""
-    full = open("/dev/full", "w")
+    full = open("/dev/full", "w")  # noqa: SIM115
     closed = io.StringIO()
     closed.close()
     for stream in (None, closed, full):
