@@ -46,6 +46,18 @@ def test_a_name_that_is_not_text_makes_no_store(cli: Any, lake: str) -> None:
     assert cli("collect", lake, "--yes").code == exits.OK
 
 
+def test_an_argument_that_is_not_text_is_a_mistake(cli: Any, lake: str) -> None:
+    """Bytes that are not UTF-8 end in one sentence wherever a text is searched, compared or recorded."""
+    cli("repo", "create", lake, "rep")
+    for words in (
+        ["repo", "branches", lake, "rep", "--prefix", "é\udc80"],
+        ["table", "tag", lake, "flights", "\udcff"],
+    ):
+        answer = cli(*words)
+        assert answer.code == exits.USAGE, answer
+        assert len(answer.err.splitlines()) == 1
+
+
 def test_a_folder_that_is_not_text_has_no_clones(cli: Any, tmp_path: Path) -> None:
     """A database in a folder whose name is not UTF-8 works; what would have to record the name says why it does not."""
     lake = os.fsdecode(bytes(tmp_path) + b"/\xff")

@@ -25,6 +25,7 @@ from lakebed.cli.parser import Parsed
 from lakebed.cli.shells import COMPLETE
 from lakebed.clock import SystemClock
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.texts import shown
 
 
 class _WithoutPandas:
@@ -98,6 +99,10 @@ def _report(problem: Exception, *, json: bool) -> int:
         where = f" ({problem.filename})" if problem.filename else ""
         output.error(Unavailable(f"{problem.strerror or problem}{where}."), json=json)
         return exits.UNAVAILABLE
+    if isinstance(problem, UnicodeEncodeError) and problem.encoding == "utf-8":  # only an argument can have such bytes
+        what = f"{shown(problem.object)} has bytes that are not UTF-8, which no name or text of a lake has."
+        output.error(InvalidRequest(what, kind="not_utf8"), json=json)
+        return exits.USAGE
     if json:
         output.error(InternalError(f"{type(problem).__name__}: {problem}"), json=True)
     else:  # with everything that a report of it needs
