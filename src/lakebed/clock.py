@@ -22,6 +22,10 @@ class Clock(Protocol):
         ...
 
 
+_SLEEP_S_MAX = 1e9
+"""30 years; the system refuses a sleep of more than 292."""
+
+
 class SystemClock:
     """The machine's clock."""
 
@@ -35,4 +39,4 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         """Block the calling thread."""
-        time.sleep(seconds)
+        time.sleep(min(seconds, _SLEEP_S_MAX))

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
@@ -58,6 +60,14 @@ class Log:
 def logger(package: str) -> Log:
     """The log of a package, ``objects``."""
     return Log(package)
+
+
+def warn(line: str) -> None:
+    """Write a line to standard error, if it can be written: a service serves on without."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # its disk is full, its reader is gone, it is closed
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
 
 
 def redacted(text: str) -> str:

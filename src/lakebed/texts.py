@@ -58,6 +58,11 @@ def sized(size_bytes: int) -> str:
     raise AssertionError("unreachable")
 
 
+def host_in_url(host: str) -> str:
+    """A host as a URL writes it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
 def names_of(names: str | Sequence[str]) -> tuple[str, ...]:
     """Names of columns; a text is one name, not a sequence of letters."""
     return (names,) if isinstance(names, str) else tuple(names)

@@ -16,7 +16,7 @@ import sys
 import termios
 from pathlib import Path
 
-from lakebed.cli import exits
+from lakebed.cli import exits, standard
 from lakebed.cli.main import run
 
 SEPARATOR = "\x1e"
@@ -139,6 +139,7 @@ COMMANDS: list[tuple[str, int]] = [
         )
     ),
     ("ls LAKE", 0),
+    ("ls LAKE --json", 0),
     ("history LAKE", 0),
     ("pins LAKE", 0),
     ("why LAKE lakebed.json", 0),
@@ -159,11 +160,12 @@ def words_of(line: str, *, folder: Path, lake: Path) -> list[str]:
 
 def main() -> None:
     """Run the story once for each width."""
+    standard.guard()
     folder = Path(sys.argv[1])
     (folder / "in").mkdir()
     (folder / "in" / "c.txt").write_text("c")
     (folder / "rows.csv").write_text(
-        "id,n,v\n" + "".join(f"{one},{one},value {one} {'x' * one}\n" for one in range(70))
+        "id,n,v\n" + "".join(f"{one},{one},välue {one} {'x' * one}\n" for one in range(70))
     )
     os.chdir(folder)
     codes: dict[str, list[int]] = {}
@@ -173,7 +175,9 @@ def main() -> None:
         lake = folder / f"lake{width}"
         codes[width] = []
         for line, _ in COMMANDS:
+            standard.guard()  # for each command anew: what one could not print says nothing of the next
             codes[width].append(run(words_of(line, folder=folder, lake=lake)))
+            standard.finish()
             sys.stdout.write(SEPARATOR)
             sys.stdout.flush()
     (folder / "codes.json").write_text(json.dumps(codes))

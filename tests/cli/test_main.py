@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -159,7 +160,7 @@ def test_commands_load_only_what_they_need(lake: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-LISTING_MODULES_MAX = 133
+LISTING_MODULES_MAX = 134
 """Modules of lakebed that a listing of tables loads at most: each costs a third of a millisecond."""
 NOT_LISTED = {
     *("pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "numpy.ma", "fastavro", "pyspark", "pandas", "obstore"),
@@ -260,6 +261,28 @@ def test_a_reader_that_goes_away_ends_it_silently(lake: str) -> None:
         os.close(writer)
     assert done.stderr == ""
     assert done.returncode == exits.OK
+
+
+def test_a_closed_stream_is_no_file_of_a_lake(tmp_path: Path) -> None:
+    """Files are opened under other numbers than those of closed standard streams, into which libraries print."""
+    script = (
+        "import os\n"
+        "from lakebed.cli import standard\n"
+        "standard.guard()\n"
+        "number = os.open('file', os.O_CREAT | os.O_WRONLY)\n"
+        "assert number > 2\n"
+        "os.write(number, b'of the lake')\n"
+        "print('lost')\n"
+        "standard.finish()\n"
+        "try:\n"
+        "    os.write(2, b'of a library')\n"
+        "except OSError:\n"
+        "    os._exit(0)\n"
+    )
+    shell = shlex.join([sys.executable, "-c", script])
+    done = subprocess.run(["sh", "-c", f"{shell} <&- >&- 2>&-"], cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert (tmp_path / "file").read_text() == "of the lake"
 
 
 def test_a_bug_is_told_as_one(cli: Callable[..., Any], lake: str, monkeypatch: pytest.MonkeyPatch) -> None:

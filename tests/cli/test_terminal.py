@@ -7,13 +7,15 @@ import os
 import pty
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lakebed.cli.commands import ROOT
+from lakebed.cli import exits
+from lakebed.cli.commands import ROOT, is_answer
 from lakebed.cli.parser import find
 
 RUNNER = Path(__file__).parent / "every_command.py"
@@ -69,11 +71,49 @@ def test_every_command_at_a_terminal(tmp_path: Path, widths: tuple[str, ...], co
 
 
 def test_every_command_in_a_pipe(tmp_path: Path) -> None:
-    """It ends as at a terminal, and nothing of a terminal's is in its output."""
-    done = subprocess.run([sys.executable, RUNNER, tmp_path, "0"], capture_output=True, text=True, check=False)
+    """It ends as at a terminal, whatever the encoding lacks, and nothing of a terminal's is in its output."""
+    done = subprocess.run(
+        [sys.executable, RUNNER, tmp_path, "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     (codes,) = json.loads((tmp_path / "codes.json").read_text()).values()
     for (line, expected), code, part in zip(COMMANDS, codes, done.stdout.split("\x1e"), strict=False):
         assert code == expected, (line, part, done.stderr[-2000:])
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+    assert "v\\xe4lue 7" in done.stdout, "a table is in the encoding of the pipe"
+    json.loads(done.stdout.split("\x1e")[[line for line, _ in COMMANDS].index("ls LAKE --json")])
+
+
+def run_every_command(folder: Path, redirections: str) -> None:
+    """Run every command with redirected standard streams, and check how each ends."""
+    runs = shlex.join([sys.executable, str(RUNNER), str(folder), "0"])
+    done = subprocess.run(["sh", "-c", f"{runs} {redirections}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (codes,) = json.loads((folder / "codes.json").read_text()).values()
+    is_lost = not {">/dev/full", ">&-"}.isdisjoint(redirections.split(" "))
+    for (line, expected), code in zip(COMMANDS, codes, strict=True):
+        command = find(ROOT, line.split(" "))[1]
+        assert command is not None
+        is_failed = is_lost and expected == exits.OK and is_answer(command.path)
+        assert code == (exits.UNAVAILABLE if is_failed else expected), (line, code, done.stderr[-2000:])
+    assert "Traceback" not in done.stderr
+
+
+def test_no_command_depends_on_whether_it_can_print(tmp_path: Path) -> None:
+    """With a full output and neither input nor errors, what changes something ends as always, what answers with 6."""
+    run_every_command(tmp_path, ">/dev/full 2>&- <&-")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "redirections",
+    ["<&-", ">&-", "2>&-", ">/dev/full", "2>/dev/full", "| head -1", ">&- 2>&- <&-", "2>/dev/full | true"],
+)
+def test_no_command_depends_on_a_standard_stream(tmp_path: Path, redirections: str) -> None:
+    """The same of each stream that is closed, full or gone."""
+    run_every_command(tmp_path, redirections)

@@ -49,8 +49,16 @@ def duration_ms(text: str | None) -> int | None:
 
 
 def duration(text: str) -> timedelta:
-    """The duration of a text. Raises `InvalidRequest`."""
-    return timedelta(milliseconds=duration_ms(text) or 0)
+    """The duration of a text. Raises `InvalidRequest`, also beyond Python's 2.7 million years."""
+    try:
+        return timedelta(milliseconds=duration_ms(text) or 0)
+    except OverflowError:
+        raise InvalidRequest(
+            f"{shown(text)} is longer than a duration can be: use at most {timedelta.max.days} d, or leave it out "
+            "where that means no limit.",
+            kind="invalid_duration",
+            text=text,
+        ) from None
 
 
 def version_of(version: str | None, tag: str | None) -> str | None:

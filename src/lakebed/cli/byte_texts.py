@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
-import msgspec
-
-from lakebed.cli import output
+from lakebed.cli import output, standard
 from lakebed.cli.grammar import argument, option
 from lakebed.errors import InvalidRequest, NotFound
 
@@ -37,8 +34,7 @@ def print_value(key: str, value: bytes | None, *, encoding: Encoding, raw: bool,
     if value is None:
         raise NotFound(f"There is no key {quoted(key)}.", kind="key_not_found", key=key)
     if raw:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(value)
+        standard.binary_output().write(value)
     elif json:
         check_json(value, encoding)
         output.document({"key": key, "value": text_of(value, encoding)})
@@ -53,10 +49,11 @@ def print_rows(rows: Iterator[tuple[bytes, bytes]], *, format: Format, encoding:
         output.document(list(facts))
     elif format == "jsonl":
         for row in facts:
-            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+            output.json_line(row)
     elif format == "tsv":
         for key, value in rows:
-            sys.stdout.write(f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n")
+            line = f"{_escaped(key, encoding, _FIELD)}\t{_escaped(value, encoding, _FIELD)}\n"
+            standard.binary_output().write(line.encode())  # exact, whatever the terminal's encoding
     else:
         cells = ((_escaped(key, encoding, _CELL), _escaped(value, encoding, _CELL)) for key, value in rows)
         output.grid(("key", "value"), cells, sentences=("value",), empty="No keys.")

@@ -10,6 +10,36 @@ from lakebed.cli.groups import Group
 
 _CODES: Final = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
 
+_ANSWERS: Final = frozenset(
+    (
+        *(
+            "ls",
+            "history",
+            "pins",
+            "why",
+            "fsck",
+            "version",
+            "completion",
+            "describe",
+            "read",
+            "diff",
+            "changes",
+            "tags",
+        ),
+        *("branches", "system", "get", "scan", "stats", "manifest", "manifests", "list", "show", "status", "stat"),
+        *("blame", "retention", "txns", "events", "tenants", "timelines"),
+    )
+)
+"""Words of commands whose work is what they print."""
+_ANSWERS_OF_GROUPS: Final = frozenset({("repo", "log"), ("key", "create"), ("key", "rotate")})
+"""The same, of words that mean something else in another group. A secret is shown once."""
+
+
+def is_answer(path: tuple[str, ...]) -> bool:
+    """Whether a command failed if its output could not be written; any other one has done its work all the same."""
+    return path[-1] in _ANSWERS or path in _ANSWERS_OF_GROUPS
+
+
 _GROUPS: Final = (
     Group(
         "table",

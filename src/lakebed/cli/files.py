@@ -23,8 +23,9 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from lakebed.cli import output
+from lakebed.cli import output, standard
 from lakebed.errors import InvalidRequest, NotFound
+from lakebed.objects.path import local_path
 
 Format = Literal["table", "json", "csv", "parquet"]
 
@@ -150,7 +151,7 @@ def _json_rows(source: Any, schema: pa.Schema) -> pa.Table:
 
 def _json_lines(source: Any) -> pa.BufferReader:
     """JSON as Arrow reads it: objects one after the other, also where they stand in one array, as ``--json`` prints."""
-    text = source.read() if source is sys.stdin.buffer else Path(source).read_bytes()
+    text = Path(source).read_bytes() if isinstance(source, str) else source.read()
     if text.lstrip()[:1] == b"[":
         try:
             text = b"\n".join(msgspec.json.decode(text, type=list[msgspec.Raw]))
@@ -190,10 +191,10 @@ def write_rows(
     if file is None:
         if format == "parquet" and sys.stdout.isatty():
             raise InvalidRequest("Parquet is not for a terminal: name a file with --output.", kind="binary_output")
-        _write(rows, schema, format, sys.stdout.buffer)
-        sys.stdout.flush()
+        _write(rows, schema, format, standard.binary_output())
+        output.flush()
         return written.row_count
-    target = Path(file)
+    target = Path(local_path(file))
     if target.is_dir():
         raise InvalidRequest(f"{file} is a folder: name a file in it.", kind="not_a_file", path=file)
     if not target.parent.is_dir():
@@ -314,10 +315,10 @@ def _format_of(path: str, format: str | None) -> Format:
 
 def _source_of(path: str) -> Any:
     if path == "-":
-        return sys.stdin.buffer
-    if not Path(path).is_file():
+        return standard.binary_input()
+    if not Path(local_path(path)).is_file():
         raise NotFound(f"There is no file {path}.", kind="file_not_found", path=path)
-    return path
+    return local_path(path)
 
 
 def _translated(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:

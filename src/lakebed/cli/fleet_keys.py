@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from lakebed.cli import output
+from lakebed.cli import output, standard
 from lakebed.cli.arguments import Limit
 from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quoted
 from lakebed.cli.command import Deletion
@@ -36,7 +35,7 @@ class Put(TenantCommand, name="put"):
     encoding: Coding = "utf8"
 
     def run(self) -> None:
-        body = sys.stdin.buffer.read() if self.value == "-" else bytes_of(self.value, self.encoding)
+        body = standard.read_input() if self.value == "-" else bytes_of(self.value, self.encoding)
         key = check_key(bytes_of(self.key, self.encoding))
         check_value(body)
         if self.json:

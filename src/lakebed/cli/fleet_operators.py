@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
-
-import msgspec
 
 from lakebed.cli import exits, output
 from lakebed.cli.arguments import duration
@@ -249,8 +246,10 @@ class Events(FleetCommand, name="events"):
         is_away = False
         while True:
             for event in shown:
-                text = msgspec.json.encode(_of_event(event)).decode() if self.json else _line(event)
-                sys.stdout.write(text + "\n")
+                if self.json:
+                    output.json_line(_of_event(event))
+                else:
+                    output.lines([_line(event)])
             output.flush()
             fleet.environment.clock.sleep(_FOLLOW_S)
             try:

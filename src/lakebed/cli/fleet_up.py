@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -134,14 +133,11 @@ class Up(StorageCommand, name="up"):
 
     def _say(self, text: str) -> None:
         """Tell a person what happens: on standard error where standard output is one document."""
-        try:
-            if self.json:
-                sys.stderr.write(f"{text}\n")
-            else:
-                output.sentence(text)
-                output.flush()
-        except OSError:  # the terminal was closed; the parts end in order all the same
-            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        if self.json:
+            output.say(text)
+        else:
+            output.sentence(text)
+            output.flush()
 
     def _show(self, fleet: LocalFleet) -> None:
         if self.json:

@@ -14,11 +14,13 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType
 from typing import Any, Final
 
 import msgspec
 
+from lakebed.cli.loading import load
 from lakebed.errors import InvalidRequest
 from lakebed.texts import LONG_MAX, whole_number
 
@@ -118,11 +120,18 @@ class Parameter:
         return typing.get_args(self.kind)
 
     def convert(self, text: str) -> Any:
-        """Convert a text to the parameter's type. Raises `ValueError` with the rest of a sentence about the text."""
+        """Convert a text to the parameter's type.
+
+        Raises:
+            ValueError: with the rest of a sentence about the text.
+            InvalidRequest: a URL where only a path of this machine can be.
+        """
         if self.choices:
             if text not in self.choices:
                 raise ValueError(f"choose {either(self.choices)}")
             return text
+        if self.kind is Path:
+            return Path(load("lakebed.objects.path").local_path(text))
         if self.kind is not int:
             return self.kind(text)
         number = whole_number(text, minimum=-LONG_MAX)

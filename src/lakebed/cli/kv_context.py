@@ -15,6 +15,7 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.kv.options import DatabaseOptions
 from lakebed.lake.names import DATABASE_SUFFIX, database_folder, nearest_names
 from lakebed.objects import open_store
+from lakebed.objects.path import parse_url
 
 DatabaseLake = Annotated[str | None, argument("LAKE", help=LAKE_HELP, is_lake=True)]
 DatabaseName = Annotated[str | None, argument("NAME", help="A database of the lake: serving is at LAKE/serving.kv.")]
@@ -76,8 +77,8 @@ class DatabaseCommand(Command):
 
 
 def url_of(lake: str, name: str) -> str:
-    """The URL of a database of a lake. Raises `InvalidRequest` for a name that is not valid."""
-    return f"{lake.rstrip('/') or '/'}/{database_folder(name)}"
+    """The URL of a database of a lake. Raises `InvalidRequest` for a lake or a name that is not valid."""
+    return parse_url(lake).join(database_folder(name))
 
 
 def names_of(lake: str, storage_options: dict[str, str] | None) -> list[str]:

@@ -6,13 +6,12 @@ Invariants: reading commands write nothing to the database; how bytes are writte
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any, Final
 
-from lakebed.cli import arguments, output
+from lakebed.cli import arguments, output, standard
 from lakebed.cli.arguments import AfterDestroy, Limit, TakeOver
 from lakebed.cli.byte_texts import Coding, Format, Key, bytes_of, check_json, print_rows, print_value, quoted
 from lakebed.cli.command import Deletion
@@ -67,7 +66,7 @@ class Put(DatabaseCommand, name="put"):
     after_destroy: AfterDestroy = False
 
     def run(self) -> None:
-        body = sys.stdin.buffer.read() if self.value == "-" else bytes_of(self.value, self.encoding)
+        body = standard.read_input() if self.value == "-" else bytes_of(self.value, self.encoding)
         ttl = None if self.ttl is None else arguments.duration(self.ttl)
         # Before the database is opened, which changes it.
         named = check_key(bytes_of(self.key, self.encoding))

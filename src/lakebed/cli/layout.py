@@ -15,6 +15,7 @@ from typing import Final
 
 from lakebed.cli.loading import load
 
+RULE: Final = "─"
 _GAPS: Final = (3, 2)
 """Spaces between two columns: where there is room, and where there is not."""
 _SENTENCE_COLUMNS_MIN: Final = 20
@@ -78,7 +79,7 @@ class Columns:
 
     def head(self) -> list[str]:
         """The headings, and the line below them."""
-        return [*self.row(self.headings), "─" * (sum(self.widths) + self.gap * (len(self.widths) - 1))]
+        return [*self.row(self.headings), RULE * (sum(self.widths) + self.gap * (len(self.widths) - 1))]
 
     def row(self, cells: Sequence[str]) -> list[str]:
         """A row's lines. A word wider than its column moves the rest of its line."""
@@ -171,14 +172,15 @@ def records(headings: Sequence[str], rows: Iterable[Sequence[str]], *, width: in
 
 
 def _cell_lines(cell: str, width: int | None) -> list[str]:
-    return wrapped(_visible(cell), width)
+    return wrapped(visible(cell), width)
 
 
 def _widest_line(cell: str) -> int:
-    return max(map(width_of, _visible(cell).split("\n")))
+    return max(map(width_of, visible(cell).split("\n")))
 
 
-def _visible(cell: str) -> str:
+def visible(cell: str) -> str:
+    """A text whose control characters, line feeds excepted, are escaped."""
     if cell.isprintable():
         return cell
     return _CONTROL.sub(lambda found: repr(found.group())[1:-1], cell)

@@ -1,30 +1,31 @@
 """The command line's entry point: runs one command, and turns errors into messages and exit codes.
 
 Invariants: a user's mistake is one sentence on standard error and an exit code of `exits`, never a traceback; a closed
-pipe (``| head``) ends the command silently; ``lakebed --help`` loads neither Arrow nor Spark.
+pipe (``| head``) silently ends a command that only prints, and no other one (`standard`); ``lakebed --help`` loads
+neither Arrow nor Spark.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 import lakebed
 from lakebed import log
-from lakebed.cli import exits, help, output, parser
+from lakebed.cli import exits, help, output, parser, standard
 from lakebed.cli.command import Command
-from lakebed.cli.commands import ROOT
+from lakebed.cli.commands import ROOT, is_answer
 from lakebed.cli.grammar import LAKE_VARIABLE
 from lakebed.cli.loading import load
 from lakebed.cli.parser import Parsed
 from lakebed.cli.shells import COMPLETE
 from lakebed.clock import SystemClock
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound, Unavailable
+from lakebed.texts import shown
 
 
 class _WithoutPandas:
@@ -45,11 +46,13 @@ _ALLOCATIONS: Final = 20_000
 
 def main() -> None:
     """Run the command in ``sys.argv`` and exit with its code."""
+    standard.guard()
     arguments = sys.argv[1:]
     gc.set_threshold(_ALLOCATIONS)
     if "pipeline" not in arguments[:1]:
         sys.meta_path.insert(0, _WithoutPandas())
     code = run(arguments)
+    standard.finish()
     gc.freeze()  # the collections of the interpreter's end look at no object: a tenth of a short command
     sys.exit(code)
 
@@ -57,33 +60,55 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     json = "--json" in arguments
-    try:
-        code = _run(arguments, json=json)
+    standard.stops_with_output(True)  # help pages and completions answer too
+    code = _outcome(arguments, json=json)
+    with suppress(OSError):
         sys.stdout.flush()
+    problem = standard.failure()
+    if problem is None:
+        return code
+    what = f"The output could not be written: {problem}."
+    if standard.has_stopped() and code == exits.OK:
+        output.error(Unavailable(what, kind="output_not_written"), json=json)
+        return exits.UNAVAILABLE
+    output.notes([f"{what} The exit code {code} says how the command ended."], json=json)
+    return code
+
+
+def _outcome(arguments: list[str], *, json: bool) -> int:
+    """The exit code of a command, whose errors are printed."""
+    try:
+        return _run(arguments, json=json)
     except exits.Exit as done:
         return done.code
-    except BrokenPipeError:
-        # The interpreter would write to the closed pipe once more when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exits.OK
-    except LakebedError as problem:
+    except KeyboardInterrupt:
+        output.say("\nlakebed: interrupted.")
+        return exits.INTERRUPTED
+    except Exception as problem:
+        if standard.has_stopped():
+            return exits.OK
+        return _report(problem, json=json)
+
+
+def _report(problem: Exception, *, json: bool) -> int:
+    """Print an error, and return its exit code."""
+    if isinstance(problem, LakebedError):
         output.error(problem, json=json)
         return exits.exit_code(problem)
-    except KeyboardInterrupt:
-        sys.stderr.write("\nlakebed: interrupted.\n")
-        return exits.INTERRUPTED
-    except OSError as problem:  # a file that cannot be opened, a full disk
+    if isinstance(problem, OSError):  # a file that cannot be opened, a full disk
         where = f" ({problem.filename})" if problem.filename else ""
         output.error(Unavailable(f"{problem.strerror or problem}{where}."), json=json)
         return exits.UNAVAILABLE
-    except Exception as bug:  # printed with everything that a report of it needs
-        if json:
-            output.error(InternalError(f"{type(bug).__name__}: {bug}"), json=True)
-        else:
-            traceback.print_exc()
-            sys.stderr.write(f"lakebed: this is a bug in lakebed {lakebed.__version__}; please report it.\n")
-        return exits.BUG
-    return code
+    if isinstance(problem, UnicodeEncodeError) and problem.encoding == "utf-8":  # only an argument can have such bytes
+        what = f"{shown(problem.object)} has bytes that are not UTF-8, which no name or text of a lake has."
+        output.error(InvalidRequest(what, kind="not_utf8"), json=json)
+        return exits.USAGE
+    if json:
+        output.error(InternalError(f"{type(problem).__name__}: {problem}"), json=True)
+    else:  # with everything that a report of it needs
+        output.say("".join(traceback.format_exception(problem)).rstrip())
+        output.say(f"lakebed: this is a bug in lakebed {lakebed.__version__}; please report it.")
+    return exits.BUG
 
 
 _VERSION: Final = ("--version", "-V")
@@ -101,18 +126,18 @@ def _run(arguments: list[str], *, json: bool) -> int:
         words[0] = "version"
     if words[:1] and words[0].startswith("-"):
         if not _HELP.isdisjoint(words):
-            sys.stdout.write(help.page_of_group(ROOT))
+            output.page(help.page_of_group(ROOT))
             return exits.OK
         raise parser.usage_error(f"{words[0]} comes before a command, and there is none.", "lakebed")
     group, spec, used, old = parser.find(ROOT, _names(words))
     rest = words[used:]
     if spec is None:
         asked = not _HELP.isdisjoint(rest)
-        (sys.stdout if asked else sys.stderr).write(help.page_of_group(group))
+        (output.page if asked else output.say)(help.page_of_group(group))
         return exits.OK if asked else exits.USAGE
     parsed = parser.parse(spec, rest, old=old)
     if parsed is None:
-        sys.stdout.write(help.page_of_command(spec))
+        output.page(help.page_of_command(spec))
         return exits.OK
     _run_parsed(parsed, json=json)
     return exits.OK
@@ -126,6 +151,7 @@ def _names(words: list[str]) -> list[str]:
 
 def _run_parsed(parsed: Parsed, *, json: bool) -> None:
     """Run a command; name the new spelling of each old one that was used, and secrets that others can read."""
+    standard.stops_with_output(is_answer(parsed.spec.path))
     command = parsed.command()
     notes = [*parsed.notes, *command.warnings()]
     verbosity = len(command.verbose or ())

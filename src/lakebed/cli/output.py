@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from lakebed.cli import exits, layout
+from lakebed.cli import exits, layout, standard
 from lakebed.cli.loading import load
 from lakebed.clock import SystemClock
 from lakebed.errors import LakebedError
@@ -39,12 +39,28 @@ _SPANS = (("year", 31_557_600), ("month", 2_629_800), ("day", 86_400), ("hour", 
 
 def document(value: Any) -> None:
     """Print one JSON document."""
-    sys.stdout.write(msgspec.json.format(_json(value)).decode() + "\n")
+    standard.binary_output().write(msgspec.json.format(_json(value)) + b"\n")
 
 
 def sentence(text: str) -> None:
     """Print one line for a person; a terminal wraps it at words."""
     sys.stdout.write(_wrapped(text, sys.stdout) + "\n")
+
+
+def page(text: str) -> None:
+    """Print a text of several lines as it is."""
+    sys.stdout.write(text)
+
+
+def say(text: str) -> None:
+    """Print a text on standard error as it is, and a line feed unless it ends with one."""
+    sys.stderr.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stderr.flush()
+
+
+def json_line(value: Any) -> None:
+    """Print one JSON document in a line, as one of many."""
+    standard.binary_output().write(_json(value) + b"\n")
 
 
 def lines(texts: Iterable[str]) -> None:
@@ -55,8 +71,10 @@ def lines(texts: Iterable[str]) -> None:
 def notes(texts: Iterable[str], *, json: bool) -> None:
     """Print on standard error what to write instead of old spellings, or ``{"note"}`` lines."""
     for text in texts:
-        line = _json({"note": text}).decode() if json else _wrapped(f"lakebed: note: {text}", sys.stderr)
-        sys.stderr.write(f"{line}\n")
+        if json:
+            _say_json({"note": text})
+        else:
+            say(_wrapped(f"lakebed: note: {text}", sys.stderr))
 
 
 def flush() -> None:
@@ -66,7 +84,12 @@ def flush() -> None:
 
 def printable(text: str) -> str:
     r"""An argument or a path of this system as it can be printed: bytes that are not UTF-8 become ``\xff``."""
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half of a pair, which is no byte of an argument either
+        return text.encode("utf-8", "backslashreplace").decode()
 
 
 def brief(text: str) -> str:
@@ -155,7 +178,17 @@ def _print_records(columns: Sequence[str], rows: Iterable[Sequence[str]], *, wid
 
 
 def _print_lines(texts: Iterable[str]) -> None:
-    sys.stdout.write("".join(f"{text}\n" for text in texts))
+    text = "".join(f"{text}\n" for text in texts)
+    sys.stdout.write(text if _has_lines(sys.stdout) else text.replace(layout.RULE, "-"))
+
+
+def _has_lines(stream: TextIO) -> bool:
+    """Whether a stream can print the lines of tables."""
+    try:
+        layout.RULE.encode(stream.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _bold(text: str) -> str:
@@ -177,7 +210,7 @@ def _width(stream: TextIO) -> int | None:
 
 
 def _wrapped(text: str, stream: TextIO) -> str:
-    return "\n".join(layout.wrapped(printable(text), _width(stream)))
+    return "\n".join(layout.wrapped(layout.visible(printable(text)), _width(stream)))
 
 
 def error(problem: LakebedError, *, json: bool) -> None:
@@ -185,9 +218,15 @@ def error(problem: LakebedError, *, json: bool) -> None:
     message = " ".join(filter(None, (problem.message, *getattr(problem, "__notes__", ()))))
     if json:
         body = {"error": {"kind": problem.kind, "message": message, "facts": problem.facts}}
-        sys.stderr.write(_json(body).decode() + "\n")
+        _say_json(body)
     else:
-        sys.stderr.write(_wrapped(f"lakebed: {message}", sys.stderr) + "\n")
+        say(_wrapped(f"lakebed: {message}", sys.stderr))
+
+
+def _say_json(value: Any) -> None:
+    sys.stderr.flush()
+    sys.stderr.buffer.write(_json(value) + b"\n")
+    sys.stderr.buffer.flush()
 
 
 def ask(question: str, *, yes: bool, json: bool) -> None:
@@ -201,7 +240,7 @@ def ask(question: str, *, yes: bool, json: bool) -> None:
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        sys.stderr.write("Nothing was changed.\n")
+        say("Nothing was changed.")
         raise exits.Exit(exits.DECLINED)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
-from lakebed.cli import output
+from lakebed.cli import output, standard
 from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_checks import check_change
@@ -48,7 +47,7 @@ class Put(RepositoryCommand, name="put"):
             )
         with self.writing() as repository:
             target = repository.branch(self.branch)
-            source = sys.stdin.buffer if str(self.file) == "-" else self.file.open("rb")
+            source = standard.binary_input() if str(self.file) == "-" else self.file.open("rb")
             with source:
                 entry = target.put(
                     self.path, source, content_type=self.content_type, metadata=named, only_if_absent=self.if_absent
@@ -82,8 +81,7 @@ class Get(RepositoryCommand, name="get"):
             raise AlreadyExists(f"{self.file} already exists: name another file, or give --force.", kind="file_exists")
         with self.reading() as repository, repository.ref(self.reference).open(self.path) as body:
             if to_stdout:
-                sys.stdout.flush()
-                shutil.copyfileobj(body, sys.stdout.buffer, _CHUNK_BYTES)
+                shutil.copyfileobj(body, standard.binary_output(), _CHUNK_BYTES)
                 return
             # Whole or not at all, under the name that was asked for.
             unfinished = self.file.with_name(f".{self.file.name}.{os.getpid()}")

@@ -15,6 +15,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -111,8 +112,9 @@ def end_with_input(environment: Environment) -> None:
     """
 
     def watch() -> None:
-        while os.read(_STANDARD_INPUT, 4096):
-            pass
+        with suppress(OSError):  # closed from the start: it has ended
+            while os.read(_STANDARD_INPUT, 4096):
+                pass
         os.kill(os.getpid(), signal.SIGTERM)
         environment.clock.sleep(ORPHAN_S)
         os.kill(os.getpid(), signal.SIGKILL)

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from lakebed.objects.path import local_path
+
 _STANDARD_ERROR: Final = 2
 
 _LINES_MAX: Final = 50_000
@@ -88,4 +90,4 @@ def open_access_log(target: str | os.PathLike[str] | None) -> AccessLog | None:
     # Without a buffer: lines that a closed pipe did not take are dropped, and not written again at the end.
     if target == "-":
         return AccessLog(open(os.dup(_STANDARD_ERROR), "wb", buffering=0))
-    return AccessLog(open(target, "ab", buffering=0))
+    return AccessLog(open(local_path(target), "ab", buffering=0))

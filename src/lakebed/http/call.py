@@ -6,6 +6,9 @@ Owns: reading a request within its limits. Every fault of a request is an `Inval
 from __future__ import annotations
 
 import asyncio
+import binascii
+import hashlib
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, Literal, ParamSpec, TypeVar
@@ -33,6 +36,7 @@ Effort = Literal["look", "write", "compute", "long"]
 QUERY_FIELDS_MAX: Final = 1_000
 """Most parameters of a query."""
 
+_MD5_BYTES: Final = 16
 _TRUE: Final = {"true", "1"}
 _FALSE: Final = {"false", "0", ""}
 
@@ -167,8 +171,16 @@ class Call:
         return int(text)
 
     async def chunks(self, *, bytes_max: int) -> AsyncIterator[bytes]:
-        """The body as it arrives. Raises `ClientGone`, and `InvalidRequest` (``too_large``) beyond `bytes_max`."""
+        """The body as it arrives.
+
+        Raises:
+            ClientGone: the client disconnected.
+            InvalidRequest: kind ``too_large``, beyond `bytes_max`; ``body_differs``, at its end: the body has not the
+                checksum that the header ``Content-MD5`` states.
+        """
         self.content_length(bytes_max=bytes_max)
+        announced = self._announced_digests()
+        digest = hashlib.md5(usedforsecurity=False) if announced else None
         total = 0
         more = True
         while more:
@@ -181,7 +193,29 @@ class Call:
                 total += len(body)
                 if total > bytes_max:
                     raise oversized_body(bytes_max)
+                if digest is not None:
+                    digest.update(body)
+                if digest is not None and not more:
+                    _check_digest(digest.digest(), announced)
                 yield body
+        if digest is not None and not total:
+            _check_digest(digest.digest(), announced)
+
+    def _announced_digests(self) -> list[bytes]:
+        """The checksums that ``Content-MD5`` states. Raises `InvalidRequest` for what is no MD5."""
+        found = []
+        for key, value in self.scope["headers"]:
+            if key == b"content-md5":
+                try:
+                    found.append(b64decode(value.strip(), validate=True))
+                except binascii.Error:
+                    found.append(b"")
+                if len(found[-1]) != _MD5_BYTES:
+                    raise InvalidRequest(
+                        "The Content-MD5 is not an MD5: send its 16 bytes as base64, or leave the header out.",
+                        kind="invalid_header",
+                    )
+        return found
 
     async def _next_message(self) -> Message:
         """The next piece of a body, within a limit of time: its reader holds a thread."""
@@ -252,6 +286,16 @@ class Call:
     async def download(self, open_chunks: Callable[[], Iterator[Buffer]]) -> AsyncIterator[memoryview]:
         """Pieces of an iterator that blocks: `lakebed.http.streaming.download`."""
         return await download(open_chunks, pool=self.serving.pools.transfer)
+
+
+def _check_digest(digest: bytes, announced: Iterable[bytes]) -> None:
+    for one in announced:
+        if one != digest:
+            raise InvalidRequest(
+                f"The body has the MD5 {digest.hex()}, but its Content-MD5 states {one.hex()}: it was changed on its "
+                "way, or the header is of another body. Send both again.",
+                kind="body_differs",
+            )
 
 
 def oversized_body(bytes_max: int) -> InvalidRequest:

@@ -8,6 +8,7 @@ import socket
 from typing import Final
 
 from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.texts import host_in_url
 
 _PORT_MAX: Final = 65_535
 
@@ -20,16 +21,15 @@ def check_host(host: str, *, allow_remote: bool) -> None:
     """
     if not allow_remote and not _is_loopback(host):
         raise InvalidRequest(
-            f"{host} can be reached from other machines, and nothing is encrypted: listen on 127.0.0.1 behind a proxy "
-            "that ends TLS, or allow other machines (--allow-remote).",
+            f"{host_in_url(host)} can be reached from other machines, and nothing is encrypted: listen on 127.0.0.1 "
+            "behind a proxy that ends TLS, or allow other machines (--allow-remote).",
             kind="remote_host",
         )
 
 
 def url_of(host: str, listener: socket.socket) -> str:
     """The URL at which a bound socket answers."""
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+    return f"http://{host_in_url(host)}:{listener.getsockname()[1]}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -58,8 +58,9 @@ def bind(host: str, port: int, *, backlog: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
-                f"Port {port} of {host} is in use: stop what listens there, or choose another port.", kind="port_in_use"
+                f"Port {port} of {host_in_url(host)} is in use: stop what listens there, or choose another port.",
+                kind="port_in_use",
             ) from error
         raise InvalidRequest(
-            f"The server cannot listen at {host}, port {port}: {error}.", kind="invalid_address"
+            f"The server cannot listen at {host_in_url(host)}, port {port}: {error}.", kind="invalid_address"
         ) from error

@@ -78,10 +78,6 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
     Raises:
         InvalidRequest: kind ``invalid_body``: it is not a form, is truncated, or has no such field.
     """
-    _, options = parse_options_header(content_type.encode("latin-1"))
-    boundary = options.get(b"boundary")
-    if not boundary:
-        raise _invalid("its Content-Type names no boundary")
     form = _Form()
     callbacks: MultipartCallbacks = {
         "on_part_begin": form.on_part_begin,
@@ -93,7 +89,7 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
         "on_part_end": form.on_part_end,
         "on_end": form.on_end,
     }
-    parser = MultipartParser(boundary, callbacks)
+    parser = _parser(content_type, callbacks)
     source = aiter(chunks)
 
     async def advance() -> bool:
@@ -125,6 +121,17 @@ async def form_content(chunks: AsyncIterator[bytes], *, content_type: str) -> tu
             going = await advance()
 
     return content(), form.content_type
+
+
+def _parser(content_type: str, callbacks: MultipartCallbacks) -> MultipartParser:
+    _, options = parse_options_header(content_type.encode("latin-1"))
+    boundary = options.get(b"boundary")
+    if not boundary:
+        raise _invalid("its Content-Type names no boundary")
+    try:
+        return MultipartParser(boundary, callbacks)
+    except ValueError as error:  # it is too long
+        raise _invalid(str(error)) from error
 
 
 def _invalid(why: str) -> InvalidRequest:

@@ -92,14 +92,20 @@ class BoundedHttp(HttpToolsProtocol):
         self._refuse(400, "Bad Request", _NO_HTTP)
 
     def _refuse(self, status: int, reason: str, message: str) -> None:
-        """Send the reason and close the connection; the rest of the head is not read.
+        """Send the reason and close the connection; the rest of the request is not read.
 
-        Nothing is sent in the middle of the reply to the previous request.
+        Nothing is sent in the middle of a reply, nor before the reply to the previous request. A fault in a body is
+        one of the request that is being answered.
         """
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
+        cycle = self.cycle
+        is_next = cycle is None or cycle.response_complete or (not self._in_head and not cycle.response_started)
+        if is_next and not self.pipeline:
             body = encode(ErrorBody(message))
             head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\nconnection: close\r\n"
             self.transport.write(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
+        if cycle is not None and not cycle.response_complete:  # its handler ends, and says nothing more
+            cycle.disconnected = True
+            cycle.message_event.set()
         self.transport.close()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +16,7 @@ from lakebed.http.access_log import AccessLog, open_access_log
 from lakebed.http.memory import release_unused
 from lakebed.http.options import HttpOptions
 from lakebed.http.pools import Pools, run_in
+from lakebed.log import warn
 from lakebed.runtime import Environment
 
 _FLUSH_INTERVAL_S: Final = 0.25
@@ -73,7 +73,7 @@ class Serving:
 
     def log_problem(self, message: str, *, request_id: str = "") -> None:
         """Write to standard error what no reply can say."""
-        sys.stderr.write(f"{self.name}: {message}{f' (request {request_id})' if request_id else ''}\n")
+        warn(f"{self.name}: {message}{f' (request {request_id})' if request_id else ''}")
 
     async def run_lifespan(self, receive: Receive, send: Send) -> None:
         """Follow ASGI's lifespan protocol: start the background tasks, wait for shutdown, stop them."""

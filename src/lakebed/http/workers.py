@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-import sys
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from typing import Final
+
+from lakebed.log import warn
 
 CONTEXT: Final = multiprocessing.get_context("spawn")
 """Workers share nothing with their parent but the socket: forking a process with threads is not safe."""
@@ -62,7 +63,7 @@ def run_workers(
             dead = [number for number, process in enumerate(processes) if not process.is_alive()]
             for number in () if stopping else dead:
                 code = processes[number].exitcode
-                sys.stderr.write(f"{name}: worker {number} ended with {code}; starting a new one.\n")
+                warn(f"{name}: worker {number} ended with {code}; starting a new one.")
                 processes[number] = start(number, answers)
             pause_s = min(pause_s * 2, _RESTART_S_MAX) if dead else _RESTART_S
     finally:

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from lakebed.errors import Closed, InternalError, InvalidRequest, LakebedError, Unavailable
 from lakebed.runtime import Environment
+from lakebed.texts import host_in_url
 
 if TYPE_CHECKING:
     import psycopg
@@ -111,7 +112,7 @@ class Connections:
         self._psycopg = load_psycopg()
         self._settings = _parsed(url) if isinstance(url, str) else dict(url)
         host, port = self._settings.get("host", "localhost"), self._settings.get("port", "5432")
-        self.shown = f"postgresql://{host}:{port}/{self._settings.get('dbname', '')}"
+        self.shown = f"postgresql://{host_in_url(host)}:{port}/{self._settings.get('dbname', '')}"
         """The place, without user and password."""
         self._environment = environment
         self._changed = environment.runtime.condition()

@@ -135,7 +135,9 @@ def _problem(part: str) -> str | None:
         return f"contains {' '.join(forbidden)}"
     if any(ord(char) < 0x20 or ord(char) == 0x7F for char in part):
         return "contains a control character"
-    if len(part.encode("utf-8", "surrogatepass")) > _PART_BYTES_MAX:
+    if any("\ud800" <= char <= "\udfff" for char in part):
+        return "contains bytes that are not UTF-8"
+    if len(part.encode()) > _PART_BYTES_MAX:
         return f"is longer than {_PART_BYTES_MAX} bytes"
     return None
 

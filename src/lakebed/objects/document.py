@@ -20,7 +20,8 @@ import msgspec
 import xxhash
 from typing_extensions import Buffer
 
-from lakebed.errors import Corruption, UnsupportedFormat
+from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
+from lakebed.texts import shown
 
 _BEFORE: Final = b'{"checksum":"'
 _CHECKSUM_END: Final = len(_BEFORE) + 16
@@ -66,9 +67,18 @@ class Document(Generic[E]):
         self._format = format
 
     def encode(self, content: msgspec.Struct) -> bytes:
-        """The document. Equal contents have equal bytes. Cost: that of encoding JSON."""
+        """The document. Equal contents have equal bytes. Cost: that of encoding JSON.
+
+        Raises `InvalidRequest` (``not_utf8``): a text of it, such as a path, has bytes that are not UTF-8.
+        """
         body = bytearray(self._start)
-        _encoder.encode_into(content, body, -1)
+        try:
+            _encoder.encode_into(content, body, -1)
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(
+                f"{shown(error.object)} has bytes that are not UTF-8, so no {self._what} can name it: rename it.",
+                kind="not_utf8",
+            ) from error
         body += b"}\n"
         body[len(_BEFORE) : _CHECKSUM_END] = _checksum(memoryview(body)[_CHECKSUM_END + 1 :])
         return bytes(body)

@@ -87,7 +87,7 @@ def place_of(store: ObjectStore, path: str) -> tuple[ObjectStore, str]:
     """
     if not is_url(path):
         return store, path
-    parsed = parse_root(path)
+    parsed = parse_url(path)
     folder, _, name = parsed.prefix.rpartition("/")
     if not name or path.endswith("/"):
         raise InvalidRequest(f"{path!r} is not the URL of an object.", kind="invalid_url", url=path)
@@ -99,13 +99,6 @@ def place_of(store: ObjectStore, path: str) -> tuple[ObjectStore, str]:
 def open_elsewhere(store: ObjectStore, url: str) -> ObjectStore:
     """Open another root with the settings of `store`, where it has them. Raises as `open_store`. Cost: no request."""
     return store.elsewhere(url) if isinstance(store, OpensElsewhere) else open_store(url)
-
-
-def parse_root(url: str) -> StoreUrl:
-    """As `parse_url`, also of ``file:/folder``, as other clients write it. Raises `InvalidRequest`."""
-    if url.startswith("file:/") and not url.startswith("file://"):
-        url = "file://" + url.removeprefix("file:")
-    return parse_url(url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +113,7 @@ class _Elsewhere:
     opened: dict[str, AccountedStore] = field(default_factory=dict, repr=False)
 
     def __call__(self, url: str) -> ObjectStore:
-        parsed = parse_root(url)
+        parsed = parse_url(url)
         found = self.opened.get(str(parsed))
         if found is not None:
             return found

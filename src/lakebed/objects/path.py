@@ -4,6 +4,8 @@ Invariants:
 - A path is relative, ``/``-separated, without empty, ``.`` or ``..`` segments, without NUL, and encodable as UTF-8.
 - A URL is taken literally, without percent-decoding: ``open_store(store.root_url)`` opens the same store whatever its
   name, and other engines (Hadoop's path class) read URLs the same way.
+- A text that begins with a scheme, as ``s3:bucket`` does, is a URL or refused: never a local folder of that name, which
+  is written ``./s3:bucket``. Every location that a user gives is read by `parse_url` or `local_path`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _SCHEMES: Final = {
     "az": "az",
     "azure": "az",
 }
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _SHOWN_SCHEMES: Final = "a folder's path, file://, memory://, s3://, gs:// or az://"
 
 
@@ -51,6 +54,10 @@ class StoreUrl:
         if self.scheme == "file":
             return "file://" + self.prefix
         return f"{self.scheme}://{self.place}" + (f"/{self.prefix}" if self.prefix else "")
+
+    def join(self, path: str) -> str:
+        """The URL of a folder or object inside; `path` is not empty."""
+        return f"{str(self).removesuffix('/')}/{path}"
 
 
 def check_path(path: str) -> str:
@@ -93,12 +100,18 @@ def join_path(folder: str, path: str) -> str:
 def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
     """Split a store's URL, or a folder's plain path, into its parts.
 
+    ``file:/folder``, as other clients write it, is ``file:///folder``.
+
     Raises:
-        InvalidRequest: the scheme is unknown, the bucket is missing, or the URL carries a query or credentials.
+        InvalidRequest: the text is empty, its scheme is unknown, what follows the scheme is missing, or the URL
+            carries credentials.
     """
     text = os.fspath(url)
+    if text.startswith("file:/") and not text.startswith("file://"):
+        text = f"file://{text.removeprefix('file:')}"
     scheme, separator, rest = text.partition("://")
     if not separator:
+        _check_plain(text, instead=_SHOWN_SCHEMES)
         return _parse_folder(text)
     if scheme not in _SCHEMES:
         raise InvalidRequest(
@@ -106,8 +119,9 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
         )
     if scheme == "file":
         if not rest.startswith("/"):
+            what = "names a host" if rest else "lacks a folder"
             raise InvalidRequest(
-                f"{text!r} names a host: write file:///absolute/path, with three slashes", kind="invalid_url"
+                f"{text!r} {what}: write file:///absolute/path, with three slashes", kind="invalid_url"
             )
         return _parse_folder(rest)
     place, _, prefix = rest.partition("/")
@@ -122,7 +136,30 @@ def parse_url(url: str | os.PathLike[str]) -> StoreUrl:
     return StoreUrl(cast(Scheme, _SCHEMES[scheme]), place, check_folder(prefix))
 
 
-def _parse_folder(text: str) -> StoreUrl:
+def local_path(path: str | os.PathLike[str]) -> str:
+    """Return the path of a file or folder of this machine, which a user gave as a path or as ``file:///path``.
+
+    Raises:
+        InvalidRequest: it is empty, or a URL of another scheme: a local file of that name is not what was meant.
+    """
+    text = os.fspath(path)
+    if text.startswith("file:/"):
+        return parse_url(text).prefix
+    _check_plain(text, instead="a path of this machine")
+    return text
+
+
+def _check_plain(text: str, *, instead: str) -> None:
     if not text or "\x00" in text:
-        raise InvalidRequest(f"a store's URL is empty or has a NUL in it: use {_SHOWN_SCHEMES}", kind="invalid_url")
+        raise InvalidRequest(f"a location is empty or has a NUL in it: use {instead}", kind="invalid_url")
+    scheme = _SCHEME.match(text)
+    start = text.partition("://")[0] + "://" if "://" in text else scheme and scheme[0]
+    if start:  # not the whole text: it may have a password
+        raise InvalidRequest(
+            f"{start} is not what can be used here: use {instead}; a name that begins so is written ./{start}...",
+            kind="invalid_url",
+        )
+
+
+def _parse_folder(text: str) -> StoreUrl:
     return StoreUrl("file", "", os.path.abspath(os.path.expanduser(text)))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
+from lakebed.objects.path import local_path
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
 from lakebed.texts import shown
@@ -91,7 +92,7 @@ def upload_directory(
         Others as `Branch.put` and `Branch.delete_many`.
     Cost: one listing of the prefix; each file is read once to compare it, and once more to be sent.
     """
-    root, below = Path(directory), _folder(prefix)
+    root, below = Path(local_path(directory)), _folder(prefix)
     if not root.is_dir():
         raise NotFound(f"There is no directory {root}.", kind="directory_not_found", path=str(root))
     found = _files_of(root)
@@ -148,7 +149,7 @@ def download_directory(
         Conflict: kind ``changed_meanwhile``: an object of a branch was replaced during the copy; run it again.
     Cost: one listing; each object that differs is read once, and each file of the same size.
     """
-    root, below = Path(directory), _folder(prefix)
+    root, below = Path(local_path(directory)), _folder(prefix)
     there = {one.path.removeprefix(below): one.entry for one in reference.list(below)}
     if below and not there:
         raise NotFound(

@@ -24,6 +24,7 @@ from lakebed.repo.layout import Keys
 from lakebed.repo.outbound import AllowedHosts, post
 from lakebed.repo.records import decode_record, encode_record
 from lakebed.runtime import Runtime, ThreadRuntime
+from lakebed.texts import host_in_url
 
 HookEvent = Literal["pre-commit", "post-commit", "pre-merge", "post-merge"]
 """``pre-``: before anything moves, and it may refuse. ``post-``: after it has moved."""
@@ -193,7 +194,7 @@ def _raised_by(hook: Hook, call: HookCall) -> Exception | None:
 
 def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | None:
     """Why a webhook refused or failed; None: it accepted. Neither retried nor redirected: it may have effects."""
-    shown = _shown(webhook.url)
+    shown = shown_url(webhook.url)
     try:
         status = post(webhook.url, msgspec.json.encode(call), timeout_ms=webhook.timeout_ms, allowed=allowed)
     except LakebedError as error:
@@ -252,8 +253,8 @@ def _invalid(sentence: str) -> InvalidRequest:
     return InvalidRequest(f"{sentence}.", kind="invalid_hook")
 
 
-def _shown(url: str) -> str:
+def shown_url(url: str) -> str:
     """A URL without what may be secret: user, password and query."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port is not None else ""
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
+    return f"{parts.scheme}://{host_in_url(parts.hostname or '')}{port}{parts.path}"

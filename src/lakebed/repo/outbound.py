@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from lakebed.errors import InvalidRequest, Unavailable
+from lakebed.texts import host_in_url
 
 if TYPE_CHECKING:
     import urllib3
@@ -125,7 +126,7 @@ def post(url: str, body: bytes, *, timeout_ms: int, allowed: AllowedHosts) -> in
         target = parse_url(url).request_uri
     except (UnicodeError, HTTPError) as error:
         raise Unavailable("was not called: its URL cannot be read", kind="no_answer") from error
-    shown_host = f"[{host}]" if ":" in host else host
+    shown_host = host_in_url(host)
     headers = {
         "Host": shown_host if parts.port is None else f"{shown_host}:{port}",
         "Content-Type": "application/json",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.objects.path import parse_url
 
 CATALOG_CLASS: Final = "org.lakebed.spark.LakebedCatalog"
 JARS: Final = "spark.jars"
@@ -68,9 +69,8 @@ def catalog_settings(catalogs: Mapping[str, str], *, python: str | None = None) 
             raise InvalidRequest(
                 f"{name!r} cannot name a catalog: use letters, digits and _, such as 'lake'.", kind="invalid_catalog"
             )
-        place = url if "://" in url else str(Path(url).absolute())
         settings[f"{CATALOGS}{name}"] = CATALOG_CLASS
-        settings[f"{CATALOGS}{name}.url"] = place
+        settings[f"{CATALOGS}{name}.url"] = str(parse_url(url))
         settings[f"{CATALOGS}{name}.python"] = interpreter
     return settings
 

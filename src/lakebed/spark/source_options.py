@@ -33,8 +33,8 @@ def without_frames(method: Callable[P, T]) -> Callable[P, T]:
 
 def opened(options: Mapping[str, str]) -> Table:
     """Open the table that the options name."""
-    path = options["path"].rstrip("/")
-    return Table.open(open_store(path), name=path.rpartition("/")[2], branch=options.get("branch"))
+    store = open_store(options["path"])
+    return Table.open(store, name=store.root_url.rpartition("/")[2], branch=options.get("branch"))
 
 
 def check_options(options: Mapping[str, str], known: Sequence[str], verb: str) -> None:

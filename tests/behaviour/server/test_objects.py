@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import random
@@ -254,7 +255,7 @@ def test_presigned_uploads_work_where_no_vendor_signs(client: Any) -> None:
     assert taken.status == 412
 
 
-@pytest.mark.parametrize("change", ["signature", "address", "repository", "expires"])
+@pytest.mark.parametrize("change", ["signature", "address", "repository", "expires", "key"])
 def test_a_signed_url_permits_nothing_else(client: Any, change: str) -> None:
     """A URL with any part changed is refused."""
     url = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json["presigned_url"]
@@ -264,6 +265,45 @@ def test_a_signed_url_permits_nothing_else(client: Any, change: str) -> None:
     query[change] = query[change][:-1] + last
     changed = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
     assert client.pool.request("PUT", changed, body=b"12345").status == 403
+
+
+def test_a_signed_url_ends_with_the_key_that_got_it(client: Any) -> None:
+    """An address for an upload is of no use once its key was revoked, or has another secret."""
+    keys = {change: client.new_key("write") for change in ("kept", "rotated", "revoked")}
+    urls = {
+        change: key.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json["presigned_url"]
+        for change, key in keys.items()
+    }
+    ids = {change: dict(urllib.parse.parse_qsl(url.partition("?")[2]))["key"] for change, url in urls.items()}
+    assert client.ask("POST", f"/auth/keys/{ids['rotated']}/rotate").status == 201
+    assert client.ask("DELETE", f"/auth/keys/{ids['revoked']}").status == 204
+    replies = {change: client.pool.request("PUT", url, body=b"12345").status for change, url in urls.items()}
+    assert replies == {"kept": 200, "rotated": 403, "revoked": 403}
+
+
+@pytest.mark.parametrize("size_bytes", [0, 5, 3_000_000])
+@pytest.mark.parametrize("how", ["raw", "chunked", "form", "presigned"])
+def test_a_body_that_is_not_what_was_announced_is_refused(client: Any, size_bytes: int, how: str) -> None:
+    """A body with another MD5 than its `Content-MD5` states is no object; with the right one it is."""
+    body, fields = b"x" * size_bytes, {}
+    if how == "form":
+        body = b'--b\r\nContent-Disposition: form-data; name="content"\r\n\r\n' + body + b"\r\n--b--\r\n"
+        fields["Content-Type"] = "multipart/form-data; boundary=b"
+
+    def send(announced: bytes) -> Any:
+        headers = {**fields, "Content-MD5": announced.decode()}
+        if how == "presigned":
+            place = client.ask("GET", ":/branches/main/staging/backing", path="a", presign="true").json
+            return client.pool.request("PUT", place["presigned_url"], body=body, headers=headers)
+        sent = iter([body[:2], body[2:]]) if how == "chunked" else body
+        return client.ask("POST", ":/branches/main/objects", sent, headers, path="a")
+
+    wrong, right = (base64.b64encode(hashlib.md5(text).digest()) for text in (body + b"y", body))
+    for announced in (wrong, b"nonsense", b"", right[:-4]):
+        refused = send(announced)
+        assert refused.status == 400, refused
+    assert client.listed() == []
+    assert send(right).status in (200, 201)
 
 
 def test_staging_refuses_addresses_that_are_not_its_own(client: Any) -> None:

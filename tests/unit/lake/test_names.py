@@ -38,6 +38,7 @@ def test_names_have_a_place() -> None:
         "a ",
         "x" * 201,
         "a#b",
+        "a\udcff",
     ],
 )
 def test_names_that_cannot_be(text: str) -> None:

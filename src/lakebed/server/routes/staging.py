@@ -1,7 +1,8 @@
 """Uploads past the server: where a client may put bytes itself, and linking them afterwards.
 
 On stores whose vendor signs URLs the client puts to the store. On a local folder the server signs a URL of its own,
-`UPLOAD_PATH`, and takes the bytes itself, so that such clients work everywhere.
+`UPLOAD_PATH`, and takes the bytes itself, so that such clients work everywhere. Such a URL permits no more than the
+access key that got it, and ends with that key's secret.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import new_address
 from lakebed.repo.model import Entry
 from lakebed.repo.names import check_path
+from lakebed.server.auth import check_role
 from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
 from lakebed.server.routes.entries import condition_of, dated, stage_entry
 from lakebed.server.routes.parameters import IF_MATCH, IF_NONE_MATCH, OBJECT_PATH, PRESIGN
@@ -56,9 +58,12 @@ async def get_physical_address(call: RepositoryCall) -> Response:
     if call.site.signs:
         address, url = await call.quick(data.signed_put, context, expires_in_s=expires_in_s)
     else:
+        assert call.principal is not None
+        holder, salt = await call.quick(call.site.keys.holder, call.principal.id)
         address = new_address(context.environment)
-        signature = call.site.signer.sign(context.name, address, expires_at_s=expires_at_s)
-        query = {"repository": context.name, "address": address, "expires": expires_at_s, "signature": signature}
+        signature = call.site.signer.sign(context.name, address, holder.id, salt, expires_at_s=expires_at_s)
+        query = {"repository": context.name, "address": address, "key": holder.id}
+        query |= {"expires": str(expires_at_s), "signature": signature}
         url = f"{call.origin}{UPLOAD_PATH}?{urlencode(query)}"
     return json(StagingLocation(context.store.url(address), url, expires_at_s))
 
@@ -113,15 +118,19 @@ async def link_physical_address(call: RepositoryCall) -> Response:
     parameters=(
         Parameter("repository", "As in the signed URL.", required=True),
         Parameter("address", "As in the signed URL.", required=True),
+        Parameter("key", "As in the signed URL: the access key that got it.", required=True),
         Parameter("expires", "As in the signed URL.", kind="integer", required=True),
-        Parameter("signature", "The signature of the three above.", required=True),
+        Parameter("signature", "The signature of the four above.", required=True),
     ),
 )
 async def upload_presigned(call: RepositoryCall) -> Response:
     """Put bytes to a URL signed by the server; the reply's ETag is their MD5."""
     repository, address = call.required("repository"), call.required("address")
     expires_at_s = call.integer("expires", default=0, low=0, high=1 << 40)
-    call.site.signer.check(call.required("signature"), repository, address, expires_at_s=expires_at_s)
+    # As the key may do now: it may have been revoked, or given another secret, since it got the URL.
+    holder, salt = await call.quick(call.site.keys.holder, call.required("key"))
+    call.site.signer.check(call.required("signature"), repository, address, holder.id, salt, expires_at_s=expires_at_s)
+    check_role(holder, needed="write", repository=repository)
     context = await call.site.context(repository)
     await call.quick(_refuse_second, context, address)
     etag = await call.upload(

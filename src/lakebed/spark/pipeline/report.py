@@ -16,6 +16,7 @@ from typing_extensions import Unpack
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
+from lakebed.objects.path import local_path
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.collect import ReportOptions, collect
 from lakebed.spark.pipeline.page import render
@@ -62,7 +63,7 @@ def store_report(
 ) -> ReportFiles:
     """Write the report of an open lake; see `write_report`."""
     facts = collect(lake, environment=environment, **options)
-    html = Path(path).absolute()
+    html = Path(local_path(path)).absolute()
     json = html.with_suffix(".json")
     _replace(html, render(facts).encode())
     _replace(json, msgspec.json.format(msgspec.json.encode(facts), indent=2))

@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.ids import new_uuid
-from lakebed.objects.open import open_elsewhere, parse_root, place_of
+from lakebed.objects.open import open_elsewhere, place_of
+from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, mapped
 from lakebed.table.adopt import AdoptedFile, describe_file, read_footer
@@ -315,7 +316,7 @@ def _one(value: pa.Scalar, kind: str) -> pa.Array:
 
 def _external(url: str) -> str:
     """A URL as other clients of the format write it."""
-    parsed = parse_root(url)
+    parsed = parse_url(url)
     return f"file:{parsed.prefix}" if parsed.scheme == "file" else str(parsed)
 
 
@@ -410,7 +411,7 @@ def copy_object(store: ObjectStore, url: str, path: str, *, size_bytes: int) -> 
 
     Raises `NotFound`; `Unavailable`: the copy has another size, because the source was replaced meanwhile.
     """
-    here, there = parse_root(store.root_url), parse_root(url)
+    here, there = parse_url(store.root_url), parse_url(url)
     is_same = (here.scheme, here.place) == (there.scheme, there.place) and here.scheme in ("s3", "gs", "az")
     if is_same and not store.is_versioned and size_bytes <= _COPY_BYTES_MAX:
         bucket = open_elsewhere(store, f"{here.scheme}://{here.place}")
