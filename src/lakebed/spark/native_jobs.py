@@ -58,7 +58,8 @@ def write_files(
         schema: the table's newest.
         starts_anew, partition: as `taken_over`.
 
-    Raises `InvalidRequest`: a null where the table has none, a text that is not UTF-8, or rows outside of `partition`; their files are deleted.
+    Raises `InvalidRequest`: a null where the table has none, a text that is not UTF-8, or rows outside of `partition`;
+    their files are deleted.
     """
     session = df.sparkSession
     if not is_available(session) or native_scheme(table.store, schema) is None:

@@ -204,8 +204,8 @@ def _visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
 def not_utf8(column: str) -> InvalidRequest:
     """Return the error for a column with texts that are bytes of another kind."""
     return InvalidRequest(
-        f"Column {column!r} has a text that is not UTF-8 in some of the rows: store bytes in a column of type BYTES, or "
-        "make texts of them, in Spark with make_valid_utf8.",
+        f"Column {column!r} has a text that is not UTF-8 in some of the rows: store bytes in a column of type BYTES, "
+        "or make texts of them, in Spark with make_valid_utf8.",
         kind="not_utf8",
         column=column,
     )
