@@ -1,8 +1,8 @@
 """Values that break naive code, by column type, and what a filter means for them in plain Python.
 
 Owns: `NASTY`, `random_predicate`, `texts_of`, and `truth`, an evaluation of predicates that shares nothing with the
-code under test. Values are Python objects of the meaning of their column: floats for FLOAT and DOUBLE, nanoseconds since 1970 for
-timestamps.
+code under test. Values are Python objects of the meaning of their column: floats for FLOAT and DOUBLE, nanoseconds
+since 1970 for timestamps.
 """
 
 from __future__ import annotations

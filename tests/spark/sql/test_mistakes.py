@@ -194,6 +194,49 @@ def test_arguments_mean_the_same_in_every_session(session: SparkSession, sql: Ru
     assert sql("SELECT snapshot_id, time_retained FROM lake.db.t.tags") == [(1, "PT25H")]
 
 
+def test_an_option_that_means_nothing_is_refused_on_every_path(
+    session: SparkSession, sql: Run, lake: Lake, tmp_path: Path
+) -> None:
+    """Where manifests answer, where Spark reads nothing, in system tables, writes and streams; known ones are taken."""
+    sql("CREATE TABLE lake.db.t (id BIGINT)")
+    for id in (1, 2):
+        sql(f"INSERT INTO lake.db.t VALUES ({id})")
+    lake.table("db.t").create_tag("x", snapshot_id=1)
+    read = session.read.option("tag", "x").table
+    option = session.table("lake.db.t").writeTo("lake.db.t").option("tag", "x")
+    following = session.readStream.option("tag", "x").table
+    stream = session.readStream.table("lake.db.t").writeStream.option("checkpointLocation", str(tmp_path / "c"))
+    paths: tuple[Callable[[], Any], ...] = (
+        lambda: read("lake.db.t").count(),
+        lambda: read("lake.db.t").agg({"id": "max"}).collect(),
+        lambda: read("lake.db.t").where("false").collect(),
+        lambda: read("lake.db.t").limit(0).collect(),
+        lambda: read("lake.db.t").collect(),
+        lambda: read("lake.db.t$snapshots").where("false").collect(),
+        lambda: read("lake.db.t$snapshots").count(),
+        lambda: read("lake.db.t$audit_log").collect(),
+        lambda: sql("SELECT (SELECT count(*) FROM lake.db.t WITH (tag = 'x'))"),
+        lambda: sql("DELETE FROM lake.db.t WITH (tag = 'x') WHERE id = 2"),
+        lambda: sql("UPDATE lake.db.t WITH (tag = 'x') SET id = 3"),
+        lambda: option.append(),
+        lambda: option.overwritePartitions(),
+        lambda: session.table("lake.db.t").write.option("tag", "x").mode("append").saveAsTable("lake.db.t"),
+        lambda: following("lake.db.t").writeStream.format("noop").start().processAllAvailable(),
+        lambda: stream.option("tag", "x").toTable("lake.db.t").processAllAvailable(),
+    )
+    for number, path in enumerate(paths):
+        with pytest.raises((AnalysisException, StreamingQueryException), match=r"option '?tag'?") as refused:
+            path()
+        assert "Options.check" not in str(refused.value), number
+    for query in session.streams.active:
+        query.stop()
+    assert sql("SELECT id FROM lake.db.t ORDER BY id") == [(1,), (2,)]
+    assert session.read.option("versionAsOf", "x").table("lake.db.t").count() == 1
+    assert session.read.option("versionasof", 1).table("lake.db.t").where("false").count() == 0
+    assert stream.queryName("q").trigger(availableNow=True).toTable("lake.db.t").awaitTermination(SECONDS_MAX)
+    assert sql("SELECT count(*) FROM lake.db.t") == [(4,)]
+
+
 @pytest.mark.long
 def test_more_unknown_names(sql: Run, lake: Lake, files: Callable[[], dict[str, bytes]]) -> None:
     """As above."""

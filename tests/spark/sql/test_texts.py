@@ -1,4 +1,4 @@
-"""Texts that are not UTF-8: conditions with them keep every row, and no write stores one; Spark on plain rows judges."""
+"""Texts that are not UTF-8: conditions with them keep every row, and no write stores one."""
 
 from __future__ import annotations
 
