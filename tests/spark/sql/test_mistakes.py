@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException, StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from lakebed.lake.lake import Lake
 from worlds.waiting import wait_until
@@ -205,7 +205,11 @@ def test_an_option_that_means_nothing_is_refused_on_every_path(
     read = session.read.option("tag", "x").table
     option = session.table("lake.db.t").writeTo("lake.db.t").option("tag", "x")
     following = session.readStream.option("tag", "x").table
-    stream = session.readStream.table("lake.db.t").writeStream.option("checkpointLocation", str(tmp_path / "c"))
+
+    def stream(name: str) -> DataStreamWriter:
+        rows = session.readStream.table("lake.db.t")
+        return rows.writeStream.queryName(name).option("checkpointLocation", str(tmp_path / name))
+
     paths: tuple[Callable[[], Any], ...] = (
         lambda: read("lake.db.t").count(),
         lambda: read("lake.db.t").agg({"id": "max"}).collect(),
@@ -222,7 +226,7 @@ def test_an_option_that_means_nothing_is_refused_on_every_path(
         lambda: option.overwritePartitions(),
         lambda: session.table("lake.db.t").write.option("tag", "x").mode("append").saveAsTable("lake.db.t"),
         lambda: following("lake.db.t").writeStream.format("noop").start().processAllAvailable(),
-        lambda: stream.option("tag", "x").toTable("lake.db.t").processAllAvailable(),
+        lambda: stream("bad").option("tag", "x").toTable("lake.db.t").processAllAvailable(),
     )
     for number, path in enumerate(paths):
         with pytest.raises((AnalysisException, StreamingQueryException), match=r"option '?tag'?") as refused:
@@ -233,7 +237,7 @@ def test_an_option_that_means_nothing_is_refused_on_every_path(
     assert sql("SELECT id FROM lake.db.t ORDER BY id") == [(1,), (2,)]
     assert session.read.option("versionAsOf", "x").table("lake.db.t").count() == 1
     assert session.read.option("versionasof", 1).table("lake.db.t").where("false").count() == 0
-    assert stream.queryName("q").trigger(availableNow=True).toTable("lake.db.t").awaitTermination(SECONDS_MAX)
+    assert stream("good").trigger(availableNow=True).toTable("lake.db.t").awaitTermination(SECONDS_MAX)
     assert sql("SELECT count(*) FROM lake.db.t") == [(4,)]
 
 
