@@ -1,8 +1,8 @@
 """Values that break naive code, by column type, and what a filter means for them in plain Python.
 
-Owns: `NASTY`, `random_predicate`, and `truth`, an evaluation of predicates that shares nothing with the code under
-test. Values are Python objects of the meaning of their column: floats for FLOAT and DOUBLE, nanoseconds since 1970 for
-timestamps.
+Owns: `NASTY`, `random_predicate`, `texts_of`, and `truth`, an evaluation of predicates that shares nothing with the
+code under test. Values are Python objects of the meaning of their column: floats for FLOAT and DOUBLE, nanoseconds
+since 1970 for timestamps.
 """
 
 from __future__ import annotations
@@ -180,3 +180,9 @@ def _random_leaf(rng: random.Random, columns: Sequence[str]) -> Predicate:
         return In(name, tuple(rng.choices([None, *literals], k=rng.choice([0, 1, 1, 2, 5, 90]))))
     op: Comparison = rng.choice(["=", "<>", "<", "<=", ">", ">="])
     return Compare(name, op, rng.choice([None, *literals, *literals]))
+
+
+def texts_of(*values: bytes | None) -> pa.Array:
+    """Texts of any bytes, which Arrow takes as they are where it is given buffers."""
+    encoded = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(encoded), encoded.buffers())

@@ -141,6 +141,7 @@ _JSON_TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "binary": lambda value: base64.b64decode(_typed(value, str), validate=True),
     "date": lambda value: pa.scalar(_typed(value, int), pa.int32()).cast(pa.date32()),
     "timestamp": lambda value: pa.scalar(_typed(value, int), pa.timestamp("us", tz="UTC")),
+    "void": lambda value: _typed(value, type(None)),
     "timestamp_ntz": lambda value: pa.scalar(_typed(value, int), pa.timestamp("us")),
 }
 """Spark's types, without parameters; a string with a collation is not among them."""
@@ -156,6 +157,9 @@ def _json_value(value: Any, type_text: str) -> Any:
     convert = _JSON_TYPES["decimal" if type_text.startswith("decimal(") else type_text]
     return None if value is None else convert(value)
 
+
+REPLACEMENT: Final = "\ufffd"
+"""What Spark puts into the filters of a data source in place of bytes that are not UTF-8; so it may stand for them."""
 
 _FILTERS: Final = {
     "EqualTo": "=",
@@ -182,6 +186,8 @@ def from_filter(found: Filter) -> Term:
     if name is None:
         return _UNKNOWN
     values = () if "value" not in attributes else attributes["value"] if name == "IN" else (attributes["value"],)
+    if any(isinstance(value, str) and REPLACEMENT in value for value in values):
+        return _UNKNOWN
     literals = tuple(Literal(bytes(value) if isinstance(value, bytearray) else value) for value in values)
     return Operation(name, (Reference(tuple(attributes["attribute"])), *literals))
 

@@ -22,6 +22,7 @@ from lakebed.spark.expression import quoted
 from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, null_value, taken_over
 from lakebed.spark.relation import is_available
 from lakebed.spark.types import spark_schema
+from lakebed.table.conform import not_utf8
 from lakebed.table.discard import discard_changes
 from lakebed.table.model import BucketChange, TableSchema
 from lakebed.table.table import Table
@@ -42,6 +43,9 @@ class _Returned(msgspec.Struct, frozen=True):
     files: str | None
     """Where `WrittenFiles` are."""
     null_in: str | None
+    """A column that is NOT NULL, and null in some of the rows."""
+    not_utf8_in: str | None
+    """A column with a text that is not UTF-8."""
 
 
 def write_files(
@@ -54,7 +58,8 @@ def write_files(
         schema: the table's newest.
         starts_anew, partition: as `taken_over`.
 
-    Raises `InvalidRequest`: a null where the table has none, or rows outside of `partition`; their files are deleted.
+    Raises `InvalidRequest`: a null where the table has none, a text that is not UTF-8, or rows outside of `partition`;
+    their files are deleted.
     """
     session = df.sparkSession
     if not is_available(session) or native_scheme(table.store, schema) is None:
@@ -83,6 +88,9 @@ def write_files(
     if returned.null_in is not None:
         discard_changes(table.context, changes)
         raise null_value(returned.null_in, schema)
+    if returned.not_utf8_in is not None:
+        discard_changes(table.context, changes)
+        raise not_utf8(returned.not_utf8_in)
     return changes
 
 

@@ -98,9 +98,16 @@ def collect_changes(
 
     Only the attempt that Spark accepted for a partition counts. Raises the first lasting error of a task.
     """
+    names = frame.columns
+
+    def lakebed_task(batches: Batches) -> Batches:
+        yield from function(batch.rename_columns(names) for batch in batches)
+
+    # PySpark takes the names of the columns for SQL, where a point or a backquote means something.
+    placed = frame.toDF(*(f"c{position}" for position in range(len(names))))
     changes: list[BucketChange] = []
     uploads: list[tuple[str, Entry]] = []
-    for row in frame.mapInArrow(function, _RESULT).collect():
+    for row in placed.mapInArrow(lakebed_task, _RESULT).collect():
         result = pickle.loads(row[0])
         if isinstance(result, LakebedError):
             raise result

@@ -16,6 +16,7 @@ from lakebed.table.engines.registry import engine_of
 from lakebed.table.model import DataField, TableSchema
 from lakebed.table.schema import unknown_column
 from lakebed.table.sequence import sequence_order
+from lakebed.table.stats import has_high_byte
 from lakebed.table.types import arrow_schema, arrow_type
 from lakebed.texts import counted
 
@@ -27,7 +28,7 @@ def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
     because an upsert would silently erase stored values, unless the merge engine keeps these (`MergeEngine.optional`).
 
     Raises `InvalidRequest`: an unknown or missing column, an incompatible type, a value that the conversion would
-    change, or a null that is not allowed.
+    change, a text that is not UTF-8, or a null that is not allowed.
     """
 
     def optional() -> frozenset[str]:
@@ -78,7 +79,10 @@ def _columns(
     for field in schema.fields:
         position = rows.schema.get_field_index(field.name)
         if position >= 0:
-            columns.append(_cast(rows.column(position), field))
+            column = _cast(rows.column(position), field)
+            if not are_utf8(column):
+                raise not_utf8(field.name)
+            columns.append(column)
         elif needs(field):
             sentence = f"{lacking(field)} {_listed(rows.column_names)}."
             raise InvalidRequest(sentence, kind="missing_column", column=field.name)
@@ -161,6 +165,50 @@ def _cast(column: pa.ChunkedArray, field: DataField) -> pa.ChunkedArray:
             expected=str(target),
             actual=str(column.type),
         ) from error
+
+
+def are_utf8(column: pa.ChunkedArray | pa.Array) -> bool:
+    """Whether all texts are UTF-8, also those inside of other values.
+
+    Cost: 0.03 ns a byte of ASCII, about 1 ns a byte of other texts.
+    """
+    if not _has_texts(column.type) or (pa.types.is_string(column.type) and not has_high_byte(column)):
+        return True
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        # Values that a slice or a null hides count there, too.
+        return pa.types.is_nested(column.type) and all(map(are_utf8, _visible_members(column)))
+    return True
+
+
+def _has_texts(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_texts(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_has_texts(kind.field(position).type) for position in range(kind.num_fields))
+    return _is_text(kind)
+
+
+def _visible_members(column: pa.ChunkedArray | pa.Array) -> list[pa.Array]:
+    """The members of nested values, without those that a slice or a null hides."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if pa.types.is_struct(column.type):
+        return [member for chunk in chunks for member in chunk.flatten()]
+    if pa.types.is_map(column.type):
+        seen = [chunk.filter(chunk.is_valid()) for chunk in chunks]
+        return [member for chunk in seen for member in (chunk.keys, chunk.items)]
+    return [chunk.flatten() for chunk in chunks]
+
+
+def not_utf8(column: str) -> InvalidRequest:
+    """Return the error for a column with texts that are bytes of another kind."""
+    return InvalidRequest(
+        f"Column {column!r} has a text that is not UTF-8 in some of the rows: store bytes in a column of type BYTES, "
+        "or make texts of them, in Spark with make_valid_utf8.",
+        kind="not_utf8",
+        column=column,
+    )
 
 
 def may_become(source: pa.DataType, target: pa.DataType) -> bool:

@@ -92,7 +92,7 @@ def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -
             )
         try:
             typed[name] = pa.scalar(value).cast(arrow_type(column.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as wrong:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeEncodeError) as wrong:
             raise InvalidRequest(
                 f"{value!r} is not a value of partition column {name!r}, which is {column.type}.",
                 kind="invalid_partition_value",

@@ -51,6 +51,8 @@ def bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
             kind="invalid_predicate",
             column=predicate.column,
         )
+    if isinstance(predicate, StartsWith):
+        bound_comparison(predicate.column, "=", predicate.prefix, kind)  # refuses a text that is no Unicode
     return predicate
 
 

@@ -238,6 +238,8 @@ def _check_names(names: Sequence[str]) -> None:
 def _check_name(name: str) -> None:
     if not name.strip():
         raise _invalid("A column's name must not be blank.")
+    if not name.isascii() and name.encode(errors="ignore").decode() != name:
+        raise _invalid(f"The column name {name!r} is not valid Unicode: choose another name.", column=name)
     if name in SYSTEM_COLUMNS or name.startswith("_KEY_"):
         raise _invalid(f"Column name {name!r} is reserved by the format: choose another.", column=name)
 

@@ -103,7 +103,7 @@ def _values(schema: TableSchema, name: str, value: object, found: pa.Table) -> p
     type_ = arrow_type(require_column(schema, name).type)
     try:
         return pa.repeat(pa.scalar(value, type_), found.num_rows)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequest(
             f"{shown(str(value))} is not a value of column {name!r}, which is {require_column(schema, name).type}: "
             f"give another one ({error}).",

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, SparkRuntimeException, StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from lakebed.lake.lake import Lake
 from worlds.waiting import wait_until
@@ -192,6 +192,53 @@ def test_arguments_mean_the_same_in_every_session(session: SparkSession, sql: Ru
     assert [row[0] for row in sql(expired)] == [0]
     sql("CALL lake.sys.create_tag('db.t', 'x', (SELECT '1'), INTERVAL '25' HOUR)")
     assert sql("SELECT snapshot_id, time_retained FROM lake.db.t.tags") == [(1, "PT25H")]
+
+
+def test_an_option_that_means_nothing_is_refused_on_every_path(
+    session: SparkSession, sql: Run, lake: Lake, tmp_path: Path
+) -> None:
+    """Where manifests answer, where Spark reads nothing, in system tables, writes and streams; known ones are taken."""
+    sql("CREATE TABLE lake.db.t (id BIGINT)")
+    for id in (1, 2):
+        sql(f"INSERT INTO lake.db.t VALUES ({id})")
+    lake.table("db.t").create_tag("x", snapshot_id=1)
+    read = session.read.option("tag", "x").table
+    option = session.table("lake.db.t").writeTo("lake.db.t").option("tag", "x")
+    following = session.readStream.option("tag", "x").table
+
+    def stream(name: str) -> DataStreamWriter:
+        rows = session.readStream.table("lake.db.t")
+        return rows.writeStream.queryName(name).option("checkpointLocation", str(tmp_path / name))
+
+    paths: tuple[Callable[[], Any], ...] = (
+        lambda: read("lake.db.t").count(),
+        lambda: read("lake.db.t").agg({"id": "max"}).collect(),
+        lambda: read("lake.db.t").where("false").collect(),
+        lambda: read("lake.db.t").limit(0).collect(),
+        lambda: read("lake.db.t").collect(),
+        lambda: read("lake.db.`t$snapshots`").where("false").collect(),
+        lambda: read("lake.db.`t$snapshots`").count(),
+        lambda: read("lake.db.`t$audit_log`").collect(),
+        lambda: sql("SELECT (SELECT count(*) FROM lake.db.t WITH (tag = 'x'))"),
+        lambda: sql("DELETE FROM lake.db.t WITH (tag = 'x') WHERE id = 2"),
+        lambda: sql("UPDATE lake.db.t WITH (tag = 'x') SET id = 3"),
+        lambda: option.append(),
+        lambda: option.overwritePartitions(),
+        lambda: session.table("lake.db.t").write.option("tag", "x").mode("append").saveAsTable("lake.db.t"),
+        lambda: following("lake.db.t").writeStream.format("noop").start().processAllAvailable(),
+        lambda: stream("bad").option("tag", "x").toTable("lake.db.t").processAllAvailable(),
+    )
+    for number, path in enumerate(paths):
+        with pytest.raises((AnalysisException, StreamingQueryException), match=r"option '?tag'?") as refused:
+            path()
+        assert "Options.check" not in str(refused.value), number
+    for query in session.streams.active:
+        query.stop()
+    assert sql("SELECT id FROM lake.db.t ORDER BY id") == [(1,), (2,)]
+    assert session.read.option("versionAsOf", "x").table("lake.db.t").count() == 1
+    assert session.read.option("versionasof", 1).table("lake.db.t").where("false").count() == 0
+    assert stream("good").trigger(availableNow=True).toTable("lake.db.t").awaitTermination(SECONDS_MAX)
+    assert sql("SELECT count(*) FROM lake.db.t") == [(4,)]
 
 
 @pytest.mark.long

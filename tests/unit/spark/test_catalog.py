@@ -15,6 +15,8 @@ import pytest
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
 from lakebed.spark.catalog import VERBS, Session, handle
+from lakebed.spark.change_rows import change_fields
+from lakebed.table.schema import new_schema
 from worlds.replies import Ask, rows_of
 
 
@@ -151,6 +153,25 @@ def test_predicates_leave_out_files_and_a_limit_does_too(ask: Ask, lake: Lake) -
     assert len(planned(ask, loaded, "id", predicates=[above])[1]) == 2
     assert len(planned(ask, loaded, "id", predicates=[{"name": "RAND", "children": []}])[1]) == 3
     assert len(planned(ask, loaded, "id", limit=5)[1]) == 1
+
+
+def test_a_limit_counts_no_rows_that_a_merge_may_replace(ask: Ask, lake: Lake) -> None:
+    """Two splits of ten keys, each written twice, are both read for 15 rows."""
+    schema = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    table = lake.create_table("db.t", schema, primary_keys=["p", "id"], partition_keys=["p"])
+    for part in "aabb":
+        table.upsert(pa.table({"p": [part] * 10, "id": list(range(10))}))
+    _, units = planned(ask, ask("load", table="db.t")["ok"], "id", limit=15)
+    splits = [split for unit in units for split in pickle.loads(unit["pack"]).splits]
+    assert [len(split.files) for split in splits] == [2, 2]
+
+
+def test_changes_may_lack_all_but_the_key() -> None:
+    """Of a deleted row the table has the key alone, so no other column is NOT NULL there."""
+    columns = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64(), nullable=False)])
+    for keys, expected in ((["id"], [False, True]), ([], [False, False])):
+        schema = new_schema(columns, primary_keys=keys, time_ms=0)
+        assert [field.nullable for field in change_fields(schema, ["id", "v"])] == expected
 
 
 def test_files_of_an_older_schema_name_their_columns(ask: Ask, lake: Lake) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import EqualTo, In, LessThan, Not, StringStartsWith
 
-from lakebed.spark.filters import Translation, from_json, translate
+from lakebed.spark.filters import Translation, from_filter, from_json, translate
 from lakebed.table.predicate import mask_of
 
 SCHEMA = pa.schema(
@@ -94,6 +95,8 @@ def test_what_is_left_out_keeps_rows() -> None:
         compared("=", "s", "a", "string collate UTF8_LCASE"),
         compared("=", "k", "one", "bigint"),
         compared("RLIKE", "s", "a", "string"),
+        {"name": "=", "children": [{"column": ["s"]}, {"name": "NOT_UTF8", "children": []}]},
+        {"name": "IN", "children": [{"column": ["s"]}, {"name": "NOT_UTF8", "children": []}]},
         {"name": "=", "children": [{"column": ["k"]}, {"name": "CAST", "children": [{"column": ["s"]}]}]},
         {"name": "=", "children": [{"column": ["k"]}]},
         "text",
@@ -114,6 +117,15 @@ def test_forms() -> None:
     assert str(translated(listed).where) == "k IN (1, NULL)"
     assert str(translated(compared("STARTS_WITH", "s", "ab", "string")).where) == "s LIKE 'ab%'"
     assert str(translated({"name": "ALWAYS_FALSE", "children": []}).where) == "FALSE"
+
+
+def test_a_filter_of_a_data_source_may_stand_for_bytes() -> None:
+    """Spark hands it U+FFFD in place of a text that is not UTF-8, which is another one."""
+    exact = [EqualTo(("s",), "\ufffe"), In(("s",), ("a", "b"))]
+    assert translate([from_filter(one) for one in exact], SCHEMA).inexact == ()
+    for filters in (EqualTo, LessThan, StringStartsWith):
+        assert translate([from_filter(filters(("s",), "a\ufffd"))], SCHEMA) == Translation(None, (0,))
+    assert translate([from_filter(Not(In(("s",), ("a", "\ufffd"))))], SCHEMA) == Translation(None, (0,))
 
 
 def test_long_and_deep_filters() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,3 +93,22 @@ def test_what_names_no_partition_drops_nothing(ask: Ask, lake: Lake, partition: 
     newest = lake.table("db.t").latest()
     assert newest is not None
     assert newest.id == 1
+
+
+def test_an_overwrite_names_a_partition_by_values_of_its_types(ask: Ask, lake: Lake) -> None:
+    """As the jar sends them: microseconds of a timestamp, days of a date, the text of a decimal."""
+    schema = pa.schema(
+        [("id", pa.int64()), ("at", pa.timestamp("ms")), ("day", pa.date32()), ("d", pa.decimal128(5, 2))]
+    )
+    table = lake.create_table("db.u", schema, partition_keys=["at", "day", "d"])
+    place = (dt.datetime(2024, 1, 2, 3), dt.date(10, 1, 2), Decimal("1.50"))
+    for id, day in ((1, place[1]), (2, dt.date(2024, 1, 2))):
+        table.append(pa.table([[id], [place[0]], [day], [place[2]]], schema=schema))
+    values = (
+        ("at", 1_704_164_400_000_000, "timestamp_ntz"),
+        ("day", (place[1] - dt.date(1970, 1, 1)).days, "date"),
+        ("d", "1.50", "decimal(5,2)"),
+    )
+    partition = {name: {"literal": value, "type": kind} for name, value, kind in values}
+    assert ask("commit", table="db.u", replaced={"partition": partition})["ok"] == {"snapshot_id": 3}
+    assert table.read()["id"].to_pylist() == [2]

@@ -127,6 +127,17 @@ def marking(table: Table) -> Table:
     return table
 
 
+def test_a_copy_of_files_with_marked_rows_rests_on_their_vectors(ask: Ask, marking: Table) -> None:
+    """A file is replaced as long as it has the vector that its rows were read with, and not after another's delete."""
+    lost = {**version_of(ask), "predicates": [ABOVE_14]}
+    marking.delete("id = 20")
+    error = ask("commit", table="db.t", results=[written(ask, marking, ids(100))], rewritten=lost)["error"]
+    assert error["kind"] == "rows_changed"
+    done = {**version_of(ask), "predicates": [ABOVE_14]}
+    assert ask("commit", table="db.t", results=[written(ask, marking, ids(100))], rewritten=done)["ok"]
+    assert sorted(marking.read()["id"].to_pylist()) == [*(id for id in range(10) if id != 3), *range(100, 110)]
+
+
 def places_of(ask: Ask, version: dict[str, Any], predicates: list[Any]) -> pa.Table:
     """The rows of a version with the place of each, as tasks of the JVM get them from workers."""
     body = {"columns": ["id"], "predicates": predicates, "names_files": True, "numbers_rows": True, "schemes": ["file"]}

@@ -82,6 +82,8 @@ def test_text_means_rows(text: str, expected: list[int]) -> None:
         ("late = 1", "cannot be compared"),
         ("day = 'someday'", "cannot be compared"),
         ("month like 'a%'", "LIKE needs a text column"),
+        ("carrier like '\udcff%'", "cannot be compared"),
+        ("carrier = '\udcff'", "cannot be compared"),
     ],
 )
 def test_misfits(text: str, sentence: str) -> None:

@@ -86,6 +86,7 @@ def test_keys_stay(schema: TableSchema, verb: object, column: str) -> None:
         (lambda s: add_column(s, "x", "INT NOT NULL"), "no value for it"),
         (lambda s: add_column(s, "_KEY_x", "INT"), "reserved"),
         (lambda s: add_column(s, " ", "INT"), "blank"),
+        (lambda s: add_column(s, "a\udcff", "INT"), "not valid Unicode"),
         (lambda s: add_column(s, "x", "INTEGERS"), "not a valid type"),
         (lambda s: rename_column(s, "v", "w"), "exists already"),
         (lambda s: widen_column(s, "v", "SMALLINT"), "holds every old value"),

@@ -8,6 +8,7 @@ import pytest
 from lakebed.table.model import DataField
 from lakebed.table.stats import EMPTY_STATS, compute_stats
 from worlds.binary_rows import decode_row
+from worlds.nasty import texts_of
 
 
 def bounds(
@@ -52,6 +53,13 @@ def test_keys_are_whole() -> None:
 def test_no_columns() -> None:
     """No columns, the empty statistics."""
     assert compute_stats(pa.table({"c": [1]}), []) == EMPTY_STATS
+
+
+def test_texts_of_other_writers_may_not_be_utf8() -> None:
+    """A column with such a text has no bounds, and its rows can be compacted."""
+    stats = compute_stats(pa.table({"c": texts_of(b"a", b"\xff", None)}), [DataField(0, "c", "STRING")])
+    assert decode_row(stats.min_values, ["STRING"]) == decode_row(stats.max_values, ["STRING"]) == (None,)
+    assert stats.null_counts == (1,)
 
 
 @pytest.mark.parametrize("kind", ["FLOAT", "DOUBLE"])

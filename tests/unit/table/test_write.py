@@ -18,10 +18,12 @@ from lakebed.runtime import Environment
 from lakebed.table.bucket import bucket_of
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, TableSchema
+from lakebed.table.partitions import partition_scalars
 from lakebed.table.schema import new_schema
 from lakebed.table.write import SHARE_BYTES_MIN, BucketIndex, TableWriter
 from lakebed.table.write_settings import WriteSettings
 from worlds.binary_rows import decode_row
+from worlds.nasty import texts_of
 
 COLUMNS = pa.schema([("dt", pa.string()), ("id", pa.int64()), ("v", pa.float64()), ("s", pa.string())])
 
@@ -294,6 +296,47 @@ def test_a_finished_writer_is_closed(store: ObjectStore) -> None:
     assert out.finish() == []
     with pytest.raises(Closed):
         out.write(rows(("a", 1, 1.0)))
+
+
+def _of_texts(texts: pa.Array) -> dict[str, pa.Array]:
+    """Three texts as a column of every kind that holds some, also inside of other values."""
+    ends = pa.array([0, 1, 2, 3], pa.int32())
+    numbers = pa.array([1, 2, 3])
+    return {
+        "string": texts,
+        "large_string": texts.cast(pa.large_string()),
+        "dictionary": pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), texts),
+        "array": pa.ListArray.from_arrays(ends, texts),
+        "row": pa.StructArray.from_arrays([numbers, texts], ["n", "x"]),
+        "key of a map": pa.MapArray.from_arrays(ends, texts, numbers),
+        "value of a map": pa.MapArray.from_arrays(ends, numbers.cast(pa.string()), texts),
+        "array of rows": pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays([texts], ["x"])),
+    }
+
+
+@pytest.mark.parametrize("kind", _of_texts(pa.array(["a", "b", "c"])))
+def test_texts_that_are_not_utf8_are_refused(store: ObjectStore, kind: str) -> None:
+    """A text of other bytes, wherever it is, is refused with its column; slices and nulls that hide it are written."""
+    bad, good = (_of_texts(texts_of(b"a", text, b"c"))[kind] for text in (b"\xff", "\U0001f600".encode()))
+    plain_kind = good.type.value_type if pa.types.is_dictionary(good.type) else good.type
+    schema = new_schema(pa.schema([("s", pa.string() if kind == "large_string" else plain_kind)]), time_ms=0)
+    with pytest.raises(InvalidRequest, match=r"Column 's' has a text that is not UTF-8") as refused:
+        writer(store, schema).write(pa.table({"s": bad}))
+    assert (refused.value.kind, refused.value.facts["column"]) == ("not_utf8", "s")
+    for shown in (good, bad.slice(2), bad.slice(0, 1)):
+        task = writer(store, schema)
+        task.write(pa.table({"s": shown}))
+        (change,) = task.finish()
+        assert sum(file.row_count for file in change.added) == len(shown)
+
+
+def test_keys_that_are_not_utf8_are_refused(store: ObjectStore) -> None:
+    """Keys to delete and partitions are texts like others."""
+    keys = pa.table({"dt": texts_of(b"\xe9"), "id": [1]})
+    with pytest.raises(InvalidRequest, match=r"Column 'dt' has a text that is not UTF-8"):
+        writer(store, keyed(bucket="1")).delete(keys)
+    with pytest.raises(InvalidRequest, match=r"'\\udcff' is not a value of partition column 'dt'"):
+        partition_scalars({"dt": "\udcff"}, schema=keyed(bucket="1"))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Invariant: partitions are removed in one commit, by their values, from the newes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -44,7 +45,7 @@ class ListPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
         snapshot, schema = snapshot_of(self.snapshot), table.schema
-        values = _values(self.partition, schema)
+        values = partition_values(self.partition, schema)
         live = ENTRY_SCHEMA.empty_table() if snapshot is None else table.context.manifests.live_entries(snapshot)
         totals = partition_totals(live)
         found = totals.filter(have_values(totals["partition"].combine_chunks(), values, schema=schema))
@@ -68,11 +69,18 @@ class DropPartitions(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
         check_writable(table.schema)
-        dropped = Overwrite(partitions=[_values(one, table.schema) for one in self.partitions])
+        dropped = Overwrite(partitions=[partition_values(one, table.schema) for one in self.partitions])
         return {"snapshot_id": commit_changes(table, [], options={}, overwrite=dropped).id}
 
 
-def _values(given: dict[str, Any], schema: TableSchema) -> dict[str, object]:
+def partition_values(given: Mapping[str, Any], schema: TableSchema) -> dict[str, object]:
+    """Return values of partition columns.
+
+    Args:
+        given: by their columns, as `filters.from_json` reads literals.
+
+    Raises `InvalidRequest`: a value of a type that SQL has and tables have not.
+    """
     found: dict[str, object] = {}
     for name, tree in given.items():
         term = from_json(tree)

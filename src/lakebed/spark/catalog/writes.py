@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
+from lakebed.spark.catalog.partitions import partition_values
 from lakebed.spark.catalog.replace import COLUMNS_CHANGED, next_schema, staged_schema
 from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
@@ -62,7 +63,7 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What an overwrite replaces.
 
     Attributes:
-        partition: values of partition columns; empty: the whole table.
+        partition: values of partition columns, as `filters.from_json` reads literals; empty: the whole table.
         dynamic: every partition that has new rows.
         where: instead: predicates, all true for the partitions to replace, or for the rows if they name other columns
             too.
@@ -77,6 +78,10 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether rows are only written where all rows are replaced."""
         return self.where is None
 
+    def values(self, table: Table) -> dict[str, object]:
+        """Return the values of `partition`. Raises `InvalidRequest`: as `partition_values`."""
+        return partition_values(self.partition, table.schema)
+
     def overwrite(self, table: Table) -> Overwrite:
         """Return what the commit replaces.
 
@@ -85,7 +90,7 @@ class Replaced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         schema = table.schema
         if self.where is None:
-            return Overwrite(partition=self.partition, dynamic=self.dynamic and bool(schema.partition_keys))
+            return Overwrite(partition=self.values(table), dynamic=self.dynamic and bool(schema.partition_keys))
         terms = [from_json(one) for one in self.where]
         found = translate(terms, arrow_schema(schema.partition_fields))
         if found.where is not None and not found.inexact:
@@ -151,7 +156,7 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.changes and not self.removes:
             check_updatable(table.schema, name=table.name)
         starts_anew = self.replaced is not None and self.replaced.starts_anew
-        partition = self.replaced.partition if self.replaced is not None else {}
+        partition = self.replaced.values(table) if self.replaced is not None else {}
         if self.replaced is not None:
             self.replaced.check(table)
         task = write_task(table, starts_anew=starts_anew, partition=partition, schema=staged_schema(self.staged))
@@ -239,7 +244,7 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _committed(self, table: Table, changes: list[BucketChange]) -> dict[str, Any]:
         if self.files is not None:
-            partition = self.replaced.partition if self.replaced is not None else {}
+            partition = self.replaced.values(table) if self.replaced is not None else {}
             starts_anew = self.replaced is not None and self.replaced.starts_anew
             changes += taken_over(table, self._written(), self.schema_id, starts_anew=starts_anew, partition=partition)
         overwrite = None if self.replaced is None else self.replaced.overwrite(table)

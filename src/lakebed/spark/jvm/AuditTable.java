@@ -35,6 +35,7 @@ record AuditTable(Lake lake, String table, JsonNode loaded) implements Table, Su
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    Options.check("a batch of " + name(), options, Options.READ);
     return new Builder(this, schema());
   }
 

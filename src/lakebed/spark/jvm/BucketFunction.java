@@ -54,7 +54,7 @@ public final class BucketFunction implements UnboundFunction {
   static Column column(FileTarget target) {
     List<Expression> arguments = new ArrayList<>(List.of(ExpressionUtils.expression(functions.lit(target.bucketCount))));
     for (FileTarget.Column key : target.bucketKeys) {
-      arguments.add(ExpressionUtils.expression(functions.col(FileTarget.quoted(key.name()))));
+      arguments.add(ExpressionUtils.expression(functions.col(Columns.quoted(key.name()))));
     }
     StructField[] keys =
         target.bucketKeys.stream().map(key -> target.schema.fields()[key.position()]).toArray(StructField[]::new);

@@ -1,8 +1,11 @@
 package org.lakebed.spark;
 
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.regex.Pattern;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
@@ -27,6 +30,21 @@ final class Columns {
           "The column " + column + " cannot be of the type " + type.sql() + ": tables of a lake store no collation. Leave out"
               + " COLLATE, and write it in queries.");
     }
+  }
+
+  /** A column by its exact name. Spark reads the text of a reference as SQL, where a point or a space ends a name. */
+  static NamedReference reference(String name) {
+    return Expressions.column(quoted(name));
+  }
+
+  /** Columns by their exact names. */
+  static NamedReference[] references(List<String> names) {
+    return names.stream().map(Columns::reference).toArray(NamedReference[]::new);
+  }
+
+  /** A column's exact name as SQL. */
+  static String quoted(String name) {
+    return "`" + name.replace("`", "``") + "`";
   }
 
   static StructType of(String json) {

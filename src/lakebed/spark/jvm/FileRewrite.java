@@ -39,7 +39,7 @@ final class FileRewrite implements RowLevelOperation {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new LakebedScan.Builder(table, true) {
+    return new LakebedScan.Builder(table, true, options) {
       @Override
       public Scan build() {
         scan = (LakebedScan) super.build();

@@ -49,7 +49,7 @@ public final class FileSink implements TableProvider {
     return BucketFunction.column(FileTarget.of(target));
   }
 
-  /** Return, once, what a job that has ended left: where its files are named, the column in which it found a null. */
+  /** Return, once, what a job that has ended left: where its files are named, the column of a row that does not fit. */
   public static String take(String job) {
     return RETURNED.remove(job);
   }
@@ -133,7 +133,9 @@ public final class FileSink implements TableProvider {
       ObjectNode returned = Bridge.JSON.createObjectNode();
       Path files = FileTaskWriter.Result.store(messages);
       returned.put("files", files == null ? null : files.toString());
-      returned.put("null_in", FileTaskWriter.Result.nullIn(messages));
+      FileTaskWriter.Misfit misfit = FileTaskWriter.Result.misfit(messages);
+      returned.put("null_in", misfit != null && misfit.isNull() ? misfit.column() : null);
+      returned.put("not_utf8_in", misfit != null && !misfit.isNull() ? misfit.column() : null);
       RETURNED.put(job, returned.toString());
     }
 

@@ -77,16 +77,11 @@ final class FileTarget {
   /** The columns of partitions, and then the bucket, if there is one. */
   static List<Expression> by(List<String> partitionKeys, Expression bucket) {
     List<Expression> found = new ArrayList<>();
-    partitionKeys.forEach(name -> found.add(Expressions.column(quoted(name))));
+    partitionKeys.forEach(name -> found.add(Columns.reference(name)));
     if (bucket != null) {
       found.add(bucket);
     }
     return found;
-  }
-
-  /** A column by its exact name, whatever characters are in it. */
-  static String quoted(String name) {
-    return "`" + name.replace("`", "``") + "`";
   }
 
   private List<Column> columns(JsonNode described) {

@@ -50,7 +50,8 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
   private TaskFiles.Output out;
   private ParquetFile file;
   private long rowCount;
-  private String nullIn;
+  private final Utf8.Columns texts;
+  private Misfit misfit;
 
   private FileTaskWriter(Factory factory) throws IOException {
     target = FileTarget.of(factory.target);
@@ -65,6 +66,7 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
                 keys.stream().map(FileTarget.Column::type).toArray(DataType[]::new));
     StructField[] fields = target.schema.fields();
     required = IntStream.range(0, fields.length).filter(i -> !fields[i].nullable()).toArray();
+    texts = new Utf8.Columns(target.schema);
     rowGroupBytes = Math.max(ROW_GROUP_BYTES_MIN, Math.min(target.rowGroupBytes, shareOfHeap()));
     name = target.prefix + UUID.randomUUID();
     partition = new Object[target.partition.size()];
@@ -92,8 +94,18 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     }
   }
 
-  /** What a task returns: its files, or the column that is NOT NULL and has a null. */
-  record Result(List<Written> files, String nullIn) implements WriterCommitMessage {
+  /** Why a row does not fit: a null in a column that is NOT NULL, or else a text that is not UTF-8. */
+  record Misfit(String column, boolean isNull) implements java.io.Serializable {
+    String sentence() {
+      return isNull
+          ? "Column '" + column + "' is NOT NULL, but null in some of the rows."
+          : "Column '" + column + "' has a text that is not UTF-8 in some of the rows: store bytes in a column of type BINARY, or"
+              + " make texts of them, in Spark with make_valid_utf8.";
+    }
+  }
+
+  /** What a task returns: its files, or why its rows do not fit. */
+  record Result(List<Written> files, Misfit misfit) implements WriterCommitMessage {
     @Override
     public String toString() {
       return "Result";
@@ -128,11 +140,11 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
       return all(messages).map(Written::path).toList();
     }
 
-    /** The first column in which a task found a null that may not be there; null: none. */
-    static String nullIn(WriterCommitMessage[] messages) {
+    /** The first reason for which rows do not fit; null: none. */
+    static Misfit misfit(WriterCommitMessage[] messages) {
       return Arrays.stream(messages)
           .filter(Result.class::isInstance)
-          .map(message -> ((Result) message).nullIn)
+          .map(message -> ((Result) message).misfit)
           .filter(Objects::nonNull)
           .findFirst()
           .orElse(null);
@@ -176,13 +188,10 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
 
   @Override
   public void write(InternalRow row) throws IOException {
-    for (int position : required) {
-      if (row.isNullAt(position)) {
-        nullIn = nullIn != null ? nullIn : target.schema.fields()[position].name();
-        return;
-      }
+    if (misfit == null) {
+      misfit = misfit(row);
     }
-    if (nullIn != null) {
+    if (misfit != null) {
       return;
     }
     int itsBucket = hash == null ? 0 : hash.of(row, target.bucketCount);
@@ -195,6 +204,17 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
     if (rowCount % SIZE_CHECK_ROWS == 0 && file.bytes() >= target.fileBytes) {
       finishFile();
     }
+  }
+
+  /** Why a row does not fit; null: it does. */
+  private Misfit misfit(InternalRow row) {
+    for (int position : required) {
+      if (row.isNullAt(position)) {
+        return new Misfit(target.schema.fields()[position].name(), true);
+      }
+    }
+    String invalid = texts.invalid(row);
+    return invalid == null ? null : new Misfit(invalid, false);
   }
 
   private boolean isInPartition(InternalRow row) {
@@ -233,9 +253,9 @@ final class FileTaskWriter implements DataWriter<InternalRow> {
 
   @Override
   public WriterCommitMessage commit() throws IOException {
-    if (nullIn != null) {
+    if (misfit != null) {
       abort();
-      return new Result(List.of(), nullIn);
+      return new Result(List.of(), misfit);
     }
     finishFile();
     files.makeDurable();

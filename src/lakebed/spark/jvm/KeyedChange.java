@@ -1,6 +1,5 @@
 package org.lakebed.spark;
 
-import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.DeltaWriteBuilder;
@@ -25,12 +24,12 @@ final class KeyedChange implements SupportsDelta {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new LakebedScan.Builder(table, true);
+    return new LakebedScan.Builder(table, true, options);
   }
 
   @Override
   public NamedReference[] rowId() {
-    return table.primaryKeys().stream().map(Expressions::column).toArray(NamedReference[]::new);
+    return Columns.references(table.primaryKeys());
   }
 
   @Override

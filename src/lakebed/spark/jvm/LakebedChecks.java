@@ -5,12 +5,15 @@ import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
 import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
 import org.apache.spark.sql.catalyst.plans.logical.AnalyzeTables;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.connector.write.RowLevelOperationTable;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
 /**
- * Sentences for statements that Spark analyses and then ends with an internal error.
+ * Sentences for statements that Spark analyses and then ends with an internal error, and for options that mean nothing,
+ * also of relations that Spark leaves out of a plan: {@code WHERE false}, {@code LIMIT 0}.
  *
  * <p>The one file that names these classes of Spark's plans; tried with 4.1, 4.2 and 4.3.
  */
@@ -24,6 +27,11 @@ final class LakebedChecks extends AbstractFunction1<LogicalPlan, BoxedUnit> {
               + " and knows their rows and bytes without.");
     }
     for (LogicalPlan leaf : CollectionConverters.asJava(plan.collectLeaves())) {
+      if (leaf instanceof DataSourceV2Relation relation && relation.catalog().exists(LakebedCatalog.class::isInstance)) {
+        boolean isTable = relation.table() instanceof LakebedTable || relation.table() instanceof RowsTable
+            || relation.table() instanceof AuditTable || relation.table() instanceof RowLevelOperationTable;
+        Options.check("a batch of " + relation.table().name(), relation.options(), isTable ? Options.READ : Options.CHANGES);
+      }
       if (leaf instanceof RelationTimeTravel travel && travel.relation() instanceof PlanWithUnresolvedIdentifier) {
         throw Errors.mistake(
             "IDENTIFIER(...) before VERSION AS OF or TIMESTAMP AS OF takes one literal or parameter, and no expression: compute"

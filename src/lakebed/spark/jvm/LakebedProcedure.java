@@ -115,7 +115,7 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
       for (int i = 0; i < parameters.length; i++) {
         if (!input.isNullAt(i)) {
           DataType type = parameters[i].dataType();
-          arguments.put(parameters[i].name(), value(input.get(i, type), type));
+          arguments.put(parameters[i].name(), value(parameters[i].name(), input.get(i, type), type));
         }
       }
       String branch = null;
@@ -130,12 +130,15 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
     }
 
     /** A value as a message has it: a time with its zone, and a duration as ISO 8601 writes it. */
-    private static Object value(Object value, DataType type) {
+    private Object value(String name, Object value, DataType type) {
       if (type instanceof TimestampType) {
         return DateTimeUtils.microsToInstant((Long) value).toString();
       }
       if (type instanceof DayTimeIntervalType) {
         return Duration.of((Long) value, ChronoUnit.MICROS).toString();
+      }
+      if (!Predicates.isText(value)) {
+        throw Errors.mistake("The argument " + name + " of " + procedure.name + " is not UTF-8: give a text that is.");
       }
       return value instanceof Number || value instanceof Boolean ? value : value.toString();
     }

@@ -2,8 +2,6 @@ package org.lakebed.spark;
 
 import org.apache.spark.sql.connector.distributions.Distribution;
 import org.apache.spark.sql.connector.distributions.Distributions;
-import org.apache.spark.sql.connector.expressions.Expression;
-import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.write.RowLevelOperation.Command;
 
 /** The new files of a {@link FileRewrite}, which replace those that it read. */
@@ -20,8 +18,7 @@ final class LakebedRewrite extends LakebedWrite {
   public Distribution requiredDistribution() {
     Distribution required = super.requiredDistribution();
     return required.equals(Distributions.unspecified()) && !table.partitionKeys().isEmpty()
-        ? Distributions.clustered(
-            table.partitionKeys().stream().map(Expressions::column).toArray(Expression[]::new))
+        ? Distributions.clustered(Columns.references(table.partitionKeys()))
         : required;
   }
 

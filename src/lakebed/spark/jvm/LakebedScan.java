@@ -161,7 +161,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
 
   @Override
   public Batch toBatch() {
-    table.checkOptions(options, "versionAsOf", "timestampAsOf", "branch");
+    Options.check("a batch of " + table.name(), options, Options.READ);
     return this;
   }
 
@@ -247,11 +247,6 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
     private RowsTable counted;
 
     /** {@code rewrites}: a statement reads that changes rows; see the verb {@code plan} of the bridge. */
-    Builder(LakebedTable table, boolean rewrites) {
-      this(table, rewrites, CaseInsensitiveStringMap.empty());
-    }
-
-    /** {@code options}: of a stream. */
     Builder(LakebedTable table, boolean rewrites, CaseInsensitiveStringMap options) {
       this.options = options;
       this.table = table;
@@ -301,6 +296,7 @@ final class LakebedScan implements Scan, Batch, SupportsReportStatistics, Suppor
           || functions.length == 0) {
         return counted != null;
       }
+      Options.check("a batch of " + table.name(), options, Options.READ);
       List<Map<String, String>> asked = new ArrayList<>();
       StructType schema = new StructType();
       for (AggregateFunc function : functions) {

@@ -13,7 +13,7 @@ import org.apache.spark.sql.types.StructType;
 
 /** A batch of a stream: committed under the query and its number, so once, however often Spark runs it. */
 final class LakebedStreamWrite extends LakebedWrite implements StreamingWrite {
-  private static final String APPLICATION = "txn-app-id";
+  static final String APPLICATION = "txn-app-id";
 
   private final LogicalWriteInfo info;
   private final long created;

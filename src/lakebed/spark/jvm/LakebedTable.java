@@ -105,7 +105,7 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
 
   @Override
   public Transform[] partitioning() {
-    return partitionKeys().stream().map(Expressions::identity).toArray(Transform[]::new);
+    return partitionKeys().stream().map(key -> Expressions.identity(Columns.quoted(key))).toArray(Transform[]::new);
   }
 
   List<String> partitionKeys() {
@@ -202,17 +202,6 @@ class LakebedTable implements SupportsRead, SupportsWrite, SupportsDeleteV2, Sup
       throw Errors.mistake(
           "The option " + LakebedCatalog.BRANCH_OPTION + " needs Spark 4.3, and this is " + package$.MODULE$.SPARK_VERSION()
               + ": let the table's name end with $branch_" + options.get(LakebedCatalog.BRANCH_OPTION) + ".");
-    }
-  }
-
-  /** An option that means nothing is a mistake; those with such beginnings are Spark's own. */
-  void checkOptions(CaseInsensitiveStringMap options, String... known) {
-    for (String option : options.keySet()) {
-      if (!option.startsWith("__") && !option.startsWith("spark.") && Arrays.stream(known).noneMatch(option::equalsIgnoreCase)) {
-        throw Errors.mistake(
-            "The option " + option + " is not known for a batch of " + name() + ": the options are "
-                + String.join(", ", known) + ".");
-      }
     }
   }
 

@@ -29,7 +29,6 @@ import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
-import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.StructType;
 
 /** A job that writes rows: tasks return what they wrote, and the driver commits it once. */
@@ -69,7 +68,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     if (keys.isEmpty()) { // any column that the rows have: those of a DELETE have the primary key alone
       keys = table.primaryKeys().isEmpty() ? List.of(table.schema().fieldNames()[0]) : table.primaryKeys();
     }
-    return Distributions.clustered(keys.stream().map(Expressions::column).toArray(Expression[]::new));
+    return Distributions.clustered(Columns.references(keys));
   }
 
   /** Buckets take turns in the parts of a shuffle. With partitions there are so many that their hashes are even. */
@@ -110,7 +109,7 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
   private Transform bucket() {
     JsonNode files = table.loaded.get("native_write");
     List<String> keys = new ArrayList<>();
-    files.get("bucket_keys").forEach(key -> keys.add(FileTarget.quoted(key.asText())));
+    files.get("bucket_keys").forEach(key -> keys.add(Columns.quoted(key.asText())));
     int count = files.get("bucket_count").asInt();
     return keys.isEmpty() ? null : Expressions.bucket(count, keys.toArray(String[]::new));
   }
@@ -164,9 +163,9 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
         throw Errors.mistake(result.mistake());
       }
     }
-    String nullIn = FileTaskWriter.Result.nullIn(messages);
-    if (nullIn != null) {
-      throw Errors.mistake("Column '" + nullIn + "' is NOT NULL, but null in some of the rows.");
+    FileTaskWriter.Misfit misfit = FileTaskWriter.Result.misfit(messages);
+    if (misfit != null) {
+      throw Errors.mistake(misfit.sentence());
     }
     Path files = FileTaskWriter.Result.store(messages);
     committing = true;
@@ -276,19 +275,14 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
       boolean equals = predicate.name().equals("=") || predicate.name().equals("<=>");
       if (equals && sides.length == 2 && sides[0] instanceof NamedReference name && sides[1] instanceof Literal<?> literal
           && name.fieldNames().length == 1 && table.partitionKeys().contains(name.fieldNames()[0])) {
-        return partition.putIfAbsent(name.fieldNames()[0], value(literal)) == null;
+        if (!Predicates.isText(literal.value())) {
+          throw Errors.mistake(
+              "The partition to overwrite has a value of " + name.fieldNames()[0] + " that is not UTF-8: no partition of "
+                  + table.name() + " has such a text.");
+        }
+        return partition.putIfAbsent(name.fieldNames()[0], Predicates.literal(literal.value(), literal.dataType())) == null;
       }
       return false;
-    }
-
-    private static Object value(Literal<?> literal) {
-      Object value = literal.value();
-      if (value == null || value instanceof Number && !(literal.dataType() instanceof DateType) || value instanceof Boolean) {
-        return value;
-      }
-      return literal.dataType() instanceof DateType
-          ? java.time.LocalDate.ofEpochDay(((Number) value).longValue()).toString()
-          : value.toString();
     }
 
     @Override
@@ -296,13 +290,14 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
       return new LakebedWrite(table, replaced, false) {
         @Override
         public BatchWrite toBatch() {
-          table.checkOptions(info.options(), "branch");
+          Options.check("a write into " + table.name(), info.options(), Options.WRITE);
           InsertingMerge.checkSeesAll(table);
           return this;
         }
 
         @Override
         public StreamingWrite toStreaming() {
+          Options.check("a stream into " + table.name(), info.options(), Options.STREAM_WRITE);
           return new LakebedStreamWrite(table, replaced, info);
         }
       };

@@ -29,7 +29,7 @@ final class MarkedChange implements SupportsDelta {
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new LakebedScan.Builder(table, false);
+    return new LakebedScan.Builder(table, false, options);
   }
 
   @Override

@@ -3,8 +3,6 @@ package org.lakebed.spark;
 import java.util.List;
 import org.apache.spark.sql.connector.distributions.Distribution;
 import org.apache.spark.sql.connector.distributions.Distributions;
-import org.apache.spark.sql.connector.expressions.Expression;
-import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.write.DeltaBatchWrite;
 import org.apache.spark.sql.connector.write.DeltaWrite;
 import org.apache.spark.sql.connector.write.DeltaWriterFactory;
@@ -40,8 +38,7 @@ final class MarkedDelta extends LakebedWrite implements DeltaWrite, DeltaBatchWr
     }
     Distribution required = super.requiredDistribution();
     return required.equals(Distributions.unspecified()) && !table.partitionKeys().isEmpty()
-        ? Distributions.clustered(
-            table.partitionKeys().stream().map(Expressions::column).toArray(Expression[]::new))
+        ? Distributions.clustered(Columns.references(table.partitionKeys()))
         : required;
   }
 

@@ -10,6 +10,7 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.paths.SparkPath;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.filter.And;
 import org.apache.spark.sql.connector.expressions.filter.Not;
 import org.apache.spark.sql.connector.expressions.filter.Or;
@@ -113,12 +114,13 @@ final class NativeFiles {
     return filter.isDefined() ? filter.get() : null;
   }
 
-  /** Whether Spark's translation leaves out no part of a predicate. */
+  /** Whether Spark's translation leaves out no part of a predicate, and takes no text for another one. */
   private static boolean isKnown(Predicate predicate) {
     if (predicate instanceof And || predicate instanceof Or || predicate instanceof Not) {
       return Arrays.stream(predicate.children()).allMatch(part -> isKnown((Predicate) part));
     }
-    return PredicateUtils$.MODULE$.toV1(predicate).isDefined();
+    return Arrays.stream(predicate.children()).allMatch(part -> !(part instanceof Literal<?> it) || Predicates.isText(it.value()))
+        && PredicateUtils$.MODULE$.toV1(predicate).isDefined();
   }
 
   /** The reader of files with these columns, by their names in the files, and of constants of each file after them. */

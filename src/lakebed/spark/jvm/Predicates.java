@@ -51,12 +51,20 @@ final class Predicates {
     return Map.of("name", name, "children", encoded(expression.children()));
   }
 
-  /** A value and its type as a message. */
+  /** A value and its type as a message. A text that is not UTF-8 has none: as JSON it would be another text. */
   static Map<String, Object> literal(Object value, DataType type) {
+    if (!isText(value)) {
+      return Map.of("name", "NOT_UTF8", "children", List.of());
+    }
     Map<String, Object> members = new java.util.HashMap<>();
     members.put("literal", value(value));
     members.put("type", type.catalogString());
     return members;
+  }
+
+  /** Whether a value is the same one as a text of Java's, if it is a text: bytes that are not UTF-8 would change. */
+  static boolean isText(Object value) {
+    return !(value instanceof UTF8String text) || Utf8.isValid(text);
   }
 
   /** The texts that {@code COLUMN = x} or {@code COLUMN IN (x, ...)} allows; null: the predicate is of another form. */

@@ -45,6 +45,7 @@ final class RowsTable implements Table, SupportsRead, ScanBuilder, LocalScan {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     LakebedTable.checkBranch(options);
+    Options.check("a batch of " + name, options, Options.READ);
     return this;
   }
 

@@ -92,7 +92,7 @@ record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Cha
   @Override
   public NamedReference[] rowId() {
     return StreamSupport.stream(loaded.get("primary_keys").spliterator(), false)
-        .map(key -> Expressions.column(key.asText()))
+        .map(key -> Columns.reference(key.asText()))
         .toArray(NamedReference[]::new);
   }
 
@@ -144,11 +144,13 @@ record LakebedChangelog(Lake lake, String table, JsonNode loaded) implements Cha
 
     @Override
     public Batch toBatch() {
+      Options.check("a batch of " + changelog.name(), options, Options.CHANGES);
       return this;
     }
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
+      Options.check("a stream of " + changelog.name(), options, Options.STREAM_CHANGES);
       JsonNode loaded = changelog.loaded;
       return new LakebedStream(
           new LakebedStream.Followed(
