@@ -45,7 +45,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  */
 public final class LakebedCatalog
     implements MinorCatalog, StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
-  private static final String DEFAULT_DATABASE = "default";
+  static final String DEFAULT_DATABASE = "default";
   private static final String PROCEDURES = "sys";
   static final String BRANCH_OPTION = "branch";
   static final String BRANCH_PREFIX = "branch_";
@@ -136,6 +136,7 @@ public final class LakebedCatalog
           lake.find(
               "load", "table", named, "branch", branch, "version", version, "timestamp_us", micros, "system", system,
               "is_dotted", dotted);
+      CachedTables.remember(named, name, table);
       if (system == null) {
         return LakebedTable.of(lake, named, found);
       }
