@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, database_folder, parse_table_name
-from lakebed.spark.catalog.audits import AUDIT_LOG, audited
+from lakebed.spark.carried import AUDIT_LOG, show_instants
+from lakebed.spark.catalog.audits import audited
 from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
 from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_json
@@ -70,7 +71,8 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         timestamp_ms = None if self.timestamp_us is None else self.timestamp_us // 1000
         found = table.locate(version=self.version, timestamp_ms=timestamp_ms) if travels else None
         if self.system is not None and self.system != AUDIT_LOG:
-            return {"rows": session.store_rows(read_system_table(table.context, self.system, version=found))}
+            rows = read_system_table(table.context, self.system, version=found)
+            return {"rows": session.store_rows(show_instants(self.system, rows))}
         branch, snapshot, schema = self.branch, None, table.schema
         if found is not None:
             snapshot = found.snapshot
