@@ -307,7 +307,16 @@ class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True
         lake = session.lake(lake_url)
         if not lake.has_table(self.table):
             return {"dropped": False}
-        lake.drop_table(self.table)
+        try:
+            lake.drop_table(self.table)
+        except InvalidRequest as pinned:
+            if pinned.kind != "table_pinned":
+                raise
+            raise InvalidRequest(
+                f"The table {self.table} is pinned by {pinned.facts['pins']}: ALTER TABLE ... DROP TAG or DROP BRANCH "
+                "these first.",
+                kind=pinned.kind,
+            ) from pinned
         return {"dropped": True}
 
 

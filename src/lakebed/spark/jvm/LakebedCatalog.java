@@ -3,12 +3,16 @@ package org.lakebed.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -35,6 +39,7 @@ import org.apache.spark.sql.connector.expressions.IdentityTransform;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -230,7 +235,20 @@ public final class LakebedCatalog
       String columns = String.join(",", Arrays.stream(key.columns()).map(LakebedCatalog::column).toList());
       set(properties, "primary-key", columns, written(key));
     }
+    properties.computeIfPresent("primary-key", (name, keys) -> named(keys, info.schema()));
     return properties;
+  }
+
+  /** Names of columns, separated by commas, in the case that the columns have: Spark itself does so for partitions. */
+  private static String named(String columns, StructType schema) {
+    if (Boolean.parseBoolean(SparkSession.active().conf().get("spark.sql.caseSensitive"))) {
+      return columns;
+    }
+    Map<String, String> names = new HashMap<>();
+    Arrays.stream(schema.fieldNames()).forEach(name -> names.put(name.toLowerCase(Locale.ROOT), name));
+    return Arrays.stream(columns.split(","))
+        .map(column -> names.getOrDefault(column.strip().toLowerCase(Locale.ROOT), column))
+        .collect(Collectors.joining(","));
   }
 
   /** A constraint without its name and the words that Spark adds. */
