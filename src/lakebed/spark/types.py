@@ -85,8 +85,8 @@ def _spark_of(field: DataField) -> spark.DataType:
     found = _spark_type(parse_type(field.type))
     if found is None:
         raise InvalidRequest(
-            f"Column {field.name!r} is {field.type}, which lakebed does not hand to this version of Spark: read the other "
-            "columns with lakebed.spark.read(..., columns=[...]).",
+            f"Column {field.name!r} is {field.type}, which lakebed does not hand to this version of Spark: read the "
+            "other columns with lakebed.spark.read(..., columns=[...]).",
             kind="unsupported_type",
             column=field.name,
             type=field.type,

@@ -489,9 +489,7 @@ def _parsed(name: str, option: Option[T], text: str) -> T:
 
 
 def check_option_names(names: Iterable[str]) -> None:
-    """Raise `InvalidRequest`, with the nearest name, for an unknown name: no option, with no prefix that is known, and
-    not the user's own.
-    """
+    """Raise `InvalidRequest`, with the nearest name, for a name of no option that is not the user's own either."""
     for name in names:
         if name not in OPTIONS and not name.startswith((*COLUMN_PREFIXES, *KEPT_PREFIXES)) and not is_users(name):
             raise _unknown(name)
@@ -504,7 +502,9 @@ def is_users(name: str) -> bool:
     one: then it is a mistake.
     """
     first, dot, rest = name.partition(".")
-    return bool(first.strip() and dot and rest.strip()) and not get_close_matches(first.lower(), _FIRST_PARTS, cutoff=0.8)
+    return bool(first.strip() and dot and rest.strip()) and not get_close_matches(
+        first.lower(), _FIRST_PARTS, cutoff=0.8
+    )
 
 
 def check_options(

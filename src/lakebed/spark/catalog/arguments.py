@@ -78,14 +78,14 @@ def _typed(procedure: str, parameter: Parameter, value: Any) -> Any:
 def time_ms_of(text: str) -> int:
     """Return a time of a message as Unix milliseconds, UTC.
 
-    Spark has given its zone to what it reads, and only a session knows its zone. Raises `InvalidRequest`: a text without
-    a zone, or no time.
+    Spark has given its zone to what it reads, and only a session knows its zone. Raises `InvalidRequest`: a text
+    without a zone, or no time.
     """
     time_ms = parse_time_ms(text)
     if not text.strip().removeprefix("-").isdecimal() and dt.datetime.fromisoformat(text.strip()).tzinfo is None:
         raise InvalidRequest(
-            f"{shown(text)} is not a valid time: write it like 2013-02-01 or 2013-02-01 06:30:00, in the session's time "
-            "zone, like 2013-02-01T06:30:00+01:00, or as Unix milliseconds.",
+            f"{shown(text)} is not a valid time: write it like 2013-02-01 or 2013-02-01 06:30:00, in the session's "
+            "time zone, like 2013-02-01T06:30:00+01:00, or as Unix milliseconds.",
             kind="invalid_time",
         )
     return time_ms

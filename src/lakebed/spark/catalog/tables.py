@@ -206,14 +206,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         kind: ``set``, ``unset``, ``add``, ``drop``, ``rename``, ``widen``, ``nullable``, ``move``, ``comment``.
-        name: of the option or the column.
+        name: of the option or the column; a list is the path of a field inside a column.
         value: the option's value, or the column's new name or comment.
         type: the column's type, as Spark's JSON.
         after: the column before it; empty: the first.
     """
 
     kind: str
-    name: str
+    name: str | tuple[str, ...]
     value: str | None = None
     type: str | None = None
     after: str | None = None
@@ -241,6 +241,18 @@ class AlterTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def _applied(schema: TableSchema, change: Change) -> TableSchema:
     name, after = change.name, change.after or None
+    if change.kind == "add":
+        first = change.after == ""
+        return add_column(schema, name, _type_text(change), comment=change.comment, after=after, first=first)
+    if change.kind == "drop":
+        return drop_column(schema, name)
+    if change.kind == "rename":
+        return rename_column(schema, name, change.value or "")
+    if isinstance(name, tuple):
+        raise InvalidRequest(
+            f"The field {'.'.join(name)} is inside a column, where fields can only be added, dropped and renamed.",
+            kind="unsupported_change",
+        )
     if change.kind in ("set", "unset") and name == PRIMARY_KEY:
         raise InvalidRequest(
             f"The primary key of a table cannot be changed, and it has {_keys_text(schema)}: create another table with "
@@ -253,13 +265,6 @@ def _applied(schema: TableSchema, change: Change) -> TableSchema:
         return set_options(schema, {name: change.value or ""})
     if change.kind == "unset":
         return remove_options(schema, [name]) if name in schema.options else schema
-    if change.kind == "add":
-        first = change.after == ""
-        return add_column(schema, name, _type_text(change), comment=change.comment, after=after, first=first)
-    if change.kind == "drop":
-        return drop_column(schema, name)
-    if change.kind == "rename":
-        return rename_column(schema, name, change.value or "")
     if change.kind == "widen":
         return widen_column(schema, name, _type_text(change))
     if change.kind == "nullable":
@@ -294,7 +299,12 @@ def _keys_text(schema: TableSchema) -> str:
 def _type_text(change: Change) -> str:
     """Return the type of a column as tables write it."""
     spark_type = json.loads(change.type or "null")
-    members = {"name": change.name, "type": spark_type, "nullable": True, "metadata": {}}
+    members = {
+        "name": change.name if isinstance(change.name, str) else ".".join(change.name),
+        "type": spark_type,
+        "nullable": True,
+        "metadata": {},
+    }
     column = arrow_schema_of(StructType.fromJson({"type": "struct", "fields": [members]})).field(0)
     return type_of_arrow(column.type)
 

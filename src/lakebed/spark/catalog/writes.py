@@ -256,8 +256,8 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 table, [*changes, *deletes], options={}, kind=kind, overwrite=overwrite, basis=basis
             )
         except (InvalidRequest, Conflict):
-            # Nothing was committed: a catalog's lake has a URL, so it is in no branch of a repository, where files may be
-            # gone after a commit.
+            # Nothing was committed: a catalog's lake has a URL, so it is in no branch of a repository, where files may
+            # be gone after a commit.
             discard_changes(table.context, changes)
             raise
         return {"snapshot_id": snapshot.id}

@@ -271,9 +271,9 @@ public final class LakebedCatalog
 
   @Override
   public Table alterTable(Identifier table, TableChange... changes) throws NoSuchTableException {
-    List<Map<String, String>> members = new ArrayList<>();
+    List<Map<String, Object>> members = new ArrayList<>();
     for (TableChange change : changes) {
-      Map<String, String> found = TableChanges.members(change);
+      Map<String, Object> found = TableChanges.members(change);
       if (found != null) {
         members.add(found);
       }
