@@ -85,7 +85,7 @@ def test_every_default_is_documented() -> None:
 
 
 def test_properties_of_the_user_are_kept_and_mistakes_are_not() -> None:
-    """A name whose first part is a word of the user's own; not one that is similar to an option's, or of other formats."""
+    """A first part that is a word of the user's own; not one that is similar to an option's, or another format's."""
     check_options({"team.contact": "x", "com.example.owner": "y", "quality.level.min": "3"})
     for name in (
         "snapshto.num-retained.max",

@@ -309,6 +309,20 @@ def _type_text(change: Change) -> str:
     return type_of_arrow(column.type)
 
 
+def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
+    """Drop a table. Raises `InvalidRequest`: tags or branches pin it, which SQL has no words to ignore."""
+    try:
+        lake.drop_table(name, dry_run=dry_run)
+    except InvalidRequest as pinned:
+        if pinned.kind != "table_pinned":
+            raise
+        raise InvalidRequest(
+            f"The table {name} is pinned by {pinned.facts['pins']}: delete these first, with ALTER TABLE ... DROP TAG and "
+            "DROP BRANCH.",
+            kind=pinned.kind,
+        ) from pinned
+
+
 @declared("drop_table")
 class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Drop a table; one with tags or branches is refused."""
@@ -317,16 +331,7 @@ class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True
         lake = session.lake(lake_url)
         if not lake.has_table(self.table):
             return {"dropped": False}
-        try:
-            lake.drop_table(self.table)
-        except InvalidRequest as pinned:
-            if pinned.kind != "table_pinned":
-                raise
-            raise InvalidRequest(
-                f"The table {self.table} is pinned by {pinned.facts['pins']}: ALTER TABLE ... DROP TAG or DROP BRANCH "
-                "these first.",
-                kind=pinned.kind,
-            ) from pinned
+        _drop(lake, self.table)
         return {"dropped": True}
 
 
@@ -366,7 +371,7 @@ class CheckDatabase(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True)
         names = [parse_table_name(text) for text in lake.tables()] if self.to_drop else []
         for name in names:
             if name.database == self.database:
-                lake.drop_table(str(name), dry_run=True)
+                _drop(lake, str(name), dry_run=True)
         return {}
 
 
