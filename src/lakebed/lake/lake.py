@@ -216,9 +216,10 @@ class Lake(Stores):
             if held:
                 shown = ", ".join(held[:5]) + (", ..." if len(held) > 5 else "")
                 raise InvalidRequest(
-                    f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force (--force).",
+                    f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force.",
                     kind="table_pinned",
                     table=str(wanted),
+                    pins=shown,
                 )
         return drop_table(self.store, wanted, environment=self.environment, dry_run=dry_run, progress=progress)
 

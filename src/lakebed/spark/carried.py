@@ -1,17 +1,21 @@
 """The Arrow types in which rows of a table cross between Python and the JVM. Pure.
 
-Owns: `carried_schema` and `carried_rows`. Invariant: column order and nullability are the table's own. Imports no
-PySpark.
+Owns: `carried_schema` and `carried_rows`; `show_instants` for system tables. Invariant: column order and nullability
+are the table's own. Imports no PySpark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from lakebed.table.model import DataField
 from lakebed.table.types import arrow_type
+
+AUDIT_LOG: Final = "audit_log"
+"""The system table whose rows are those of the table."""
 
 
 def carried_schema(fields: Sequence[DataField]) -> pa.Schema:
@@ -27,6 +31,18 @@ def carried_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for column, field in zip(rows.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def show_instants(name: str, rows: pa.Table) -> pa.Table:
+    """Give the times of a system table, which are in UTC, their zone, so that Spark shows them in that of the session.
+
+    Args:
+        name: of the system table. The columns of ``audit_log`` are the user's, and stay.
+    """
+    if name.removeprefix("$") == AUDIT_LOG:
+        return rows
+    types = [pa.timestamp(kind.unit, tz="UTC") if pa.types.is_timestamp(kind) else kind for kind in rows.schema.types]
+    return rows.cast(pa.schema([field.with_type(kind) for field, kind in zip(rows.schema, types, strict=True)]))
 
 
 def _carried(kind: pa.DataType) -> pa.DataType:

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.spark.carried import carried_rows, carried_schema
+from lakebed.spark.carried import carried_rows, carried_schema, show_instants
 from lakebed.spark.expression import column_of, quoted
 from lakebed.spark.plan import FileColumn, NativeScan, Pack, plan_readers
 from lakebed.spark.relation import exact_files, is_available, reaches
@@ -71,7 +71,7 @@ def read(
                 kind="system_arguments",
                 system=system,
             )
-        return local_frame(spark, table.system(system))
+        return local_frame(spark, show_instants(system, table.system(system)))
     scan = table.scan(version=version, timestamp_ms=timestamp_ms, columns=columns, where=where)
     return read_splits(spark, table, splits=scan.splits(), plan=scan.plan, native=native)
 

@@ -85,8 +85,8 @@ def _spark_of(field: DataField) -> spark.DataType:
     found = _spark_type(parse_type(field.type))
     if found is None:
         raise InvalidRequest(
-            f"Column {field.name!r} is {field.type}, which this version of Spark does not have: leave it out with "
-            "columns=[...].",
+            f"Column {field.name!r} is {field.type}, which lakebed does not hand to this version of Spark: read the "
+            "other columns with lakebed.spark.read(..., columns=[...]).",
             kind="unsupported_type",
             column=field.name,
             type=field.type,
@@ -172,7 +172,8 @@ def _arrow_of(kind: spark.DataType, column: str) -> pa.DataType:
     if kind.typeName() == "time":
         return pa.time32("ms")
     raise InvalidRequest(
-        f"Column {column!r} is of Spark's type {kind.simpleString()}, which tables do not have: cast it first.",
+        f"Column {column!r} is of Spark's type {kind.simpleString()}, which lakebed does not write: cast it to a type "
+        "that tables have, such as STRING.",
         kind="unsupported_type",
         column=column,
         type=kind.simpleString(),

@@ -443,8 +443,19 @@ COLUMN_PREFIXES: Final[Mapping[str, str]] = {
 KEPT_PREFIXES: Final = ("pipelines.",)
 """Beginnings of the names of properties that mean nothing to a table and are kept: of Spark's Declarative Pipelines."""
 
+OTHER_FORMATS: Final = frozenset(
+    ("delta", "format", "gc", "history", "hive", "hoodie", "iceberg", "lakebed", "paimon", "spark", "write")
+)
+"""First parts of the names of properties by which other formats and engines are told what to do. A table that kept
+them would seem to do it."""
+
 IMMUTABLE_OPTIONS: Final = frozenset(name for name, option in OPTIONS.items() if option.immutable)
 """Set when a table is created, never later."""
+
+
+_FIRST_PARTS: Final = sorted(
+    {name.partition(".")[0] for name in (*OPTIONS, *COLUMN_PREFIXES, *KEPT_PREFIXES)} | OTHER_FORMATS
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,10 +489,22 @@ def _parsed(name: str, option: Option[T], text: str) -> T:
 
 
 def check_option_names(names: Iterable[str]) -> None:
-    """Raise `InvalidRequest`, with the nearest name, for an unknown name with no prefix that is known."""
+    """Raise `InvalidRequest`, with the nearest name, for a name of no option that is not the user's own either."""
     for name in names:
-        if name not in OPTIONS and not name.startswith((*COLUMN_PREFIXES, *KEPT_PREFIXES)):
+        if name not in OPTIONS and not name.startswith((*COLUMN_PREFIXES, *KEPT_PREFIXES)) and not is_users(name):
             raise _unknown(name)
+
+
+def is_users(name: str) -> bool:
+    """Whether a property is the user's own, which means nothing to a table and is kept, such as ``team.contact``.
+
+    Its first part, up to the first dot, is neither that of an option nor of another format's property, nor similar to
+    one: then it is a mistake.
+    """
+    first, dot, rest = name.partition(".")
+    return bool(first.strip() and dot and rest.strip()) and not get_close_matches(
+        first.lower(), _FIRST_PARTS, cutoff=0.8
+    )
 
 
 def check_options(
@@ -505,7 +528,7 @@ def check_options(
             )
         option = OPTIONS.get(name)
         if option is None:
-            if name.startswith((*accepted, *KEPT_PREFIXES)):
+            if name.startswith((*accepted, *KEPT_PREFIXES)) or is_users(name):
                 continue
             raise unsupported_option(
                 name, text, next(why for start, why in COLUMN_PREFIXES.items() if name.startswith(start))
@@ -556,5 +579,9 @@ def unsupported_option(name: str, text: str, why: str = "") -> InvalidRequest:
 
 def _unknown(name: str) -> InvalidRequest:
     near = get_close_matches(name, list(OPTIONS), n=1, cutoff=0.6)
-    hint = f": did you mean {near[0]!r}?" if near else "."
+    hint = (
+        f": did you mean {near[0]!r}?"
+        if near
+        else ". A property of your own begins with a word of your own and a dot, such as 'team.contact'."
+    )
     return InvalidRequest(f"Option {name!r} is not known{hint}", kind="unknown_option", option=name)

@@ -28,6 +28,7 @@ from lakebed.table.engines.registry import (
 )
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.model import DataField, TableSchema
+from lakebed.table.nested import Members, add_member, change_members, drop_member, rename_member
 from lakebed.table.options import (
     BUCKET_FUNCTION,
     IMMUTABLE_OPTIONS,
@@ -38,6 +39,8 @@ from lakebed.table.options import (
 from lakebed.table.sequence import check_sequence
 from lakebed.table.types import (
     BINARY_ROOTS,
+    NestedField,
+    Type,
     can_widen,
     fields_of_arrow,
     json_of_type,
@@ -353,9 +356,22 @@ def _refuse_key(schema: TableSchema, name: str, verb: str) -> None:
         )
 
 
+def _change_inside(schema: TableSchema, path: tuple[str, ...], change: Callable[[Members], Members]) -> TableSchema:
+    """Change the members of a row inside a column; `path` leads to one of them."""
+    column = require_column(schema, path[0])
+    try:
+        changed = change_members(parse_type(column.type), path[1:-1], change)
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"Column {'.'.join(path)!r} cannot be changed: {error.message}", kind=error.kind, column=path[0]
+        ) from error
+    fields = tuple(replace(field, type=changed.text) if field.name == path[0] else field for field in schema.fields)
+    return with_checked_engine(_changed(schema, fields=fields))
+
+
 def add_column(
     schema: TableSchema,
-    name: str,
+    name: str | tuple[str, ...],
     type_text: str,
     *,
     comment: str | None = None,
@@ -364,20 +380,19 @@ def add_column(
 ) -> TableSchema:
     """Add a nullable column, by default as the last one; existing rows have null.
 
-    Raises `InvalidRequest`: the name is taken or reserved, the type unknown or NOT NULL.
+    Args:
+        name: a tuple is the path of a field inside a nested column, as `nested` describes it.
+
+    Raises `InvalidRequest`: the name is taken or reserved, the type unknown or NOT NULL; a path leads to no row.
     """
+    if isinstance(name, tuple) and len(name) > 1:
+        return _add_inside(schema, name, type_text, comment=comment, after=after, first=first)
+    name = name if isinstance(name, str) else name[0]
     _check_name(name)
     if schema.field_by_name(name) is not None:
         raise InvalidRequest(f"Column {name!r} exists already.", kind="invalid_schema_change", column=name)
-    parsed = parse_type(type_text)
-    if not parsed.nullable:
-        raise InvalidRequest(
-            f"Column {name!r} cannot be added as NOT NULL: existing rows have no value for it.",
-            kind="invalid_schema_change",
-            column=name,
-        )
     field_id = schema.highest_field_id + 1
-    parsed, next_id = with_field_ids(parsed, field_id + 1)
+    parsed, next_id = _added_type(name, type_text, field_id)
     added = _changed(
         schema,
         fields=(*schema.fields, DataField(field_id, name, parsed.text, description=comment)),
@@ -388,11 +403,36 @@ def add_column(
     return replace(move_column(added, name, after=after), id=added.id)
 
 
-def drop_column(schema: TableSchema, name: str) -> TableSchema:
-    """Drop a column; its values stay in old files, its id is never reused.
+def _added_type(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
+    """The type of a new column or field, whose own id is given, and the next free id."""
+    parsed = parse_type(type_text)
+    if not parsed.nullable:
+        raise InvalidRequest(
+            f"Column {name!r} cannot be added as NOT NULL: existing rows have no value for it.",
+            kind="invalid_schema_change",
+            column=name,
+        )
+    return with_field_ids(parsed, field_id + 1)
+
+
+def _add_inside(
+    schema: TableSchema, path: tuple[str, ...], type_text: str, *, comment: str | None, after: str | None, first: bool
+) -> TableSchema:
+    field_id = schema.highest_field_id + 1
+    parsed, next_id = _added_type(".".join(path), type_text, field_id)
+    member = NestedField(path[-1], parsed, field_id, comment)
+    added = _change_inside(schema, path, lambda members: add_member(members, member, after=after, first=first))
+    return replace(added, highest_field_id=next_id - 1)
+
+
+def drop_column(schema: TableSchema, name: str | tuple[str, ...]) -> TableSchema:
+    """Drop a column, or a field inside one; its values stay in old files, its id is never reused.
 
     Raises `InvalidRequest`: no such column, the last one, or one that files are laid out by.
     """
+    if isinstance(name, tuple) and len(name) > 1:
+        return _change_inside(schema, name, lambda members: drop_member(members, name[-1]))
+    name = name if isinstance(name, str) else name[0]
     require_column(schema, name)
     _refuse_key(schema, name, "dropped")
     refuse_named(schema.options, name)
@@ -404,11 +444,14 @@ def drop_column(schema: TableSchema, name: str) -> TableSchema:
     return _changed(schema, fields=tuple(field for field in schema.fields if field.name != name))
 
 
-def rename_column(schema: TableSchema, old: str, new: str) -> TableSchema:
-    """Rename a column; it keeps its id and values, and options of the column its name.
+def rename_column(schema: TableSchema, old: str | tuple[str, ...], new: str) -> TableSchema:
+    """Rename a column, or a field inside one; it keeps its id and values, and options of the column its name.
 
     Raises `InvalidRequest`: no such column, a name that is taken or reserved, or a column that files are laid out by.
     """
+    if isinstance(old, tuple) and len(old) > 1:
+        return _change_inside(schema, old, lambda members: rename_member(members, old[-1], new))
+    old = old if isinstance(old, str) else old[0]
     require_column(schema, old)
     _refuse_key(schema, old, "renamed")
     _check_name(new)

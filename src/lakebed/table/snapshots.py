@@ -193,7 +193,10 @@ class SnapshotLog:
         ids = self.ids()
         there = f"it has snapshots {spans_of(ids)}" if ids else "it has no snapshot yet"
         there = f"it has only snapshot {ids[0]}" if len(ids) == 1 else there
-        hint = " (older ones have expired: a tag may still hold it)" if ids and snapshot_id < ids[0] else ""
+        hint = ""
+        if ids and 0 < snapshot_id < ids[0]:
+            older = "older ones have expired" if self._layout.branch is None else "older ones are not the branch's"
+            hint = f" ({older}: a tag may still hold it)"
         return NotFound(
             f"The table has no snapshot {snapshot_id}: {there}{hint}.",
             kind="snapshot_not_found",

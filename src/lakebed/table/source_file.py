@@ -19,9 +19,10 @@ from lakebed.objects.open import place_of
 from lakebed.objects.port import ObjectStore
 from lakebed.table.data_file import WHOLE_FILE_BYTES_MAX, OpenDataFile, open_data_file
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
+from lakebed.table.nested import carry_nested
 from lakebed.table.predicate import is_small, mask_of, to_arrow
 from lakebed.table.predicate_tree import Predicate, columns_of
-from lakebed.table.types import arrow_schema, arrow_type
+from lakebed.table.types import arrow_schema, arrow_type, parse_type
 from lakebed.table.vectors import NO_POSITIONS, LiveRows, load_positions
 
 KEY_READ_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -245,8 +246,8 @@ class SourceFile:
             target = arrow_type(column.type)
             name = self._name_in_file[column.name]
             if name is not None and name in there:
-                found = table.column(name)
-                columns.append(found if found.type == target else _widen(found, target, self._split.folder))
+                stored = self._in_file[column.id].type
+                columns.append(_carry(table.column(name), stored, column.type, self._split.folder))
             else:
                 columns.append(self._constant(column, target, table.num_rows))
         names = [column.name for column in self._fields]
@@ -267,9 +268,13 @@ def _joined(left: pa.Table, right: pa.Table) -> pa.Table:
     return left
 
 
-def _widen(column: pa.ChunkedArray, target: pa.DataType, folder: str) -> pa.ChunkedArray:
+def _carry(column: pa.ChunkedArray, stored: str, wanted: str, folder: str) -> pa.ChunkedArray:
+    """A column of a file in the type that it has now."""
+    target = arrow_type(wanted)
     try:
-        return column.cast(target)
+        if stored != wanted and parse_type(wanted).is_nested:
+            return carry_nested(column, parse_type(stored), parse_type(wanted))
+        return column if column.type == target else column.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Corruption(
             f"A file below {folder} holds {column.type} where the table now has {target}, and not every value fits.",

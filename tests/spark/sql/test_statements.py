@@ -40,6 +40,27 @@ def test_tags_and_branches_are_statements(sql: Run, session: SparkSession, lake:
     assert sql("SHOW TAGS lake.db.t") == []
 
 
+def test_tags_in_plans_scripts_and_with_parameters(sql: Run, session: SparkSession, lake: Lake) -> None:
+    """EXPLAIN runs nothing; words of scripts may be names; a parameter may be a name, a version or a lifetime."""
+    assert "create_tag" in sql("EXPLAIN ALTER TABLE lake.db.t CREATE TAG x")[0][0]
+    assert "Plan" in sql("-- why\nEXPLAIN FORMATTED SHOW TAGS lake.db.t")[0][0]
+    assert sql("SHOW TAGS lake.db.t") == []
+    script = """BEGIN
+      DECLARE n INT DEFAULT 1; -- a comment; with a semicolon
+      IF n = 1 THEN ALTER TABLE lake.db.t CREATE TAG do; END IF;
+      SELECT ';BEGIN ALTER TABLE lake.db.t CREATE TAG no;';
+      ALTER TABLE lake.db.t CREATE TAG `a;b` AS OF VERSION 1;
+      SELECT tag_name, snapshot_id FROM lake.db.t.tags;
+    END"""
+    assert sql(script) == [("a;b", 1), ("do", 2)]
+    named = {"tag": "x", "id": 1, "life": "2 days"}
+    session.sql("ALTER TABLE lake.db.t CREATE TAG :tag AS OF VERSION :id RETAIN :life", args=named).collect()
+    assert (lake.table("db.t").tag("x").snapshot.id, lake.table("db.t").tag("x").time_retained_ms) == (1, 172_800_000)
+    session.sql("ALTER TABLE lake.db.t RENAME TAG ? TO ?", args=["x", "y"]).collect()
+    assert [row.tag_name for row in session.sql("SHOW TAGS lake.db.t").collect()] == ["a;b", "y", "do"]
+    assert sql("-- many comments\n" * 5000 + "SELECT 1") == [(1,)]
+
+
 def test_procedures_find_tables_as_statements_do(sql: Run, lake: Lake) -> None:
     """With the catalog, in backquotes, in the current database, on a branch; another catalog's are refused."""
     sql("CREATE TABLE lake.t (id INT)")

@@ -27,6 +27,10 @@ LONG_MAX = 2**63 - 1
         ("string", 5, "5"),
         ("string", "", ""),
         ("int", None, None),
+        ("timestamp", "2025-11-02T05:00:00.123Z", 1_762_059_600_123),
+        ("timestamp", " 2025-11-02 06:00:00+01:00", 1_762_059_600_000),
+        ("timestamp", "1762059600123", 1_762_059_600_123),
+        ("timestamp", 1_762_059_600_123, 1_762_059_600_123),
     ],
 )
 def test_values_get_their_types(kind: str, value: Any, expected: Any) -> None:
@@ -55,3 +59,10 @@ def test_a_required_argument_is_given() -> None:
     """Null is none."""
     with pytest.raises(InvalidRequest, match="The argument x of p is null: give a value"):
         arguments_of("p", [Parameter("x", "int", is_optional=False)], {"x": None})
+
+
+@pytest.mark.parametrize("text", ["2025-11-02T05:00:00", "2025-11-02", "20251102T050000", "yesterday", ""])
+def test_a_time_without_a_zone_is_refused(text: str) -> None:
+    """Spark gives its session's zone to what it reads; another reading here would be another instant."""
+    with pytest.raises(InvalidRequest, match="is not a valid time: write it like"):
+        arguments_of("p", [Parameter("x", "timestamp")], {"x": text})

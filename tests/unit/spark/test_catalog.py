@@ -14,6 +14,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import Lake
+from lakebed.spark.carried import show_instants
 from lakebed.spark.catalog import VERBS, Session, handle
 from lakebed.spark.change_rows import change_fields
 from lakebed.table.schema import new_schema
@@ -140,6 +141,19 @@ def test_versions_resolve_and_unknown_ones_are_sentences(ask: Ask, lake: Lake) -
     assert error["group"] == "NotFound"
     assert error["message"] == "The table has no tag or branch 'frist'; tags: first. Did you mean first?"
     assert ask("load", table="db.x")["error"]["kind"] == "table_not_found"
+
+
+def test_times_of_system_tables_are_instants(ask: Ask, lake: Lake) -> None:
+    """A session shows them in its zone; the columns of ``$audit_log``, which are the user's, stay as they are."""
+    table = lake.create_table("db.t", pa.schema([("at", pa.timestamp("us"))]))
+    table.append(pa.table({"at": pa.array([0], pa.timestamp("us"))}))
+    shown = rows_of(ask("load", table="db.t", system="snapshots")["ok"]["rows"])
+    assert shown.schema.field("commit_time").type == pa.timestamp("us", tz="UTC")
+    assert shown["commit_time"].cast(pa.int64()).to_pylist() == [table.latest().time_ms * 1000]
+    assert table.system("snapshots").schema.field("commit_time").type == pa.timestamp("ms")
+    audited = json.loads(ask("load", table="db.t", system="audit_log")["ok"]["audited"])
+    assert [field["type"] for field in audited["fields"]] == ["string", "timestamp_ntz"]
+    assert show_instants("$audit_log", table.read()).schema == table.read().schema
 
 
 def test_predicates_leave_out_files_and_a_limit_does_too(ask: Ask, lake: Lake) -> None:

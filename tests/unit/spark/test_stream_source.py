@@ -22,7 +22,7 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import open_lake
 from lakebed.objects import open_store
 from lakebed.runtime import Environment
-from lakebed.spark.catalog.streams import StreamSink
+from lakebed.spark.catalog.streams import StreamFirst, StreamNewest, StreamNext, StreamSink
 from lakebed.spark.catalog.verb import Session
 from lakebed.spark.catalog.writes import Batch, BeginWrite, Commit, Replaced
 from lakebed.spark.source import LakebedSource
@@ -328,3 +328,34 @@ def test_a_batch_is_not_committed_into_a_table_that_was_created_again(tmp_path: 
         asked.run(session, lake.url)
     assert table.latest() is None
     assert not list((tmp_path / "lake").rglob("*.parquet"))
+
+
+def test_a_trigger_that_wants_everything_gets_it(tmp_path: Path) -> None:
+    """Trigger.Once reads all that is there in one batch, whatever the options limit a batch to."""
+    table = made(tmp_path)
+    for number in range(3):
+        table.write(rows(number))
+    for limit in ({"maxFilesPerTrigger": "1"}, {"maxSnapshotsPerTrigger": "1"}):
+        reader = reader_of(source(table, mode="from-snapshot", version="1", **limit))
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert ids_of(batches_of(reader, start, end)) == [0, 1, 2]
+        part = reader.latestOffset(start, reader.getDefaultReadLimit())
+        assert ids_of(batches_of(reader, start, part)) == [0]
+
+
+def test_a_trigger_of_what_is_available_has_an_end_in_sql(tmp_path: Path) -> None:
+    """AvailableNow reads up to the version that was the newest when it began, although others write on."""
+    lake = open_lake(str(tmp_path / "lake"))
+    session = Session(tmp_path)
+    table = lake.create_table("db.t", SCHEMA)
+    table.write(rows(1))
+    asked = {"table": "db.t", "schema_id": 0, "options": {"mode": "from-snapshot", "version": "1"}}
+    start = StreamFirst(**asked).run(session, lake.url)["offset"]
+    until = StreamNewest(**asked).run(session, lake.url)["snapshot_id"]
+    table.write(rows(2))
+    for everything in (True, False):
+        end = StreamNext(**asked, start=start, everything=everything, until=until).run(session, lake.url)["offset"]
+        assert json.loads(end)["snapshot"] == until == 1
+        last = StreamNext(**asked, start=end, everything=everything, until=until).run(session, lake.url)["offset"]
+        assert last == end

@@ -82,3 +82,24 @@ def test_unreadable_value_speaks_when_asked() -> None:
 def test_every_default_is_documented() -> None:
     """Every option has a sentence that says what it does."""
     assert all(option.doc.endswith((".", ":")) for option in options.OPTIONS.values())
+
+
+def test_properties_of_the_user_are_kept_and_mistakes_are_not() -> None:
+    """A first part that is a word of the user's own; not one that is similar to an option's, or another format's."""
+    check_options({"team.contact": "x", "com.example.owner": "y", "quality.level.min": "3"})
+    for name in (
+        "snapshto.num-retained.max",
+        "snapshots.num-retained.max",
+        "field.a.aggregate-function",
+        "pipeline.x",
+        "delta.appendOnly",
+        "write.format.default",
+        "contact",
+        "team.",
+        ".team",
+        " .x",
+    ):
+        with pytest.raises(InvalidRequest, match="is not known"):
+            check_options({name: "1"})
+    with pytest.raises(InvalidRequest, match=r"begins with a word of your own and a dot, such as 'team.contact'"):
+        check_options({"contact": "1"})

@@ -5,12 +5,14 @@ Owns: `Parameter` and `arguments_of`. Invariant: a procedure gets a value of its
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
+from lakebed.table.travel import parse_time_ms
 from lakebed.texts import shown
 
 Arguments = Mapping[str, Any]
@@ -32,7 +34,8 @@ class Parameter:
 
     name: str
     type: str
-    """As Spark's DDL writes it: ``string``, ``boolean``, ``int`` or ``bigint``."""
+    """As Spark's DDL writes it: ``string``, ``boolean``, ``int``, ``bigint`` or ``timestamp``, whose values are Unix
+    milliseconds, UTC."""
     is_optional: bool = True
 
 
@@ -67,7 +70,25 @@ def _typed(procedure: str, parameter: Parameter, value: Any) -> Any:
         if number is None or not -limit <= number < limit:
             raise _wrong(procedure, parameter, value, f"a whole number between {-limit} and {limit - 1}")
         return number
+    if parameter.type == "timestamp":
+        return time_ms_of(str(value))
     return str(value)
+
+
+def time_ms_of(text: str) -> int:
+    """Return a time of a message as Unix milliseconds, UTC.
+
+    Spark has given its zone to what it reads, and only a session knows its zone. Raises `InvalidRequest`: a text
+    without a zone, or no time.
+    """
+    time_ms = parse_time_ms(text)
+    if not text.strip().removeprefix("-").isdecimal() and dt.datetime.fromisoformat(text.strip()).tzinfo is None:
+        raise InvalidRequest(
+            f"{shown(text)} is not a valid time: write it like 2013-02-01 or 2013-02-01 06:30:00, in the session's "
+            "time zone, like 2013-02-01T06:30:00+01:00, or as Unix milliseconds.",
+            kind="invalid_time",
+        )
+    return time_ms
 
 
 def _whole(value: Any) -> int | None:

@@ -5,7 +5,7 @@ Invariant: the version is resolved once, by `tables.Load`.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from lakebed.spark.catalog.plans import Readers, planned_changes
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of, snapshot_text
@@ -13,9 +13,6 @@ from lakebed.spark.change_rows import AUDITED, ChangeRows, Committed, change_fie
 from lakebed.spark.types import spark_schema
 from lakebed.table.audit_log import plan_audit
 from lakebed.table.model import Snapshot, TableSchema
-
-AUDIT_LOG: Final = "audit_log"
-"""The system table that is as large as its table."""
 
 
 def audited(schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:

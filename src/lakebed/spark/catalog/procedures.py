@@ -25,7 +25,6 @@ from lakebed.table.imports.model import ImportOptions
 from lakebed.table.imports.sources import SourceOptions
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.table import Table
-from lakebed.table.travel import parse_time_ms
 
 Rows = list[dict[str, Any]]
 
@@ -47,7 +46,8 @@ _TAG: Final = Parameter("tag", "string", is_optional=False)
 _BRANCH: Final = Parameter("branch", "string", is_optional=False)
 _SNAPSHOT: Final = Parameter("snapshot", "bigint")
 _RETAINED: Final = Parameter("time_retained", "string")
-_OLDER_THAN: Final = Parameter("older_than", "string")
+_OLDER_THAN: Final = Parameter("older_than", "timestamp")
+_TIMESTAMP: Final = Parameter("timestamp", "timestamp", is_optional=False)
 _FORMAT: Final = Parameter("format", "string", is_optional=False)
 _VERSION: Final = Parameter("version", "string")
 _CATALOG: Final = Parameter("catalog", "string")
@@ -123,10 +123,6 @@ def _retained_ms(given: Arguments) -> int | None:
     return None if text is None else parse_duration_ms(text)
 
 
-def _time_ms(text: str | None) -> int | None:
-    return None if text is None else parse_time_ms(text)
-
-
 def _create_tag(table: Table, given: Arguments) -> Rows:
     name, snapshot_id, retained = given["tag"], given["snapshot"], _retained_ms(given)
     if_not_exists = bool(given["if_not_exists"])
@@ -159,7 +155,7 @@ def _expire_snapshots(table: Table, given: Arguments) -> Rows:
     report = table.expire(
         retain_max=given["retain_max"],
         retain_min=given["retain_min"],
-        older_than_ms=_time_ms(given["older_than"]),
+        older_than_ms=given["older_than"],
         max_deletes=given["max_deletes"],
         dry_run=bool(given["dry_run"]),
     )
@@ -167,13 +163,11 @@ def _expire_snapshots(table: Table, given: Arguments) -> Rows:
 
 
 def _expire_tags(table: Table, given: Arguments) -> Rows:
-    older_than_ms = _time_ms(given["older_than"])
-    return _reclaim_rows(table.expire_tags(older_than_ms=older_than_ms, dry_run=bool(given["dry_run"])))
+    return _reclaim_rows(table.expire_tags(older_than_ms=given["older_than"], dry_run=bool(given["dry_run"])))
 
 
 def _remove_orphan_files(table: Table, given: Arguments) -> Rows:
-    older_than_ms = _time_ms(given["older_than"])
-    return _reclaim_rows(table.remove_orphan_files(older_than_ms=older_than_ms, dry_run=bool(given["dry_run"])))
+    return _reclaim_rows(table.remove_orphan_files(older_than_ms=given["older_than"], dry_run=bool(given["dry_run"])))
 
 
 def _compact(table: Table, given: Arguments) -> Rows:
@@ -242,7 +236,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "create_tag_from_timestamp": Procedure(
         "Create a tag of the newest snapshot committed at or before a time.",
-        (_TABLE, _TAG, Parameter("timestamp", "string", is_optional=False), _RETAINED),
+        (_TABLE, _TAG, _TIMESTAMP, _RETAINED),
         _TAGS,
         _create_tag_from_timestamp,
     ),
@@ -284,7 +278,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {
     ),
     "rollback_to_timestamp": Procedure(
         "Make the version of a time the newest; delete later snapshots and tags.",
-        (_TABLE, Parameter("timestamp", "string", is_optional=False)),
+        (_TABLE, _TIMESTAMP),
         _SNAPSHOTS,
         lambda table, given: _snapshot_rows(table.rollback_to(timestamp_ms=given["timestamp"])),
     ),

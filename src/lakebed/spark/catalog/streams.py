@@ -5,11 +5,13 @@ Invariant: an offset is text that Spark keeps in its checkpoint and hands back; 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from lakebed.errors import InvalidRequest
+from lakebed.spark.catalog.arguments import time_ms_of
 from lakebed.spark.catalog.changelog import PlanChanges
 from lakebed.spark.catalog.plans import Readers, planned, planned_changes
 from lakebed.spark.catalog.verb import Session, TableVerb, declared
@@ -48,7 +50,7 @@ class StreamVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 "spark.readStream.changes, or format('lakebed').",
                 kind="invalid_option",
             )
-        return found
+        return found if found.timestamp is None else replace(found, timestamp=time_ms_of(str(found.timestamp)))
 
     def followed(self, table: Table) -> TableStream:
         """The stream."""

@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, database_folder, parse_table_name
-from lakebed.spark.catalog.audits import AUDIT_LOG, audited
+from lakebed.spark.carried import AUDIT_LOG, show_instants
+from lakebed.spark.catalog.audits import audited
 from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
 from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_json
@@ -70,7 +71,8 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
         timestamp_ms = None if self.timestamp_us is None else self.timestamp_us // 1000
         found = table.locate(version=self.version, timestamp_ms=timestamp_ms) if travels else None
         if self.system is not None and self.system != AUDIT_LOG:
-            return {"rows": session.store_rows(read_system_table(table.context, self.system, version=found))}
+            rows = read_system_table(table.context, self.system, version=found)
+            return {"rows": session.store_rows(show_instants(self.system, rows))}
         branch, snapshot, schema = self.branch, None, table.schema
         if found is not None:
             snapshot = found.snapshot
@@ -206,14 +208,14 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         kind: ``set``, ``unset``, ``add``, ``drop``, ``rename``, ``widen``, ``nullable``, ``move``, ``comment``.
-        name: of the option or the column.
+        name: of the option or the column; a list is the path of a field inside a column.
         value: the option's value, or the column's new name or comment.
         type: the column's type, as Spark's JSON.
         after: the column before it; empty: the first.
     """
 
     kind: str
-    name: str
+    name: str | tuple[str, ...]
     value: str | None = None
     type: str | None = None
     after: str | None = None
@@ -241,6 +243,18 @@ class AlterTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def _applied(schema: TableSchema, change: Change) -> TableSchema:
     name, after = change.name, change.after or None
+    if change.kind == "add":
+        first = change.after == ""
+        return add_column(schema, name, _type_text(change), comment=change.comment, after=after, first=first)
+    if change.kind == "drop":
+        return drop_column(schema, name)
+    if change.kind == "rename":
+        return rename_column(schema, name, change.value or "")
+    if isinstance(name, tuple):
+        raise InvalidRequest(
+            f"The field {'.'.join(name)} is inside a column, where fields can only be added, dropped and renamed.",
+            kind="unsupported_change",
+        )
     if change.kind in ("set", "unset") and name == PRIMARY_KEY:
         raise InvalidRequest(
             f"The primary key of a table cannot be changed, and it has {_keys_text(schema)}: create another table with "
@@ -253,13 +267,6 @@ def _applied(schema: TableSchema, change: Change) -> TableSchema:
         return set_options(schema, {name: change.value or ""})
     if change.kind == "unset":
         return remove_options(schema, [name]) if name in schema.options else schema
-    if change.kind == "add":
-        first = change.after == ""
-        return add_column(schema, name, _type_text(change), comment=change.comment, after=after, first=first)
-    if change.kind == "drop":
-        return drop_column(schema, name)
-    if change.kind == "rename":
-        return rename_column(schema, name, change.value or "")
     if change.kind == "widen":
         return widen_column(schema, name, _type_text(change))
     if change.kind == "nullable":
@@ -294,9 +301,28 @@ def _keys_text(schema: TableSchema) -> str:
 def _type_text(change: Change) -> str:
     """Return the type of a column as tables write it."""
     spark_type = json.loads(change.type or "null")
-    members = {"name": change.name, "type": spark_type, "nullable": True, "metadata": {}}
+    members = {
+        "name": change.name if isinstance(change.name, str) else ".".join(change.name),
+        "type": spark_type,
+        "nullable": True,
+        "metadata": {},
+    }
     column = arrow_schema_of(StructType.fromJson({"type": "struct", "fields": [members]})).field(0)
     return type_of_arrow(column.type)
+
+
+def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
+    """Drop a table. Raises `InvalidRequest`: tags or branches pin it, which SQL has no words to ignore."""
+    try:
+        lake.drop_table(name, dry_run=dry_run)
+    except InvalidRequest as pinned:
+        if pinned.kind != "table_pinned":
+            raise
+        raise InvalidRequest(
+            f"The table {name} is pinned by {pinned.facts['pins']}: delete these first, with ALTER TABLE ... DROP TAG and "
+            "DROP BRANCH.",
+            kind=pinned.kind,
+        ) from pinned
 
 
 @declared("drop_table")
@@ -307,7 +333,7 @@ class DropTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True
         lake = session.lake(lake_url)
         if not lake.has_table(self.table):
             return {"dropped": False}
-        lake.drop_table(self.table)
+        _drop(lake, self.table)
         return {"dropped": True}
 
 
@@ -347,7 +373,7 @@ class CheckDatabase(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True)
         names = [parse_table_name(text) for text in lake.tables()] if self.to_drop else []
         for name in names:
             if name.database == self.database:
-                lake.drop_table(str(name), dry_run=True)
+                _drop(lake, str(name), dry_run=True)
         return {}
 
 

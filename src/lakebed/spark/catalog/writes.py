@@ -22,7 +22,7 @@ from lakebed.spark.catalog.partitions import partition_values
 from lakebed.spark.catalog.replace import COLUMNS_CHANGED, next_schema, staged_schema
 from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
-from lakebed.spark.committing import BRANCH_MOVED, commit_changes
+from lakebed.spark.committing import commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
 from lakebed.spark.found_rows import FoundRows, positions_of
 from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, taken_over
@@ -260,9 +260,10 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             snapshot = commit_changes(
                 table, [*changes, *deletes], options={}, kind=kind, overwrite=overwrite, basis=basis
             )
-        except (InvalidRequest, Conflict) as error:
-            if error.kind != BRANCH_MOVED:  # its snapshot is there
-                discard_changes(table.context, changes)
+        except (InvalidRequest, Conflict):
+            # Nothing was committed: a catalog's lake has a URL, so it is in no branch of a repository, where files may
+            # be gone after a commit.
+            discard_changes(table.context, changes)
             raise
         return {"snapshot_id": snapshot.id}
 

@@ -44,7 +44,18 @@ final class Lake {
 
   /** As {@link #change}, where Spark has an exception of its own for a table that is there, or is not. */
   JsonNode changeTable(String verb, Object... body) throws Errors.Refused {
-    return Bridge.of(Python.orDefault(python)).ask(verb, url, members(body), seconds, false);
+    Map<String, Object> members = members(body);
+    try {
+      return Bridge.of(Python.orDefault(python)).ask(verb, url, members, seconds, false);
+    } finally { // also after an error, since the change may have happened
+      CachedTables.refresh(table(members));
+    }
+  }
+
+  /** The table that a change is of; a procedure has it among its arguments. */
+  private static String table(Map<String, Object> members) {
+    Map<?, ?> named = members.get("arguments") instanceof Map<?, ?> arguments ? arguments : members;
+    return String.valueOf(named.get("table"));
   }
 
   private static Map<String, Object> members(Object... body) {

@@ -3,12 +3,16 @@ package org.lakebed.spark;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchFunctionException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
@@ -35,6 +39,7 @@ import org.apache.spark.sql.connector.expressions.IdentityTransform;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -45,7 +50,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  */
 public final class LakebedCatalog
     implements MinorCatalog, StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
-  private static final String DEFAULT_DATABASE = "default";
+  static final String DEFAULT_DATABASE = "default";
   private static final String PROCEDURES = "sys";
   static final String BRANCH_OPTION = "branch";
   static final String BRANCH_PREFIX = "branch_";
@@ -136,6 +141,7 @@ public final class LakebedCatalog
           lake.find(
               "load", "table", named, "branch", branch, "version", version, "timestamp_us", micros, "system", system,
               "is_dotted", dotted);
+      CachedTables.remember(named, name, table);
       if (system == null) {
         return LakebedTable.of(lake, named, found);
       }
@@ -229,7 +235,20 @@ public final class LakebedCatalog
       String columns = String.join(",", Arrays.stream(key.columns()).map(LakebedCatalog::column).toList());
       set(properties, "primary-key", columns, written(key));
     }
+    properties.computeIfPresent("primary-key", (name, keys) -> named(keys, info.schema()));
     return properties;
+  }
+
+  /** Names of columns, separated by commas, in the case that the columns have: Spark itself does so for partitions. */
+  private static String named(String columns, StructType schema) {
+    if (Boolean.parseBoolean(SparkSession.active().conf().get("spark.sql.caseSensitive"))) {
+      return columns;
+    }
+    Map<String, String> names = new HashMap<>();
+    Arrays.stream(schema.fieldNames()).forEach(name -> names.put(name.toLowerCase(Locale.ROOT), name));
+    return Arrays.stream(columns.split(","))
+        .map(column -> names.getOrDefault(column.strip().toLowerCase(Locale.ROOT), column))
+        .collect(Collectors.joining(","));
   }
 
   /** A constraint without its name and the words that Spark adds. */
@@ -252,9 +271,9 @@ public final class LakebedCatalog
 
   @Override
   public Table alterTable(Identifier table, TableChange... changes) throws NoSuchTableException {
-    List<Map<String, String>> members = new ArrayList<>();
+    List<Map<String, Object>> members = new ArrayList<>();
     for (TableChange change : changes) {
-      Map<String, String> found = TableChanges.members(change);
+      Map<String, Object> found = TableChanges.members(change);
       if (found != null) {
         members.add(found);
       }

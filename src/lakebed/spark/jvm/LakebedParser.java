@@ -1,5 +1,6 @@
 package org.lakebed.spark;
 
+import java.util.Objects;
 import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -24,17 +25,18 @@ import scala.jdk.javaapi.CollectionConverters;
 record LakebedParser(SparkSession session, ParserInterface spark) implements MinorParser {
   /** A text that Spark's parser reads. */
   private String readable(String text) throws ParseException {
-    TagStatement statement = TagStatement.of(text);
-    if (statement == null) {
-      return text;
-    }
+    return TagStatement.replaced(text, statement -> Objects.requireNonNullElse(sql(statement), statement.text()));
+  }
+
+  /** The CALL or the query of a statement; null: its table is of another catalog. */
+  private String sql(TagStatement statement) throws ParseException {
     CatalogManager catalogs = session.sessionState().catalogManager();
     Seq<String> written = spark.parseMultipartIdentifier(statement.table());
     String[] parts = CollectionConverters.asJava(written).toArray(new String[0]);
     int skipped = parts.length > 1 && catalogs.isCatalogRegistered(parts[0]) ? 1 : 0;
     CatalogPlugin catalog = skipped == 1 ? catalogs.catalog(parts[0]) : catalogs.currentCatalog();
     if (!(catalog instanceof LakebedCatalog lakebed)) {
-      return text;
+      return null;
     }
     String[] namespace = parts.length == 1 ? catalogs.currentNamespace() : new String[0];
     String[] table = new String[namespace.length + parts.length - skipped];

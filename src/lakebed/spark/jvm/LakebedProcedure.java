@@ -13,7 +13,6 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import java.util.stream.StreamSupport;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.util.DateTimeUtils;
 import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -50,6 +49,11 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
     return new Bound(this, parameters(arguments));
   }
 
+  /** Whether a parameter is a time. */
+  private boolean isTime(int parameter) {
+    return described.get("parameters").get(parameter).get("type").asText().equals("timestamp");
+  }
+
   private Stream<JsonNode> parameters() {
     return StreamSupport.stream(described.get("parameters").spliterator(), false);
   }
@@ -76,15 +80,18 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
   }
 
   /**
-   * The type in which an argument is taken. A text for a number is taken as it is, and Python parses it: a cast of Spark
+   * The type in which an argument is taken. A text for a number or a time is taken as it is, and Python parses it: a cast of Spark
    * would fail with an error of Java, and outside of ANSI mode give null, which is the default.
    */
   private static DataType taken(DataType declared, DataType given) {
     if (!(given instanceof AtomicType)) {
       return declared; // none, NULL, or a type that Spark refuses
     }
+    if (declared instanceof TimestampType) {
+      return given instanceof TimestampType ? given : DataTypes.StringType;
+    }
     if (declared instanceof StringType) {
-      return given instanceof TimestampType || given instanceof DayTimeIntervalType ? given : declared;
+      return given instanceof DayTimeIntervalType ? given : declared;
     }
     if (declared instanceof BooleanType) {
       return given instanceof BooleanType ? declared : DataTypes.StringType;
@@ -115,7 +122,8 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
       for (int i = 0; i < parameters.length; i++) {
         if (!input.isNullAt(i)) {
           DataType type = parameters[i].dataType();
-          arguments.put(parameters[i].name(), value(parameters[i].name(), input.get(i, type), type));
+          Object value = value(parameters[i].name(), input.get(i, type), type);
+          arguments.put(parameters[i].name(), procedure.isTime(i) && value instanceof String text ? Instants.of(text) : value);
         }
       }
       String branch = null;
@@ -132,7 +140,7 @@ record LakebedProcedure(Lake lake, String catalog, String name, JsonNode describ
     /** A value as a message has it: a time with its zone, and a duration as ISO 8601 writes it. */
     private Object value(String name, Object value, DataType type) {
       if (type instanceof TimestampType) {
-        return DateTimeUtils.microsToInstant((Long) value).toString();
+        return Instants.of((Long) value);
       }
       if (type instanceof DayTimeIntervalType) {
         return Duration.of((Long) value, ChronoUnit.MICROS).toString();

@@ -34,6 +34,7 @@ final class LakebedStream implements MicroBatchStream, SupportsTriggerAvailableN
     this.table = table;
     this.columns = columns;
     this.options = new HashMap<>(options.asCaseSensitiveMap());
+    this.options.replaceAll((name, value) -> name.equalsIgnoreCase("timestamp") ? Instants.of(value) : value);
   }
 
   /** Where a batch ends, as the bridge wrote it. */

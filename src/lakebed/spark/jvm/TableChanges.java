@@ -1,6 +1,7 @@
 package org.lakebed.spark;
 
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableChange;
@@ -14,7 +15,7 @@ final class TableChanges {
   private TableChanges() {}
 
   /** A change as a message; null: there is nothing to change. */
-  static Map<String, String> members(TableChange change) {
+  static Map<String, Object> members(TableChange change) {
     if (change instanceof TableChange.SetProperty set) {
       String clause = PLACES.get(set.property());
       if (clause != null) {
@@ -36,26 +37,26 @@ final class TableChanges {
       }
       Columns.checkType(name(add), add.dataType());
       return members(
-          "add", name(add), "type", add.dataType().json(), "after", after(add.position()), "comment", add.comment());
+          "add", path(add), "type", add.dataType().json(), "after", after(add.position()), "comment", add.comment());
     }
     if (change instanceof TableChange.DeleteColumn delete) {
-      return members("drop", name(delete));
+      return members("drop", path(delete));
     }
     if (change instanceof TableChange.RenameColumn rename) {
-      return members("rename", name(rename), "value", rename.newName());
+      return members("rename", path(rename), "value", rename.newName());
     }
     if (change instanceof TableChange.UpdateColumnType update) {
       Columns.checkType(name(update), update.newDataType());
-      return members("widen", name(update), "type", update.newDataType().json());
+      return members("widen", path(update), "type", update.newDataType().json());
     }
     if (change instanceof TableChange.UpdateColumnPosition move) {
-      return members("move", name(move), "after", after(move.position()));
+      return members("move", path(move), "after", after(move.position()));
     }
     if (change instanceof TableChange.UpdateColumnComment comment) {
-      return members("comment", name(comment), "value", comment.newComment());
+      return members("comment", path(comment), "value", comment.newComment());
     }
     if (change instanceof TableChange.UpdateColumnNullability update && update.nullable()) {
-      return members("nullable", name(update));
+      return members("nullable", path(update));
     }
     if (change instanceof TableChange.UpdateColumnDefaultValue update) {
       if (update.newDefaultValue() != null && !update.newDefaultValue().isEmpty()) {
@@ -79,12 +80,13 @@ final class TableChanges {
   }
 
   private static String name(TableChange.ColumnChange change) {
-    if (change.fieldNames().length != 1) {
-      throw Errors.mistake(
-          "The column " + String.join(".", change.fieldNames()) + " is inside another one, which cannot be changed:"
-              + " change whole columns.");
-    }
-    return change.fieldNames()[0];
+    return String.join(".", change.fieldNames());
+  }
+
+  /** The name of a column, or the path of a field inside one. */
+  private static Object path(TableChange.ColumnChange change) {
+    String[] names = change.fieldNames();
+    return names.length == 1 ? names[0] : List.of(names);
   }
 
   /** The column before it; empty: none, it is the first; null: not said. */
@@ -92,8 +94,8 @@ final class TableChanges {
     return position == null ? null : position instanceof TableChange.After after ? after.column() : "";
   }
 
-  private static Map<String, String> members(String kind, String name, String... more) {
-    Map<String, String> members = new LinkedHashMap<>();
+  private static Map<String, Object> members(String kind, Object name, String... more) {
+    Map<String, Object> members = new LinkedHashMap<>();
     members.put("kind", kind);
     members.put("name", name);
     for (int i = 0; i < more.length; i += 2) {
