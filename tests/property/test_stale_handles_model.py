@@ -464,7 +464,9 @@ class World:
             self.forked = (newest, self.main.columns)
 
     def publish(self) -> None:
-        if self.dev is None or self.forked != (max(self.main.snapshots), self.main.columns):
+        if self.dev is None or self.forked is None or not self.main.snapshots:
+            return
+        if self.forked != (max(self.main.snapshots), self.main.columns):
             return
         if self.main.logs == self.dev.logs and self.dev.snapshots.keys() - {self.forked[0]}:
             self.handle(self.main).fast_forward("dev")

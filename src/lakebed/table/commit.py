@@ -171,7 +171,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
         branch=branch,
         request=request,
         schema=branch.schema,
-        commit_user=request.options.get("commit_user"),
+        commit_user=request.options.get("commit_user") or "",
         commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
         write_id=new_uuid(branch.environment.rng),
         began_s=branch.environment.clock.monotonic_s(),
@@ -204,8 +204,8 @@ class _Commit:
     request: CommitRequest
     schema: TableSchema
     """The newest when the running try began."""
-    commit_user: str | None
-    """None: chosen in the first try, by the table's options."""
+    commit_user: str
+    """Empty: chosen in the first try, by the table's options."""
     commit_identifier: int
     write_id: str
     began_s: float
@@ -290,7 +290,7 @@ class _Commit:
         Another writer's snapshot of a later schema takes the id of the running try: schema ids of snapshots ascend.
         """
         self.schema = self.branch.refresh()
-        if self.commit_user is None:
+        if not self.commit_user:
             self.commit_user = _fresh_user(self.branch, self.options)
 
     def _newest(self) -> Snapshot | None:
@@ -536,7 +536,7 @@ class _Commit:
     # ---- before and after
 
     def _earlier_snapshot(self, inherited: InheritedState, head: Snapshot | None) -> Snapshot | None:
-        if head is None or self.commit_user is None:
+        if head is None:
             return None
         return find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
 
