@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.clock import Clock
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.file_reader import AHEAD_BYTES_DEFAULT
 from lakebed.lsm.files import FileStore
@@ -28,7 +29,7 @@ from lakebed.lsm.model import ROW_SCHEMA, FileMeta, FileSet, Kind, Row
 from lakebed.lsm.operators import MergeOperator
 from lakebed.lsm.resolve import resolve_row, visible
 from lakebed.lsm.row_merge import merge_rows, newest_first
-from lakebed.runtime import Clock, Environment
+from lakebed.runtime import Environment
 
 FEW_ROWS: Final = 128
 """Windows up to this size are merged row by row."""

@@ -95,11 +95,11 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
             tagged.append(tag.commit_id)
         elif is_live(tag, now_ms - grace_ms):
             untagged.append(tag.commit_id)
-    for line in superseded_states(context, snapshot, since_ms=now_ms - grace_ms):
-        if line.metarange is not None:
-            marked.superseded.append(line.metarange)
-        if line.commit_id is not None:
-            untagged.append(line.commit_id)
+    for state in superseded_states(context, snapshot, since_ms=now_ms - grace_ms):
+        if state.metarange is not None:
+            marked.superseded.append(state.metarange)
+        if state.commit_id is not None:
+            untagged.append(state.commit_id)
     # Another collection, with a shorter grace, may have begun to delete it, and has marked it before.
     tagged += [one for one in untagged if one in marked.commits and snapshot.get(context.keys.expired(one)) is None]
     heads += tagged

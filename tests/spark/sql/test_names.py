@@ -85,9 +85,14 @@ class Judge:
 
 
 @pytest.mark.parametrize("kind", ["append", "marked", "keyed"])
-def test_rows_are_changed(sql: Run, lake: Lake, kind: str) -> None:
-    """INSERT, UPDATE, DELETE, MERGE and OVERWRITE in tables of each kind of write."""
-    Judge(sql, lake, kind, ODD).change()
+def test_rows_are_changed(session: SparkSession, sql: Run, lake: Lake, kind: str) -> None:
+    """INSERT, UPDATE, DELETE, MERGE and OVERWRITE in tables of each kind of write, and a DataFrame through workers."""
+    judge = Judge(sql, lake, kind, ODD)
+    judge.change()
+    if kind == "keyed":
+        judge.rows["w", 50] = "frame"
+        lakebed.spark.write(frame(session, judge, "w", 50), lake.table("db.t"))
+        judge.check("lakebed.spark.write")
 
 
 def overwrite(judge: Judge, session: SparkSession) -> None:
