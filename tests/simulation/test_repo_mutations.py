@@ -431,9 +431,7 @@ def no_marks_of_expiry(patch: Patch) -> None:
 @undone_in("expiry")
 def no_second_look(patch: Patch) -> None:
     """What was referred to between the first snapshot and its marks is not seen."""
-    replace_source(
-        patch, collect, "_Collection._judge", ("second = mark(context, snapshot, now_ms=now_ms)", "second = first")
-    )
+    replace_source(patch, collect, "_Collection._judge", ("second = self._mark(snapshot, now_ms)", "second = first"))
 
 
 @undone_in("garbage")

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
 PARAMETERS_MAX = 8
@@ -38,12 +37,6 @@ def public_names(module: Any) -> Iterator[tuple[str, ast.AST]]:
 def is_repeated(node: Function) -> bool:
     """Overloads and setters, whose docstring stands elsewhere."""
     return any(ast.unparse(decorator).split(".")[-1] in {"overload", "setter"} for decorator in node.decorator_list)
-
-
-def test_files_are_not_too_long(all_modules: list[Any]) -> None:
-    """A file can be read in one sitting."""
-    long = [(module.shown, len(module.text.splitlines())) for module in all_modules]
-    assert not [entry for entry in long if entry[1] > FILE_LINES_MAX]
 
 
 def test_functions_are_not_too_long(all_modules: list[Any]) -> None:
