@@ -266,7 +266,7 @@ def _tags(tags: Sequence[TagFacts]) -> str:
         words.append("This report read no tag again: it gives the time of the last reading.")
     if checked:
         words.append(f"{_of(checked, len(tags), 'tag')} compared with a source outside of the lake.")
-    return card("Tags", " ".join(words), grid(columns, "".join(rows), ends_in_words=compared or checked))
+    return card("Tags", " ".join(words), grid(columns, "".join(rows), ends_in_words=compared or checked > 0))
 
 
 def _of(part: int, count: int, what: str) -> str:
