@@ -148,18 +148,18 @@ class Relocation(Stored, frozen=True):
 class Policy(Stored, frozen=True):
     """Settings of a tenant; each says what it costs to change it."""
 
-    commit_bytes: Natural = 32 << 20
+    commit_bytes: int = 32 << 20
     """Uncommitted bytes of layers at which a node commits (or four times the manifest's size, if that is more).
     Smaller: less is done again after a failover, more requests to the control plane."""
-    commit_age_ms: Natural = 60_000
+    commit_age_ms: int = 60_000
     """Oldest uncommitted row at which a node commits; a tenant without new rows never does."""
-    uncommitted_bytes_max: Natural = 256 << 20
+    uncommitted_bytes_max: int = 256 << 20
     """Ingestion pauses while the layers of an open transaction are larger: the control plane or the store is away."""
-    retain_rows: Natural = 0
+    retain_rows: int = 0
     """States that can be read behind the newest: the cutoff follows the newest LSN at this distance."""
-    retain_ms: Natural = 0
+    retain_ms: int = 0
     """Age of states that can be read; the cutoff is the older one of both."""
-    relocation_wait_max_ms: Natural = 5_000
+    relocation_wait_max_ms: int = 5_000
     """How long a commit of the source of a relocation waits for its target."""
 
 

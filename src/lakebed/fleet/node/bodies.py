@@ -10,8 +10,6 @@ from typing import Final
 
 import msgspec
 
-from lakebed.fleet.model import Natural
-
 API: Final = "/node/v1"
 
 LSN_HEADER: Final = "x-lakebed-lsn"
@@ -30,8 +28,8 @@ class KeysBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """Keys to read at one LSN."""
 
     keys: list[bytes]
-    lsn: Natural | None = None
-    at_least: Natural = 0
+    lsn: int | None = None
+    at_least: int = 0
 
 
 URL_KEY_BYTES_MAX: Final = 8 << 10
@@ -43,8 +41,8 @@ class RangeBody(msgspec.Struct, frozen=True, omit_defaults=True):
 
     start: bytes | None = None
     end: bytes | None = None
-    lsn: Natural | None = None
-    at_least: Natural = 0
+    lsn: int | None = None
+    at_least: int = 0
 
 
 class CheckpointBody(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from lakebed.errors import (
 )
 from lakebed.fleet.layout import check_name
 from lakebed.fleet.log.port import Log
+from lakebed.fleet.machine import check_policy
 from lakebed.fleet.model import AttachmentMode, NodeRecord, TimelineIndex
 from lakebed.fleet.node.attached import (
     AttachedTenant,
@@ -244,6 +245,7 @@ class Node(NodePort):
 
     def put_location(self, location: Location) -> None:
         check_name(location.tenant, what="tenant")
+        check_policy(location.policy)
         if location.txn is not None and location.mode not in (AttachmentMode.SINGLE, AttachmentMode.MULTI):
             raise InvalidRequest(
                 f"The location of {location.tenant!r} has mode {location.mode} and transaction {location.txn}: only a "

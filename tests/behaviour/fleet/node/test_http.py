@@ -265,7 +265,12 @@ def test_numbers_that_cannot_be_are_refused(running: Running) -> None:
             method, f"{running.url}/node/v1/tenants/{TENANT}/{path}", body=body, headers=headers, retries=False
         )
         assert 400 <= reply.status < 500, (name, reply.status, reply.data)
-        assert reply.headers["x-lakebed-error"] in ("invalid_body", "invalid_lsn", "invalid_location"), (
+        assert reply.headers["x-lakebed-error"] in (
+            "invalid_body",
+            "invalid_lsn",
+            "invalid_location",
+            "invalid_policy",
+        ), (
             name,
             reply.data,
         )
