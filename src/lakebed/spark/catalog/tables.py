@@ -317,8 +317,8 @@ def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
         if pinned.kind != "table_pinned":
             raise
         raise InvalidRequest(
-            f"The table {name} is pinned by {pinned.facts['pins']}: delete these first, with ALTER TABLE ... DROP TAG and "
-            "DROP BRANCH.",
+            f"The table {name} is pinned by {pinned.facts['pins']}: delete these first, with ALTER TABLE ... DROP TAG "
+            "and DROP BRANCH.",
             kind=pinned.kind,
         ) from pinned
 
