@@ -51,6 +51,9 @@ from lakebed.table.types import (
 )
 from lakebed.texts import html_table, names_of
 
+Name = str | tuple[str, ...]
+"""Of a column, or the path of a field inside one, as `nested` describes it."""
+
 SCHEMA_VERSION_MAX: Final = 3
 SYSTEM_FIELD_ID_MIN: Final = (2**31 - 1) // 2
 """Ids from here on belong to system columns of the format."""
@@ -371,7 +374,7 @@ def _change_inside(schema: TableSchema, path: tuple[str, ...], change: Callable[
 
 def add_column(
     schema: TableSchema,
-    name: str | tuple[str, ...],
+    name: Name,
     type_text: str,
     *,
     comment: str | None = None,
@@ -425,7 +428,7 @@ def _add_inside(
     return replace(added, highest_field_id=next_id - 1)
 
 
-def drop_column(schema: TableSchema, name: str | tuple[str, ...]) -> TableSchema:
+def drop_column(schema: TableSchema, name: Name) -> TableSchema:
     """Drop a column, or a field inside one; its values stay in old files, its id is never reused.
 
     Raises `InvalidRequest`: no such column, the last one, or one that files are laid out by.
@@ -444,7 +447,7 @@ def drop_column(schema: TableSchema, name: str | tuple[str, ...]) -> TableSchema
     return _changed(schema, fields=tuple(field for field in schema.fields if field.name != name))
 
 
-def rename_column(schema: TableSchema, old: str | tuple[str, ...], new: str) -> TableSchema:
+def rename_column(schema: TableSchema, old: Name, new: str) -> TableSchema:
     """Rename a column, or a field inside one; it keeps its id and values, and options of the column its name.
 
     Raises `InvalidRequest`: no such column, a name that is taken or reserved, or a column that files are laid out by.

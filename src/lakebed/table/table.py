@@ -23,7 +23,7 @@ from lakebed.table.branches import Branch
 from lakebed.table.context import TableBranch
 from lakebed.table.model import BucketChange, CommitKind, DataField, Rows, Snapshot, TableSchema, Tag
 from lakebed.table.options import TableOptions
-from lakebed.table.schema import new_schema, schema_html
+from lakebed.table.schema import Name, new_schema, schema_html
 from lakebed.table.travel import Resolved, SourceOptions, Time
 from lakebed.table.types import arrow_schema
 from lakebed.table.versions import TableView
@@ -145,26 +145,16 @@ class Table:
     # Each change is one new schema object; no data file is rewritten. Raises `InvalidRequest`.
 
     def add_column(
-        self,
-        name: str | tuple[str, ...],
-        type: str,
-        *,
-        comment: str | None = None,
-        after: str | None = None,
-        first: bool = False,
+        self, name: Name, type: str, *, comment: str | None = None, after: str | None = None, first: bool = False
     ) -> TableSchema:
-        """Add a nullable column, by default at the end; it is null in existing rows.
-
-        A tuple is the path of a field inside a nested column, with ``element`` inside an array and ``value`` inside a
-        map: ``("orders", "element", "price")``. So in `drop_column` and `rename_column`.
-        """
+        """Add a nullable column, by default at the end, null in existing rows; a tuple: see `lakebed.table.nested`."""
         return self._change_schema(schemas.add_column, name, type, comment=comment, after=after, first=first)
 
-    def drop_column(self, name: str | tuple[str, ...]) -> TableSchema:
+    def drop_column(self, name: Name) -> TableSchema:
         """Remove a column; older versions keep it, and a new column of the same name does not restore its values."""
         return self._change_schema(schemas.drop_column, name)
 
-    def rename_column(self, old: str | tuple[str, ...], new: str) -> TableSchema:
+    def rename_column(self, old: Name, new: str) -> TableSchema:
         """Rename a column; its values stay."""
         return self._change_schema(schemas.rename_column, old, new)
 

@@ -39,7 +39,7 @@ NAMES = {
     "ALTER TABLE lake.db.t ADD CONSTRAINT c CHECK (id > 0)": "ALTER TABLE changes no constraints",
     "CREATE TABLE lake.db.q (id INT CHECK (id > 0))": "no constraint but PRIMARY KEY: leave out CHECK (id > 0).",
     "CREATE TABLE lake.db.q (a INT PRIMARY KEY) TBLPROPERTIES ('primary-key' = 'b')": "KEY (a) and the property",
-    "DROP NAMESPACE lake.db CASCADE": r"is pinned by tag x: delete these first, with ALTER TABLE \.\.\. DROP TAG",
+    "DROP NAMESPACE lake.db CASCADE": "is pinned by tag x: delete these first, with ALTER TABLE ... DROP TAG",
     "CREATE TABLE lake.db.q (v VARIANT)": "of Spark's type variant, which lakebed does not write: cast it",
     "DROP TABLE lake.db.t.tags": "lake.db.t.tags is no table of its own",
     "SHOW TABLES IN lake.nodb": "The schema `nodb` cannot be found",

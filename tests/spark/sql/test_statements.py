@@ -61,6 +61,14 @@ def test_tags_in_plans_scripts_and_with_parameters(sql: Run, session: SparkSessi
     assert sql("-- many comments\n" * 5000 + "SELECT 1") == [(1,)]
 
 
+def test_keys_are_found_in_any_case(sql: Run, lake: Lake) -> None:
+    """As columns are in all of Spark SQL: a key in other letters is the column's."""
+    sql("CREATE TABLE lake.db.a (Id INT, Day INT, v INT, PRIMARY KEY (ID, day)) PARTITIONED BY (DAY)")
+    sql("CREATE TABLE lake.db.b (Id INT, v INT) TBLPROPERTIES ('primary-key' = 'ID')")
+    assert lake.table("db.a").schema.primary_keys == ("Id", "Day")
+    assert lake.table("db.b").schema.primary_keys == ("Id",)
+
+
 def test_procedures_find_tables_as_statements_do(sql: Run, lake: Lake) -> None:
     """With the catalog, in backquotes, in the current database, on a branch; another catalog's are refused."""
     sql("CREATE TABLE lake.t (id INT)")

@@ -143,6 +143,24 @@ def test_versions_resolve_and_unknown_ones_are_sentences(ask: Ask, lake: Lake) -
     assert ask("load", table="db.x")["error"]["kind"] == "table_not_found"
 
 
+def test_what_is_said_of_versions_and_pins_is_true(ask: Ask, lake: Lake) -> None:
+    """A branch that begins later has expired nothing; number 0 never was; SQL has no force to drop with."""
+    table = lake.create_table("db.t", pa.schema([("id", pa.int64())]))
+    for number in range(3):
+        table.append(pa.table({"id": [number]}))
+    table.create_branch("b")
+    later = ask("load", table="db.t", branch="b", version="1")["error"]["message"]
+    assert later.endswith("it has only snapshot 3 (older ones are not the branch's: a tag may still hold it).")
+    assert ask("load", table="db.t", version="0")["error"]["message"].endswith("it has snapshots 1 to 3.")
+    for dropped in (ask("drop_table", table="db.t"), ask("check_database", database="db", to_drop=True)):
+        assert dropped["error"]["message"] == (
+            "The table db.t is pinned by branch b: delete these first, with ALTER TABLE ... DROP TAG and DROP BRANCH."
+        )
+    table.delete_branch("b")
+    table.expire(retain_max=1, retain_min=1, older_than_ms=2**50)
+    assert "(older ones have expired" in ask("load", table="db.t", version="1")["error"]["message"]
+
+
 def test_times_of_system_tables_are_instants(ask: Ask, lake: Lake) -> None:
     """A session shows them in its zone; the columns of ``$audit_log``, which are the user's, stay as they are."""
     table = lake.create_table("db.t", pa.schema([("at", pa.timestamp("us"))]))

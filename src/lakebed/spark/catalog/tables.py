@@ -82,8 +82,6 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             schema = table.context.schemas.load(snapshot.schema_id)
         else:
             snapshot = table.latest()
-            if snapshot is not None and snapshot.schema_id > schema.id:  # both are of after the table was opened
-                schema = table.refresh()
         check_readable(schema)
         if self.system is not None:
             return {**audited(schema, snapshot), "branch": branch}
@@ -319,8 +317,8 @@ def _drop(lake: Lake, name: str, *, dry_run: bool = False) -> None:
         if pinned.kind != "table_pinned":
             raise
         raise InvalidRequest(
-            f"The table {name} is pinned by {pinned.facts['pins']}: delete these first, with ALTER TABLE ... "
-            "DROP TAG and DROP BRANCH.",
+            f"The table {name} is pinned by {pinned.facts['pins']}: delete these first, with ALTER TABLE ... DROP TAG "
+            "and DROP BRANCH.",
             kind=pinned.kind,
         ) from pinned
 

@@ -54,19 +54,18 @@ final class Bridge {
     try {
       return once(verb, lake, body, seconds);
     } catch (Gone gone) {
-      if (repeats) {
+      if (repeats && gone.hasEnded) {
         try {
           return once(verb, lake, body, seconds);
         } catch (Gone again) {
           gone = again;
         }
       }
-      throw Errors.mistake(
-          gone.getMessage()
-              + (repeats
-                  ? ""
-                  : " It is not known whether " + verb + " has changed the table: look at its snapshots, then run the"
-                      + " statement again."));
+      throw repeats
+          ? Errors.mistake(gone.getMessage())
+          : Errors.unknown(
+              gone.getMessage() + " It is not known whether " + verb
+                  + " has changed the table: look at its snapshots, then run the statement again.");
     }
   }
 
@@ -90,10 +89,13 @@ final class Bridge {
     return link;
   }
 
-  /** The process has ended, or was ended because it did not answer. */
+  /** There is no reply: the process has ended by itself, or it was not waited for. */
   private static final class Gone extends Exception {
-    Gone(String message) {
+    private final boolean hasEnded;
+
+    Gone(String message, boolean hasEnded) {
       super(message);
+      this.hasEnded = hasEnded;
     }
   }
 
@@ -146,14 +148,15 @@ final class Bridge {
         return reply.get(seconds, TimeUnit.SECONDS);
       } catch (TimeoutException e) {
         end();
-        throw Errors.mistake(
+        throw new Gone(
             "lakebed's Python process did not answer " + verb + " within " + seconds + " s and was ended; it starts again"
-                + " with the next statement. Let spark.sql.catalog.NAME.timeout be longer if the store is slow.");
+                + " with the next statement. Let spark.sql.catalog.NAME.timeout be longer if the store is slow.",
+            false);
       } catch (InterruptedException e) {
         Thread.currentThread().interrupt();
-        throw Errors.mistake("The statement was interrupted while it waited for " + verb + ".");
+        throw new Gone("The statement was interrupted while it waited for " + verb + ".", false);
       } catch (ExecutionException e) {
-        throw new Gone("lakebed's Python process ended while it ran " + verb + ".");
+        throw new Gone("lakebed's Python process ended while it ran " + verb + ".", true);
       } finally {
         pending.remove(id);
       }

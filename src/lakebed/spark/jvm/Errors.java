@@ -17,6 +17,11 @@ final class Errors {
     return Errors.<RuntimeException>thrown(new LakebedAnalysisException("invalid_request", "InvalidRequest", message));
   }
 
+  /** As {@link #mistake}, of a change that may have happened. */
+  static RuntimeException unknown(String message) {
+    return Errors.<RuntimeException>thrown(new LakebedAnalysisException("outcome_unknown", "OutcomeUnknown", message));
+  }
+
   @SuppressWarnings("unchecked")
   private static <E extends Throwable> RuntimeException thrown(Throwable error) throws E {
     throw (E) error;
