@@ -82,6 +82,8 @@ class Load(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
             schema = table.context.schemas.load(snapshot.schema_id)
         else:
             snapshot = table.latest()
+            if snapshot is not None and snapshot.schema_id > schema.id:  # both are of after the table was opened
+                schema = table.refresh()
         check_readable(schema)
         if self.system is not None:
             return {**audited(schema, snapshot), "branch": branch}
