@@ -22,7 +22,7 @@ from lakebed.repo.records import decode_record, encode_record, lost_race, new_to
 from lakebed.repo.reflog import reflog, reflog_line
 from lakebed.repo.refs import no_such_branch, resolve
 from lakebed.repo.superseded import superseded_compaction
-from lakebed.repo.tags import find_tag, name_taken, refuse_expired
+from lakebed.repo.tags import find_tag, name_taken, refuse_deleted, refuse_expired
 
 
 def find_branch(
@@ -119,9 +119,15 @@ def _create(
         write_unique(
             context.key_value,
             [line, (key, encode_record(branch))],
-            expected={key: None, tag_key: expired_tag, context.keys.expired(commit_id): None},
+            expected={
+                key: None,
+                tag_key: expired_tag,
+                context.keys.expired(commit_id): None,
+                context.keys.deleted: None,
+            },
         )
     except Conflict:
+        refuse_deleted(context)
         refuse_expired(context, commit_id)
         _refuse_taken(context, name)
         raise branch_moved(context, name, "creation") from None

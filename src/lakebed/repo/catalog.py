@@ -28,7 +28,7 @@ from lakebed.repo.commit import check_commit_metadata, new_commit
 from lakebed.repo.committed.store import EMPTY_METARANGE
 from lakebed.repo.context import RepositoryContext, make_context
 from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.layout import CATALOG_KEY, DELETED_PREFIX, REPOSITORY_PREFIX, deleted_key, repository_key
+from lakebed.repo.layout import CATALOG_KEY, DELETED_PREFIX, REPOSITORY_PREFIX, Keys, repository_key
 from lakebed.repo.model import Branch, CatalogRecord, DeletedRepository, RepositoryRecord
 from lakebed.repo.names import check_repository_name, missing_repository
 from lakebed.repo.namespace import namespace_folder, overlaps
@@ -43,6 +43,7 @@ from lakebed.repo.records import (
     write_unique,
 )
 from lakebed.repo.reflog import reflog_line
+from lakebed.repo.rows import prefix_range
 from lakebed.repo.transport import LocalTransport, Transport
 from lakebed.repo.upkeep import Upkeep
 from lakebed.repo.verbs.repositories import ATTEMPTS_MAX, CatalogVerb, CreateRepository, ListRepositories
@@ -292,15 +293,25 @@ class LocalCatalog(Catalog):
             key, raw, record = self._load(name)
             if record.read_only and not force:
                 raise refused_deletion(name)
+            keys = Keys(record.uid)
             note = encode_record(DeletedRepository(name, record, self.environment.clock.now_ms()))
+            # Every write expects its branch's record: without them nothing that this deletes is acknowledged any more.
+            branches = self._branch_keys(keys)
             try:
-                write_unique(self.key_value, [(deleted_key(record.uid), note)], [key], expected={key: raw})
+                write_unique(self.key_value, [(keys.deleted, note)], [key, *branches], expected={key: raw})
             except Conflict:
                 continue  # its metadata changed, or another process has deleted it
+            created = self._branch_keys(keys)  # between the two; after the note none is created
+            if created:
+                self.key_value.write((), created)
             with self._lock:
                 self._contexts.pop(record.uid, None)
             return
         raise lost_race("deletion", of=f"repository {name}", kind="repository_moved", repository=name)
+
+    def _branch_keys(self, keys: Keys) -> list[bytes]:
+        with self.key_value.snapshot() as snapshot:
+            return [key for key, _ in snapshot.scan(*prefix_range(keys.branch()))]
 
     def deleted(self) -> tuple[DeletedRepository, ...]:
         """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""

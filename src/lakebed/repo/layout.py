@@ -83,6 +83,11 @@ class Keys:
         """Before everything of this repository."""
         return b"r/" + self.uid.encode() + b"/"
 
+    @property
+    def deleted(self) -> bytes:
+        """The note that the repository was deleted: while it is there, no branch or tag is created."""
+        return deleted_key(self.uid)
+
     def branch(self, name: str = "") -> bytes:
         """A branch; without a name the prefix of all."""
         return self.root + b"branches/" + name.encode()

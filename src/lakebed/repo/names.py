@@ -93,6 +93,16 @@ def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound
     )
 
 
+def deleted_repository(name: str) -> NotFound:
+    """The error of a handle whose repository was deleted."""
+    return NotFound(
+        f"Repository {name} was deleted: nothing is read from it or written to it. Open it again if another one "
+        "has its name now.",
+        kind="repository_not_found",
+        repository=name,
+    )
+
+
 def check_branch_name(name: object) -> str:
     """The name, if a branch can have it. Raises `InvalidRequest` (``invalid_branch_name``)."""
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS_MAX or _BRANCH.fullmatch(name) is None:

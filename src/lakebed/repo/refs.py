@@ -16,7 +16,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import COMMIT_ID_CHARACTERS, HEXADECIMAL, find_commit, is_commit_id, load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch, Commit, Tag
-from lakebed.repo.names import ReferenceStep, parse_reference
+from lakebed.repo.names import ReferenceStep, deleted_repository, parse_reference
 from lakebed.repo.records import decode_record
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import is_live
@@ -164,6 +164,8 @@ def _no_such_commit(context: RepositoryContext, sentence: str) -> NotFound:
 
 def _not_found(context: RepositoryContext, name: str, *, text: str, snapshot: KeyValueSnapshot) -> NotFound:
     """The error of a name that nothing has, with the nearest that something has."""
+    if snapshot.get(context.keys.deleted) is not None:
+        return deleted_repository(context.name)
     branches, tags = _names(context.keys.branch(), snapshot=snapshot), _names(context.keys.tag(), snapshot=snapshot)
     near = difflib.get_close_matches(name, dict.fromkeys([*branches, *tags]), n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else f" It has {_some('branch', 'branches', branches)}"
@@ -183,6 +185,8 @@ def no_such_branch(context: RepositoryContext, name: str, *, snapshot: KeyValueS
 
     Cost: 1 scan of up to 1,000 names, 1 read.
     """
+    if snapshot.get(context.keys.deleted) is not None:
+        return deleted_repository(context.name)
     names = _names(context.keys.branch(), snapshot=snapshot)
     near = difflib.get_close_matches(name, names, n=3)
     if snapshot.get(context.keys.tag(name)) is not None:

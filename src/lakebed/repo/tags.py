@@ -17,7 +17,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import is_commit_id, load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Tag
-from lakebed.repo.names import check_tag_name
+from lakebed.repo.names import check_tag_name, deleted_repository
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.records import decode_record, encode_record, lost_race, read_records
 from lakebed.repo.superseded import superseded_tag
@@ -92,8 +92,9 @@ def create_tag(
         raise name_taken(context, name, "branch")
     expected = {key: before, context.keys.branch(name): None, context.keys.expired(commit_id): None}
     try:
-        context.key_value.write([(key, encode_record(tag))], expected=expected)
+        context.key_value.write([(key, encode_record(tag))], expected={**expected, context.keys.deleted: None})
     except Conflict:
+        refuse_deleted(context)
         refuse_expired(context, commit_id)
         if find_tag(context, name) is not None:
             raise name_taken(context, name, "tag") from None
@@ -150,6 +151,12 @@ def list_tags(
     for name, tag in read_records(snapshot, context.keys.tag(), Tag, begins_with=prefix, after=after):
         if is_live(tag, now_ms):
             yield name, tag
+
+
+def refuse_deleted(context: RepositoryContext) -> None:
+    """Raise `NotFound` (``repository_not_found``) when the repository was deleted. Cost: 1 read."""
+    if context.key_value.get(context.keys.deleted) is not None:
+        raise deleted_repository(context.name)
 
 
 def refuse_expired(context: RepositoryContext, commit_id: str) -> None:

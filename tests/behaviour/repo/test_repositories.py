@@ -501,3 +501,45 @@ def test_a_second_repository_in_one_process_is_opened_with_the_first(tmp_path: P
         assert owned.value.kind == "owned"
         with pytest.raises(InvalidRequest):
             lakebed.repo.open(tmp_path / "two" / "Bad.repo")
+
+
+# ---- handles of deleted repositories
+
+
+def test_a_deleted_repository_takes_no_write(storage: Storage, home: Repositories) -> None:
+    """A handle of another process is refused what the deletion would take away, also where the name is used again."""
+    home.create("shop")
+    with storage.open() as other:
+        old = other.repository("shop")
+        main = old.branch("main")
+        main.put("a", b"1")
+        commit = main.commit("one")
+        home.delete("shop")
+        refused(NotFound, "repository_not_found", main.put, "b", b"2")
+        refused(NotFound, "repository_not_found", main.commit, "two")
+        refused(NotFound, "repository_not_found", main.get, "a")
+        refused(NotFound, "repository_not_found", old.create_branch, "dev", source=commit.id)
+        refused(NotFound, "repository_not_found", old.create_tag, "v1", ref=commit.id)
+        home.create("shop", namespace="elsewhere")
+        refused(NotFound, "repository_not_found", main.put, "c", b"3")
+        assert [entry.path for entry in home.repository("shop").branch("main").list()] == []
+
+
+def test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too(storage: Storage, home: Repositories) -> None:
+    """Between the look at the branches and the deletion; nothing can be written to it."""
+    repository = home.create("shop")
+    late = repository.create_branch
+    catalog = home._catalog
+    assert isinstance(catalog, LocalCatalog)
+    looks: list[int] = []
+
+    class Between(MemoryKeyValue):
+        def write(self, *args: Any, **named: Any) -> None:
+            if not looks:
+                looks.append(1)
+                late("dev", source="main")
+            super().write(*args, **named)
+
+    with storage.open(key_value=Between(storage.space)) as other:
+        other.delete("shop")
+    refused(NotFound, "repository_not_found", repository.branch("dev").put, "a", b"1")
