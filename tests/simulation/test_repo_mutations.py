@@ -401,7 +401,7 @@ def expired_commits_can_be_tagged(patch: Patch) -> None:
 @undone_in("expiry")
 def expired_commits_can_be_branched(patch: Patch) -> None:
     """A branch is made, or comes back, at a commit whose objects go."""
-    replace_source(patch, branches, "_create", (", context.keys.expired(commit_id): None}", "}"))
+    replace_source(patch, branches, "_create", ("context.keys.expired(commit_id): None,", ""))
 
 
 @undone_in("retention")
