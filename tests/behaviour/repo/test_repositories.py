@@ -509,12 +509,24 @@ def test_a_second_repository_in_one_process_is_opened_with_the_first(tmp_path: P
 def test_a_deleted_repository_takes_no_write(storage: Storage, home: Repositories) -> None:
     """A handle of another process is refused what the deletion would take away, also where the name is used again."""
     home.create("shop")
-    with storage.open() as other:
+
+    class Once(MemoryKeyValue):
+        """The process ends after its first write."""
+
+        writes = 0
+
+        def write(self, *args: Any, **named: Any) -> None:
+            self.writes += 1
+            if self.writes > 1:
+                raise Crashed
+            super().write(*args, **named)
+
+    with storage.open() as other, storage.open(key_value=Once(storage.space)) as operator:
         old = other.repository("shop")
         main = old.branch("main")
         main.put("a", b"1")
         commit = main.commit("one")
-        home.delete("shop")
+        operator.delete("shop")
         refused(NotFound, "repository_not_found", main.put, "b", b"2")
         refused(NotFound, "repository_not_found", main.commit, "two")
         refused(NotFound, "repository_not_found", main.get, "a")
@@ -529,8 +541,6 @@ def test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too(storage:
     """Between the look at the branches and the deletion; nothing can be written to it."""
     repository = home.create("shop")
     late = repository.create_branch
-    catalog = home._catalog
-    assert isinstance(catalog, LocalCatalog)
     looks: list[int] = []
 
     class Between(MemoryKeyValue):
