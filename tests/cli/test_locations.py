@@ -25,7 +25,7 @@ def test_no_command_takes_a_folder_for_a_url(
         words = [location if word == "LAKE" else word.replace("FOLDER", ".") for word in line.split(" ")]
         answer = cli(*words)
         assert answer.code == exits.USAGE, (line, answer)
-        assert answer.err.startswith("lakebed: "), (line, answer)
+        assert answer.err.startswith('{"error":' if "--json" in words else "lakebed: "), (line, answer)
         assert len(answer.err.splitlines()) == 1, (line, answer)
     assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 

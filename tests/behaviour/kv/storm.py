@@ -207,10 +207,10 @@ class Storm:
 
     def command(self, *words: str) -> tuple[int, Any]:
         """Run ``lakebed kv`` as a user would; its exit code, and its JSON or its error."""
-        out, err = io.StringIO(), io.StringIO()
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command(["kv", *words, "--json"])
-        text = out.getvalue() if code == 0 else err.getvalue()
+        text = (out if code == 0 else err).buffer.getvalue().decode()  # type: ignore[attr-defined]
         if code in (1, 5):
             raise InternalError(f"lakebed kv {words} ended with {code}: {text}")
         self.say(f"ran.{os.getpid()}", words=words, code=code, text=text[-300:] if code else "")

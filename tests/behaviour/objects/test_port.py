@@ -250,7 +250,7 @@ def test_strange_names_are_taken_literally(store: Any, name: str) -> None:
 def test_a_line_break_in_a_name(store: Any, sign: str) -> None:
     """A name of two lines means itself, or is refused as a name: what it says is no sign of another failure."""
     name = f"p=two\n{sign}: x/file"
-    if store.root_url.startswith(("file:", "memory:")):
+    if not store.root_url.startswith(("s3:", "az:")):
         store.put(name, b"1")
         assert bytes(store.get(name)) == b"1"
         store.delete([name])

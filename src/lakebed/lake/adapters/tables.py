@@ -10,7 +10,6 @@ from lakebed.lake.drop import drop_table, is_dropped
 from lakebed.lake.names import split_path
 from lakebed.lake.stores import Stores
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
-from lakebed.table.alone import bytes_alone
 from lakebed.table.table import Table
 
 _NOT_CLEANABLE = frozenset(("unsupported_option", "unsupported_partition", "invalid_option"))
@@ -66,6 +65,8 @@ class TableAdapter(StoreAdapter):
 
     def pins(self, lake: Stores, name: str) -> list[Pin]:
         """Cost: that of `bytes_alone`, and 1 GET a consumer."""
+        from lakebed.table.alone import bytes_alone
+
         table = lake.table(name)
         alone = bytes_alone(table.context)
         return [replace(pin, bytes_alone=alone.get(pin.name)) if pin.kind == "tag" else pin for pin in table.pins()]
