@@ -72,6 +72,10 @@ def _become(request: dict[str, object], folder: str) -> None:
         code = int(
             pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *request["tests"]])
         )  # type: ignore[misc]
+    except pytest.PytestUnhandledThreadExceptionWarning:
+        # A thread of a test ended with an error after the last test: pytest raises that where it ends.
+        traceback.print_exc()
+        code = int(pytest.ExitCode.TESTS_FAILED)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -105,26 +105,28 @@ def writes(session: SparkSession, sql: Run, table: Table) -> Iterator[Callable[[
     yield lambda: rows.write.format("lakebed").mode("append").save(table.url)
 
 
-def test_no_write_stores_one(session: SparkSession, sql: Run, lake: Lake) -> None:
+@pytest.mark.parametrize(
+    "kind", ["keyed", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != "keyed")]
+)
+def test_no_write_stores_one(session: SparkSession, sql: Run, lake: Lake, kind: str) -> None:
     """SQL, native and by workers, DataFrames, programs and the data source say which column has it; no file is left."""
-    for kind, layout in KINDS.items():
-        sql(f"CREATE TABLE lake.db.{kind} ({COLUMNS}) {layout}")
-        sql(f"INSERT INTO lake.db.{kind} VALUES (1, 'a', {NESTED})")
-        table = lake.table(f"db.{kind}")
-        files = data_files(table)
-        for number, write in enumerate(writes(session, sql, table)):
-            with pytest.raises((PySparkException, InvalidRequest)) as refused:
-                write()
-            assert "Column 's' has a text that is not UTF-8 in some of the rows" in str(refused.value), (kind, number)
-        for member in MEMBERS if kind != "parts" else ():
-            with pytest.raises(AnalysisException, match="Column 'n' has a text that is not UTF-8"):
-                sql(f"INSERT INTO lake.db.{kind} VALUES (2, 'b', {member})")
-        assert sql(f"SELECT id, s FROM lake.db.{kind}") == [(1, "a")]
-        newest = table.latest()
-        assert newest is not None
-        assert (newest.id, data_files(table)) == (1, files)
-    sql(f"INSERT INTO lake.db.plain SELECT 2L, make_valid_utf8({BYTES}), {NESTED}")
-    assert sql("SELECT s FROM lake.db.plain WHERE id = 2") == [("\ufffd",)]
+    sql(f"CREATE TABLE lake.db.{kind} ({COLUMNS}) {KINDS[kind]}")
+    sql(f"INSERT INTO lake.db.{kind} VALUES (1, 'a', {NESTED})")
+    table = lake.table(f"db.{kind}")
+    files = data_files(table)
+    for number, write in enumerate(writes(session, sql, table)):
+        with pytest.raises((PySparkException, InvalidRequest)) as refused:
+            write()
+        assert "Column 's' has a text that is not UTF-8 in some of the rows" in str(refused.value), (kind, number)
+    for member in MEMBERS if kind != "parts" else ():
+        with pytest.raises(AnalysisException, match="Column 'n' has a text that is not UTF-8"):
+            sql(f"INSERT INTO lake.db.{kind} VALUES (2, 'b', {member})")
+    assert sql(f"SELECT id, s FROM lake.db.{kind}") == [(1, "a")]
+    newest = table.latest()
+    assert newest is not None
+    assert (newest.id, data_files(table)) == (1, files)
+    sql(f"INSERT INTO lake.db.{kind} SELECT 2L, make_valid_utf8({BYTES}), {NESTED}")
+    assert sql(f"SELECT s FROM lake.db.{kind} WHERE id = 2") == [("\ufffd",)]
 
 
 def data_files(table: Table) -> list[str]:
