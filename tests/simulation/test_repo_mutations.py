@@ -193,8 +193,12 @@ def layers_of_two_moments(patch: Patch) -> None:
     replace_source(
         patch,
         view,
-        "open_view",
-        ("record, _ = load_branch(context, resolved.name, snapshot=snapshot)", "record = resolved.branch"),
+        "at_reference",
+        (
+            "    with context.key_value.snapshot() as snapshot:\n"
+            "        resolved = resolve(context, ref, snapshot=snapshot)\n",
+            "    resolved = resolve(context, ref)\n    with context.key_value.snapshot() as snapshot:\n",
+        ),
     )
 
 

@@ -46,7 +46,7 @@ def test_the_settings_of_a_catalog(jars: Path, monkeypatch: pytest.MonkeyPatch) 
         "spark.jars": str(jars / "lakebed-spark-4.3.jar"),
         "spark.sql.extensions": "org.lakebed.spark.LakebedExtensions",
         "spark.sql.catalog.lake": "org.lakebed.spark.LakebedCatalog",
-        "spark.sql.catalog.lake.url": str(jars / "data"),
+        "spark.sql.catalog.lake.url": f"file://{jars}/data",
         "spark.sql.catalog.lake.python": "python9",
     }
     assert jar.catalog_settings({"lake": "s3://b/l"})["spark.sql.catalog.lake.url"] == "s3://b/l"
