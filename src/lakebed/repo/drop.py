@@ -1,9 +1,9 @@
 """What is left of deleted repositories: their objects and records.
 
-Owns: the order in which they go. A repository is gone from the moment its record is; what was under way in it then may
-still write for a while, so its remains are left alone for `CollectionOptions.min_age`. Then: records, so that nothing
-can be published any more; objects, the marker last; records again, for what was staged meanwhile; the note that it was
-deleted. Its namespace is free from then on.
+Owns: the order in which they go. A repository is gone from the moment its record is, and its branches go in the same
+write, so no write to it is acknowledged after that. What was being uploaded or read then goes on for a while, so its
+remains are left alone for `CollectionOptions.min_age`. Then: records; objects, the marker last; records again, for what
+was written meanwhile; the note that it was deleted. Its namespace is free from then on.
 
 Invariants: a crash anywhere leaves the note, and the next sweep continues; imported objects are not touched, for they
 are elsewhere. Does not know: how a repository is deleted (`lakebed.repo.repositories`).

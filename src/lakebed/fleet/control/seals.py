@@ -1,4 +1,4 @@
-"""Seals: the log of a timeline that has lost its name takes no rows any more, before anyone is told of the new name.
+"""Seals: the log of a timeline that has lost its name takes no rows any more, before the new name is shown.
 
 Owns: when a log is sealed. What has lost its name is in the ledger, in the write that took the name away: a commit of
 a deletion or restore, the deletion of a tenant. None of these is ever undone, so a seal never ends a timeline that is
