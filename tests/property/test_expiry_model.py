@@ -29,7 +29,7 @@ from worlds.table.histories import Histories, run_histories
 from worlds.table.world import TableWorld
 
 STEP_COUNT = 30
-CHUNK_COUNT, CHUNK_SIZE = 3, 50
+CHUNK_COUNT, CHUNK_SIZE = 2, 50
 LONG_START, LONG_COUNT, LONG_CHUNK_SIZE = 1_000_000, 10_000, 100
 MET = ("files expired", "deleted with a tag", "upgrade", "rolled back", "foreign")
 """What the law is about; the long run meets each at least a thousand times."""
@@ -260,7 +260,14 @@ def first_failing_seed(seeds: range) -> int | None:
     return None
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        pytest.param(mutation, marks=[pytest.mark.long] if mutation.__name__ == "no_mark_of_rollbacks" else [])
+        for mutation in MUTATIONS
+    ],
+    ids=lambda mutation: mutation.__name__,
+)
 def test_each_rule_undone_is_found(
     mutation: Patch, monkeypatch: pytest.MonkeyPatch, found_at_seed: Callable[[str, str, int], None]
 ) -> None:

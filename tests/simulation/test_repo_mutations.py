@@ -523,7 +523,25 @@ def what_was_collected_is_corrupt(patch: Patch) -> None:
 # ---- the search
 
 
-@pytest.mark.parametrize(("mutation", "scenario"), MUTATIONS, ids=[mutation.__name__ for mutation, _ in MUTATIONS])
+LATE = {
+    "boundaries_go_back",
+    "expired_commits_can_be_branched",
+    "expired_commits_can_be_heads",
+    "no_second_look",
+    "readers_look_once",
+    "replaced_states_have_no_grace",
+}
+"""Undone repairs that take ten seconds and more to be found: run by ``make test-long``."""
+
+
+@pytest.mark.parametrize(
+    ("mutation", "scenario"),
+    [
+        pytest.param(mutation, scenario, marks=[pytest.mark.long] if mutation.__name__ in LATE else [])
+        for mutation, scenario in MUTATIONS
+    ],
+    ids=[mutation.__name__ for mutation, _ in MUTATIONS],
+)
 def test_each_repair_undone_is_found(
     mutation: Mutation,
     scenario: str,

@@ -13,9 +13,9 @@ import pytest
 from lakebed.testing import seed_count
 from worlds.repo.scenarios import SCENARIOS, SIMULATION
 
-SEEDS_DEFAULT = 250
+SEEDS_DEFAULT = 150
 LONG_START, LONG_COUNT = 100_000, 1_000
-CHUNK_COUNT = 5
+CHUNK_COUNT = 3
 
 MET = {
     "put": 1.0,
