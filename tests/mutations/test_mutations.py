@@ -7,7 +7,7 @@ A catalog file holds ``[[mutation]]`` tables with these keys:
     find        source text that occurs exactly once in that file
     replace     the text that takes its place
     tests       pytest node ids, relative to the checkout; at least one of them must fail
-    slow        true where finding the defect takes over 2 s on two busy cores: run by make test-long
+    slow        true where finding the defect takes over a second on two busy cores: run by make test-long
 
 The defect is applied to a copy of the package and the tests run against the copy in a process of their own; nothing in
 the checkout changes. That the same tests pass without the defect is shown by the rest of the suite.
