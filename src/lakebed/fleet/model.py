@@ -182,7 +182,7 @@ class TenantRecord(Stored, frozen=True):
     sealed: tuple[str, ...] = ()
     """Ids of the timelines of H that a restore has replaced: they are kept, and take no rows."""
     sealing: tuple[str, ...] = ()
-    """Ids of timelines that have lost their names, and whose logs are to be sealed before anyone is told."""
+    """Ids of timelines that have lost their names, and whose logs are to be sealed before the change is answered."""
     transactions: tuple[Transaction, ...] = ()
     """Those that are not finished: open, or rejected and not acknowledged. Ascending by id."""
     attachments: tuple[Attachment, ...] = ()

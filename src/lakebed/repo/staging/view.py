@@ -274,7 +274,7 @@ def read_reference(context: RepositoryContext, ref: str, read: Callable[[View], 
 
 
 def look_again(look: Callable[[], R]) -> R:
-    """The result of a read, which begins again as long as a collection takes away what it reads.
+    """The result of a read, which begins again as long as a collection deletes what it reads.
 
     Raises:
         Conflict: kind ``version_went``: at `LOOKS_MAX` moments.
