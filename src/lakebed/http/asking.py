@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -56,11 +56,17 @@ class Connections:
         server_count, connection_count_max = self._counts
         return urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max)
 
-    def request(self, method: str, url: str, **options: Any) -> urllib3.BaseHTTPResponse:
-        """One request, as `urllib3.PoolManager.request`: not repeated, and no redirect is followed."""
+    def request(
+        self, method: str, url: str, *, retries: urllib3.Retry | Literal[False] = False, **options: Any
+    ) -> urllib3.BaseHTTPResponse:
+        """One request, as `urllib3.PoolManager.request`; no redirect is followed.
+
+        Args:
+            retries: whether, and how, it is repeated when its connection breaks.
+        """
         if self._process != os.getpid():
             self._process, self._pool = os.getpid(), self._made()
-        return self._pool.request(method, url, retries=False, redirect=False, **options)
+        return self._pool.request(method, url, retries=retries, redirect=False, **options)
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""

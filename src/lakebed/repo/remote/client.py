@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError
 
 from lakebed.errors import InvalidRequest, OutcomeUnknown, Unavailable
-from lakebed.http.asking import check_endpoint, error_of, read_reply
+from lakebed.http.asking import Connections, check_endpoint, error_of, read_reply
 
 ACCESS_KEY_VARIABLE: Final = "LAKEBED_ACCESS_KEY_ID"
 """The environment variable with the access key, where none is given."""
@@ -63,7 +63,7 @@ class Client:
         self.access_key = access_key
         self._headers = urllib3.make_headers(basic_auth=f"{access_key}:{secret}", user_agent="lakebed")
         self._secret = secret
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=_CONNECTIONS_MAX)
+        self._pool = Connections(server_count=1, connection_count_max=_CONNECTIONS_MAX)
 
     def __repr__(self) -> str:
         return f"Client({self.endpoint!r})"
@@ -73,7 +73,7 @@ class Client:
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
-        self._pool.clear()
+        self._pool.close()
 
     def send(self, method: str, path: str, kind: type[T], body: Any = None, **query: Any) -> T:
         """One JSON request below the interface's root; the reply as a struct. Raises as `request`. Cost: 1 request."""
@@ -117,7 +117,6 @@ class Client:
                 retries=_RETRY_READS if again else False,
                 timeout=urllib3.Timeout(connect=_CONNECT_S, read=read_s),
                 preload_content=preload,
-                redirect=False,
             )
         except HTTPError as error:
             if body is not None and body.error is not None:
