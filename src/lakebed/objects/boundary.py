@@ -130,6 +130,22 @@ class Boundary:
 
         Cost: that of `newest`; for an id that was passed, 1 GET a marker raised since.
         """
+        marker = self._find_passing(number)
+        if not isinstance(marker, Marker):
+            return marker
+        return "won" if number in marker.winners and marker.winners[number] == write_id else "lost"
+
+    def has_other_winner(self, number: int, write_id: str | None) -> bool:
+        """Whether the markers name another winner of a number than this write id.
+
+        False for a number that was not there when it was passed: other clients delete numbers before that, and may put
+        them back. Cost: that of `create_outcome`.
+        """
+        marker = self._find_passing(number)
+        return isinstance(marker, Marker) and number in marker.winners and marker.winners[number] != write_id
+
+    def _find_passing(self, number: int) -> Marker | Literal["open", "forgotten"]:
+        """Return the marker that passed a number."""
         place, marker = self.newest()
         if marker.below <= number:
             return "open"
@@ -139,7 +155,7 @@ class Boundary:
             if older is None or older.below != marker.passed_from:
                 return "forgotten"
             marker = older
-        return "won" if number in marker.winners and marker.winners[number] == write_id else "lost"
+        return marker
 
     def raise_to(self, marker: Marker, *, after: int) -> bool:
         """Create the marker that follows the one at place `after`, and remove those that are too old.

@@ -36,7 +36,7 @@ from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split,
 from lakebed.table.overwrite import Overwrite, derive_overwrite
 from lakebed.table.partitions import partition_scalars
 from lakebed.table.predicate import bind
-from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_text import as_predicate
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan, filter_rows, matching_positions, read_split
 from lakebed.table.roaring import Positions, encode_positions
@@ -336,7 +336,7 @@ def rewrites_of(
 
 def without_matching(branch: TableBranch, where: Predicate | str, *, basis: Basis | None = None) -> list[BucketChange]:
     """Changes that delete the matching rows of every file of an append table that has some. Args as `rewrites_of`."""
-    predicate = parse_predicate(where) if isinstance(where, str) else where
+    predicate = as_predicate(where)
     rewrites, plan = rewrites_of(branch, predicate, basis=basis)
     changes: list[BucketChange] = []
     try:
