@@ -229,7 +229,7 @@ def as_predicate(where: object) -> Predicate:
     if isinstance(where, str):
         return parse_predicate(where)
     raise InvalidRequest(
-        f"A filter is text such as \"id = 1\", or a predicate made with column(), and {type(where).__name__} was "
+        f'A filter is text such as "id = 1", or a predicate made with column(), and {type(where).__name__} was '
         "given. Rows to delete by their keys are given as keys=.",
         kind="invalid_predicate",
     )

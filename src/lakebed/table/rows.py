@@ -34,7 +34,7 @@ from lakebed.table.index_manifest import IndexEntry
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split, TableSchema
 from lakebed.table.overwrite import Overwrite, derive_overwrite
-from lakebed.table.partitions import partition_scalars
+from lakebed.table.partitions import equal_value, partition_scalars
 from lakebed.table.predicate import bind
 from lakebed.table.predicate_text import as_predicate
 from lakebed.table.predicate_tree import Predicate
@@ -489,8 +489,7 @@ def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema:
             rows = rows.append_column(pa.field(name, kind), pa.repeat(constant, rows.num_rows))
             continue
         found = rows.column(position)
-        same = pc.equal(found.cast(kind), constant) if constant.is_valid else pc.is_null(found)
-        if rows.num_rows and not pc.all(pc.fill_null(same, False)).as_py():
+        if rows.num_rows and not pc.all(equal_value(found.cast(kind), constant)).as_py():
             raise InvalidRequest(
                 f"The overwrite is of the partition {name}={constant}, but some rows have another {name!r}.",
                 kind="rows_outside_partition",

@@ -395,8 +395,8 @@ class Tags:
             raise InvalidRequest(f"The lifetime of tag {name!r} cannot be negative.", kind="invalid_lifetime", tag=name)
         if time_retained_ms is not None and time_retained_ms > LONG_MAX:
             raise InvalidRequest(
-                f"The lifetime of tag {name!r} is above 2^63 - 1 milliseconds: leave it out, and the tag stays until it "
-                "is deleted.",
+                f"The lifetime of tag {name!r} is above 2^63 - 1 milliseconds: leave it out, and the tag stays until "
+                "it is deleted.",
                 kind="invalid_lifetime",
                 tag=name,
             )

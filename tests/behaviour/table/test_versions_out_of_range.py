@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_store
 from lakebed.table.predicate_tree import column
