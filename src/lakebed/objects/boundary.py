@@ -172,7 +172,9 @@ class Boundary:
         places = self._places(after=0)
         if len(places) > MARKER_COUNT_KEPT:
             self._store.delete(self.path(place) for place in places[:-MARKER_COUNT_KEPT])
-        return places[-1] < after + MARKER_COUNT_KEPT  # else we stalled so long that ours was re-created, not created
+        # No place is left when the log was deleted meanwhile; a late one when we stalled so long that ours was created
+        # again.
+        return bool(places) and places[-1] < after + MARKER_COUNT_KEPT
 
     def _places(self, *, after: int) -> list[int]:
         start_after = self.path(after) if after else None

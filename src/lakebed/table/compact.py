@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lakebed.errors import Conflict
+from lakebed.errors import Conflict, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.changelog import changelog_settings, log_rewrite
@@ -252,6 +252,9 @@ def compact(
         changes = run(tasks, _read_plan(branch, tasks))
         try:
             snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes))
+        except NotFound:  # of the table: nothing was committed
+            discard_changes(branch, changes)
+            raise
         except Conflict as lost:
             discard_changes(branch, changes)
             if tries_left == 0 or lost.kind not in _PLANNED_AGAIN:

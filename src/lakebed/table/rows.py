@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.commit import Basis, CommitOptions, CommitRequest, StagedChange, commit
@@ -293,8 +293,8 @@ def commit_prepared(
             options=options,
             are_own=True,
         )
-    except (Conflict, InvalidRequest):
-        # Both say that nothing was committed; any other error leaves that open.
+    except (Conflict, InvalidRequest, NotFound):
+        # These say that nothing was committed; any other error leaves that open.
         discard_changes(branch, changes)
         raise
 

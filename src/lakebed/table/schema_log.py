@@ -39,6 +39,11 @@ class SchemaLog:
         self._origin: SchemaLog | None = None
 
     @property
+    def listed(self) -> ObjectMeta | None:
+        """The object of `seen` as it was listed; None when it was not."""
+        return self._object
+
+    @property
     def seen(self) -> TableSchema:
         """The newest schema that this object has seen; `refresh` looks again."""
         assert self._newest is not None, "the log was opened without a schema"
@@ -80,6 +85,35 @@ class SchemaLog:
             else f"The branch {branch!r} was deleted: the table at {url} has no schema of it any more.",
             kind="table_not_found" if branch is None else "branch_not_found",
             branch=branch,
+        )
+
+    def confirm(self, seen: TableSchema, listed: ObjectMeta | None) -> None:
+        """Raise unless a schema is still the object that it was: the table was not dropped since, nor created again.
+
+        Args:
+            listed: the schema's object as it was listed; None: its content is compared.
+
+        Raises `NotFound`: the table, or this branch of it, is gone; `Conflict`, kind ``schema_changed``: it was created
+        again. Cost: 1 HEAD, and 1 GET when the object differs.
+        """
+        path = self._layout.schema(seen.id)
+        try:
+            now = self._store.head(path)
+            if listed is not None and _etag_of(listed) is not None and _etag_of(now) == _etag_of(listed):
+                return
+            # Some stores give one object several etags, so the content decides.
+            is_same = decode_schema(self._store.get(path), path=path) == seen
+        except NotFound as gone:
+            raise self._gone() from gone
+        if not is_same:
+            raise self.replaced()
+
+    def replaced(self) -> Conflict:
+        """Return the error for a table that was created again, or reset, since a change was made."""
+        return Conflict(
+            f"The table at {self._store.root_url} was dropped and created again, or reset, while a change of it was "
+            "made. Nothing was changed: open the table again and redo the change.",
+            kind="schema_changed",
         )
 
     def ids(self) -> list[int]:
@@ -141,12 +175,26 @@ class SchemaLog:
         Raises `NotFound` when there is no table, and what `change` raises.
         """
         for _ in range(_STORE_ATTEMPT_COUNT_MAX):
-            changed = replace(change(self.refresh()), time_ms=time_ms)
+            before, listed = self.refresh(), self._object
+            changed = replace(change(before), time_ms=time_ms)
             try:
-                return self.store_next(changed)
+                stored = self.store_next(changed)
             except Conflict:
                 continue
+            try:
+                self.confirm(before, listed)
+            except (Conflict, NotFound):
+                # Alone it would be a table again, or one with the columns of another.
+                self._store.delete([self._layout.schema(changed.id)])
+                self._note(before, None)
+                raise
+            return stored
         raise Conflict(
             f"The schema of {self._store.root_url} was not changed: other writers changed it "
             f"{_STORE_ATTEMPT_COUNT_MAX} times during this call. Try again."
         )
+
+
+def _etag_of(meta: ObjectMeta) -> str | None:
+    """Return an etag without the quotes that some stores give in answers and not in listings."""
+    return None if meta.etag is None else meta.etag.removeprefix("W/").strip('"')
