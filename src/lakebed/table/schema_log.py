@@ -16,6 +16,8 @@ from typing import Final
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound
 from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.reclaim.model import Deletable
+from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import TableSchema
 from lakebed.table.schema import decode_schema, encode_schema
@@ -185,7 +187,8 @@ class SchemaLog:
                 self.confirm(before, listed)
             except (Conflict, NotFound):
                 # Alone it would be a table again, or one with the columns of another.
-                self._store.delete([self._layout.schema(changed.id)])
+                alone = Deletable(self._layout.schema(changed.id), 0, "its table was dropped meanwhile")
+                Sweeper(self._store).delete_all([alone])
                 self._note(before, None)
                 raise
             return stored

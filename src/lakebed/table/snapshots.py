@@ -19,7 +19,6 @@ local folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 
 from typing_extensions import Buffer
 
@@ -27,6 +26,8 @@ from lakebed.errors import Conflict, Corruption, NotFound, OutcomeUnknown, Unava
 from lakebed.objects.create_once import until_answered
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Deletable
+from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout, parse_snapshot
 from lakebed.table.model import Snapshot
@@ -170,15 +171,12 @@ class SnapshotLog:
             )
         except (NotFound, Conflict):
             self._log.withdraw(snapshot.id, snapshot.uuid)
-            self._delete_latest_hint()
+            if not self._store.is_versioned:
+                hint = Deletable(self._layout.latest_hint, 0, "it names a snapshot that was withdrawn")
+                Sweeper(self._store, self._environment).delete_all([hint])
             raise
         if snapshot.id == 1:
             self.store_earliest_hint(1)
-
-    def _delete_latest_hint(self) -> None:
-        """Delete the hint, which names a snapshot that was withdrawn; best effort, its readers check it."""
-        with suppress(Unavailable, OutcomeUnknown):
-            self._store.delete([] if self._store.is_versioned else [self._layout.latest_hint])
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
         """Write the hint for other clients that names the oldest snapshot; best effort, they check it. Cost: 1 PUT."""
