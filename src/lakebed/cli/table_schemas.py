@@ -12,6 +12,7 @@ from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.loading import load
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField, TableSchema
+from lakebed.table.option_values import check_listed
 from lakebed.table.types import parse_type
 
 Column = Annotated[str, argument("COLUMN", help="The column's name.")]
@@ -44,6 +45,8 @@ class Create(TableCommand, name="create"):
     def run(self) -> None:
         # Before the lake is created: a mistake creates none.
         columns, options = _columns(self.column, self.like), pairs(self.option)
+        for text, what in ((self.primary_key, "--primary-key"), (self.partition_by, "--partition-by")):
+            check_listed(text or "", [column.name for column in columns], what=what)
         made = self.open_lake(create=True).create_table(
             self.table,
             columns,

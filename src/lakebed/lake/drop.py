@@ -3,8 +3,10 @@
 Owns: the mark ``lakebed/dropped`` inside the table's folder, which exists from before the first deletion to the last.
 Invariants: the mark is durable before the schemas are deleted (a table without a schema is invisible to every client);
 the mark itself is deleted last. So remains are recognised, and dropping again or `Lake.clean` finishes the drop; a
-folder without the mark is never taken for remains. The mark lists the URLs of the table's own files outside its folder,
-which are deleted too; nothing else outside is. Does not know: pins; `Lake.drop_table` checks them first.
+folder without the mark is taken for remains only when a caller forces that (`is_left`). The folder is listed again
+after the schemas are gone, because a commit looks for its schema once more after its put, and withdraws it. The mark
+lists the URLs of the table's own files outside its folder, which are deleted too; nothing else outside is. Does not
+know: pins; `Lake.drop_table` checks them first.
 
 Format of the mark: empty, or ``{"external": {<url>: <size in bytes>, ...}}``.
 """
@@ -26,10 +28,14 @@ from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
 from lakebed.table.branches import every_branch
 from lakebed.table.external import roots_of
+from lakebed.table.layout import parse_bucket_folder
 from lakebed.table.table import Table
 
 _MARK: Final = "lakebed/dropped"
 _SCHEMA_FOLDER: Final = "schema/"
+_TABLE_FOLDERS: Final = frozenset(
+    ("branch", "changelog", "consumer", "index", "lakebed", "manifest", "snapshot", "statistics", "tag")
+)
 
 
 def is_dropped(store: ObjectStore, name: TableName) -> bool:
@@ -41,11 +47,24 @@ def is_dropped(store: ObjectStore, name: TableName) -> bool:
     return True
 
 
+def is_left(store: ObjectStore, name: TableName) -> bool:
+    """Return whether a folder has files of a table, no schema, and nothing else: a writer died after its drop.
+
+    Cost: 1 LIST a thousand objects.
+    """
+    paths = [meta.path for meta in store.sub(name.folder).list("")]
+    return bool(paths) and all(
+        not path.startswith(_SCHEMA_FOLDER)
+        and (path.partition("/")[0] in _TABLE_FOLDERS or parse_bucket_folder(path.rpartition("/")[0]) is not None)
+        for path in paths
+    )
+
+
 def leftover(name: TableName, *, url: str) -> AlreadyExists:
     """Return the error for a folder that prevents a new table."""
     return AlreadyExists(
-        f"{url}/{name.folder} contains files but no table (perhaps one whose drop did not finish): drop the table "
-        f"{name} again, or move the files away.",
+        f"{url}/{name.folder} contains files but no table (perhaps one whose drop did not finish, or what a writer put "
+        f"there since): drop the table {name} again with force, or move the files away.",
         kind="folder_not_empty",
         table=str(name),
     )
@@ -96,7 +115,19 @@ def drop_table(
     report = sweeper.sweep(plan, dry_run=dry_run)
     if dry_run:
         return report
-    if report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed):
+    is_complete = report.hidden_count == len(plan.hide) and report.deleted_count == len(plan.doomed)
+    if is_complete and plan.hide:
+        # What was put since the listing: a writer that looks from now on finds no schema, and takes its files back.
+        late = plan_drop(store, name, external={})
+        swept = sweeper.sweep(late)
+        is_complete = swept.hidden_count == len(late.hide) and swept.deleted_count == len(late.doomed)
+        report = replace(
+            report,
+            deleted_count=report.deleted_count + swept.deleted_count,
+            deleted_bytes=report.deleted_bytes + swept.deleted_bytes,
+            warnings=(*report.warnings, *swept.warnings),
+        )
+    if is_complete:
         sweeper.delete_all([Deletable(_MARK, 0, "the drop is complete")])
     return report
 

@@ -26,7 +26,7 @@ from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.fleet.layout import FLEET_FOLDER
 from lakebed.lake import operations
 from lakebed.lake.adapters.port import Cleaning, StoreSummary
-from lakebed.lake.drop import drop_table, is_dropped, leftover
+from lakebed.lake.drop import drop_table, is_dropped, is_left, leftover
 from lakebed.lake.marker import MARKER_PATH, check_marker, encode_marker
 from lakebed.lake.names import DATABASE_SUFFIX, WAREHOUSE_SUFFIX, TableName, parse_table_name
 from lakebed.lake.on_demand import module_of
@@ -196,7 +196,8 @@ class Lake(Stores):
         """Delete a table with everything in its folder.
 
         Args:
-            force: also when tags or branches pin versions of it.
+            force: also when tags or branches pin versions of it, and also files without a schema, which a writer that
+                died put into the folder of a table that had been dropped.
             dry_run: report what would be deleted; delete nothing.
             progress: called after each batch of deletes.
 
@@ -207,7 +208,7 @@ class Lake(Stores):
         """
         wanted = parse_table_name(name)
         if not self.has_table(name):
-            if not is_dropped(self.store, wanted):
+            if not is_dropped(self.store, wanted) and not (force and is_left(self.store, wanted)):
                 raise self._absent(str(wanted))
         elif not force:
             table = self.table(name)

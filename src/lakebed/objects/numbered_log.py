@@ -262,6 +262,10 @@ class NumberedLog:
         """Return the outcome of a create by the boundary's markers; see `Boundary.create_outcome`."""
         return "open" if self._boundary is None else self._boundary.create_outcome(number, write_id)
 
+    def has_other_winner(self, number: int, write_id: str | None) -> bool:
+        """Return whether the boundary's markers name another winner; see `Boundary.has_other_winner`."""
+        return self._boundary is not None and self._boundary.has_other_winner(number, write_id)
+
     def free_from(self) -> int:
         """Return a number below which none may be created; the real bound may be higher.
 

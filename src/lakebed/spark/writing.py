@@ -36,7 +36,7 @@ from lakebed.table.earlier_commits import find_commit
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
 from lakebed.table.overwrite import Overwrite
 from lakebed.table.partitions import partition_scalars
-from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_text import as_predicate
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan
 from lakebed.table.rows import CHANGED_KINDS, Rewrite, rewrites_of, without_rows
@@ -248,7 +248,7 @@ def delete(
     """
     if not isinstance(rows, DataFrame):
         if not table.refresh().primary_keys:
-            return _delete_where(table, parse_predicate(rows) if isinstance(rows, str) else rows, options)
+            return _delete_where(table, as_predicate(rows), options)
         where = rows
 
         def found(basis: Basis) -> DataFrame:

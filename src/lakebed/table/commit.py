@@ -31,6 +31,7 @@ import lakebed.compute as pc
 from lakebed.errors import Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
+from lakebed.objects.port import ObjectMeta
 from lakebed.table.conflicts import check_fits, check_schemas, rests_on_state, touches, writes_same_buckets
 from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard, discard_changes
@@ -163,7 +164,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
         OutcomeUnknown, Unavailable: the store failed while the snapshot was written; look before retrying.
 
     Cost of an append, warm: 1 HEAD + 1 GET (newest snapshot), 1 LIST of schemas, 1 PUT a manifest, 2 PUTs of lists,
-    1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint: 9 requests, however many snapshots there are. A
+    1 PUT of the snapshot, 1 LIST of the boundary, 1 PUT of the hint, 1 HEAD (the table is still there): 10 requests. A
     lost race adds what it takes to read the winner's snapshot and delta list, 1 LIST, and the two lists.
     """
     identifier = request.options.get("commit_identifier")
@@ -209,6 +210,8 @@ class _Commit:
     commit_identifier: int
     write_id: str
     began_s: float
+    looked: tuple[TableSchema, ObjectMeta | None] = field(init=False)
+    """The schema that the running try saw, and its object as it was listed."""
     tries: int = 0
     """Races lost so far."""
     try_started_s: float = 0.0
@@ -261,7 +264,10 @@ class _Commit:
                 self._discard(keep=frozenset())
                 raise
             try:
-                self.branch.snapshots.append(snapshot)
+                self.branch.snapshots.append(snapshot, confirm=partial(self.branch.schemas.confirm, *self.looked))
+            except NotFound:
+                self._discard(keep=frozenset())
+                raise
             except Conflict as lost:
                 self.tries += 1
                 self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
@@ -289,7 +295,11 @@ class _Commit:
 
         Another writer's snapshot of a later schema takes the id of the running try: schema ids of snapshots ascend.
         """
-        self.schema = self.branch.refresh()
+        before, self.schema = self.schema, self.branch.refresh()
+        self.looked = (self.schema, self.branch.schemas.listed)
+        if before != self.schema and (before.id >= self.schema.id or self.branch.schemas.load(before.id) != before):
+            # The files of the change are gone, or in another table.
+            raise self.branch.schemas.replaced()
         if not self.commit_user:
             self.commit_user = _fresh_user(self.branch, self.options)
 

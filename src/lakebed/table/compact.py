@@ -26,8 +26,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-import lakebed.compute as pc
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.changelog import changelog_settings, log_rewrite
@@ -40,6 +39,7 @@ from lakebed.table.external import targets_of
 from lakebed.table.file_stats import partition_columns
 from lakebed.table.lookup import Lookup
 from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, TableSchema, VectorPlace
+from lakebed.table.partitions import equal_value, partition_scalars
 from lakebed.table.read import ReadPlan, merged_windows, read_split
 from lakebed.table.scan import check_readable
 from lakebed.table.vectors import vectors_of
@@ -252,6 +252,9 @@ def compact(
         changes = run(tasks, _read_plan(branch, tasks))
         try:
             snapshot = commit(branch, CommitRequest(kind="COMPACT", changes=changes))
+        except NotFound:  # of the table: nothing was committed
+            discard_changes(branch, changes)
+            raise
         except Conflict as lost:
             discard_changes(branch, changes)
             if tries_left == 0 or lost.kind not in _PLANNED_AGAIN:
@@ -333,16 +336,10 @@ def _report(
 def _in_partitions(entries: pa.Table, *, values: Mapping[str, object], schema: TableSchema) -> pa.Table:
     """The entries of the partitions whose columns have the given values.
 
-    Raises `InvalidRequest`: a name that is not a partition column.
+    Raises `InvalidRequest`: a name that is not a partition column, or a value of another type.
     """
     columns = partition_columns(entries, schema)
     mask = np.ones(entries.num_rows, np.bool_)
-    for name, value in values.items():
-        if name not in columns:
-            there = ", ".join(schema.partition_keys) or "none"
-            raise InvalidRequest(f"{name!r} is not a partition column; the table has {there}.", column=name)
-        column = columns[name]
-        scalar = pa.scalar(value, column.type)
-        same = column.is_null() if not scalar.is_valid else pc.fill_null(pc.equal(column, scalar), False)
-        mask &= same.to_numpy(zero_copy_only=False)
+    for name, value in partition_scalars(values, schema=schema).items():
+        mask &= equal_value(columns[name], value).to_numpy(zero_copy_only=False)
     return entries.filter(pa.array(mask))

@@ -274,7 +274,7 @@ def boolean_mask(rows: pa.Table, *, column: str) -> pa.ChunkedArray:
 
     Raises `InvalidRequest`: no such column, another type, or nulls in it.
     """
-    position = rows.schema.get_field_index(column)
+    position = rows.column_names.index(column) if column in rows.column_names else -1
     if position < 0:
         raise InvalidRequest(
             f"deletes={column!r} names no column of the rows; they have {_listed(rows.column_names)}.",

@@ -173,7 +173,8 @@ def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int],
             branch.snapshots.log.raise_boundary(deletion.walk_end, write_ids=write_ids)
         except InvalidRequest:
             is_planned = False
-    if not is_planned:
+    # Again: meanwhile the table may have been dropped, and created again with the same ids.
+    if not is_planned or not fits(branch, deletion):
         return [], (
             f"snapshots {spans_of(deletion.snapshot_ids)} were to expire, but snapshot "
             f"{deletion.walk_end} after them is not the planned one: another client rolled the table back or "

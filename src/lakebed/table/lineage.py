@@ -24,6 +24,7 @@ from lakebed.table.inherited import follows, is_ours
 from lakebed.table.live_versions import claimed_from, expired_below
 from lakebed.table.model import Snapshot
 from lakebed.table.unfinished import Deletion
+from lakebed.table.versions import rollback_target
 
 
 def _newest_hinted(branch: TableBranch) -> int | None:
@@ -108,22 +109,42 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
         return []
     looked_at = ids[: len(low) + 1]  # the first above the marks states which snapshot it follows
     found = {snapshot_id: _find(branch, snapshot_id) for snapshot_id in looked_at}
-    followed = {follows(snapshot) for snapshot in found.values() if snapshot is not None}
+    reached = _reached_by(found)
     late = []
     for snapshot_id in low:
         snapshot = found[snapshot_id]
         if snapshot is None or snapshot.uuid is None or not is_ours(snapshot):
             continue
-        after = found.get(snapshot_id + 1)
-        is_reached = snapshot_id in followed or (after is not None and not is_ours(after))
-        is_beaten = branch.snapshots.log.create_outcome(snapshot_id, snapshot.uuid) == "lost"
-        if is_beaten or (snapshot_id < expired and not (is_reached and _has_lists(branch, snapshot))):
+        if branch.snapshots.log.has_other_winner(snapshot_id, snapshot.uuid):
+            late.append(snapshot_id)
+            continue
+        # An id that the boundary passed while no snapshot had it: put late, or brought back by another client.
+        is_spent = snapshot_id < expired or branch.snapshots.log.create_outcome(snapshot_id, snapshot.uuid) == "lost"
+        if is_spent and not (snapshot_id in reached and _has_lists(branch, snapshot)):
             late.append(snapshot_id)
     if not late:
         return []
     note = f"snapshots {', '.join(map(str, late))} landed after their ids had passed, and were never acknowledged"
     plan = ReclaimPlan(branch.name, tuple(branch.layout.snapshot(one) for one in late), (), notes=(note,))
     return [Sweeper(branch.store, branch.environment).sweep(plan)]
+
+
+def _reached_by(found: Mapping[int, Snapshot | None]) -> frozenset[int]:
+    """The ids of which a later one of these snapshots shows that they were the newest version once.
+
+    A snapshot names the one that it was committed on and, after a rollback, its target; the next id of another client
+    follows it. What an unreadable snapshot (None) names is unknown, so it counts as naming all before it.
+    """
+    reached: set[int] = set()
+    for snapshot_id, snapshot in found.items():
+        if snapshot is None:
+            reached.update(earlier for earlier in found if earlier < snapshot_id)
+            continue
+        reached.add(follows(snapshot))
+        target = rollback_target(snapshot)
+        if target is not None:
+            reached.add(target)
+    return frozenset(reached)
 
 
 def _has_lists(branch: TableBranch, snapshot: Snapshot) -> bool:

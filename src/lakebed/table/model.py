@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lakebed.table.frames import ArrowStream
-from lakebed.texts import utc
+from lakebed.texts import LONG_MAX, utc
 
 BATCH_COMMIT_IDENTIFIER = 2**63 - 1
 """The commit identifier of every batch write. DO NOT CHANGE: on disk, shared with other clients."""
@@ -143,7 +143,7 @@ class Tag:
         """The end of its lifetime, Unix ms, UTC; None: it is kept until it is deleted."""
         if self.create_time_ms is None or self.time_retained_ms is None:
             return None
-        return self.create_time_ms + self.time_retained_ms
+        return min(self.create_time_ms + self.time_retained_ms, LONG_MAX)
 
     def __repr__(self) -> str:
         return f"Tag({self.name!r}, snapshot={self.snapshot.id}, rows={self.snapshot.total_record_count})"

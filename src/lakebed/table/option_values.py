@@ -6,7 +6,7 @@ Each raises `InvalidRequest` with a sentence that names the valid values.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
@@ -55,6 +55,28 @@ def choice(*choices: str) -> Callable[[str], str]:
 def parse_names(text: str) -> tuple[str, ...]:
     """Names separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def check_listed(text: str, columns: Collection[str], *, what: str) -> None:
+    """Refuse a text in which names are separated by commas when it names a column that no such text can name.
+
+    Args:
+        what: the setting, as the sentence begins with it.
+
+    Raises `InvalidRequest`: a column whose name has a comma, or a space at an end, seems to be meant.
+    """
+    names = parse_names(text)
+    for column in columns:
+        parts = parse_names(column)
+        if parts == (column,) or (len(parts) == 1 and parts[0] in columns):
+            continue
+        if any(names[start : start + len(parts)] == parts for start in range(len(names) - len(parts) + 1)):
+            raise InvalidRequest(
+                f"{what} = {shown(text)} separates names by commas and ignores spaces around them, so it cannot name "
+                f"the column {shown(column)}: give the column another name.",
+                kind="invalid_option",
+                column=column,
+            )
 
 
 def pattern(expression: str, takes: str) -> Callable[[str], str]:

@@ -18,7 +18,7 @@ from lakebed.table.commit import Derive, StagedChange
 from lakebed.table.context import TableBranch
 from lakebed.table.manifest import as_deletes, entries_of_changes
 from lakebed.table.model import BucketChange, Snapshot
-from lakebed.table.partitions import are_among, partition_scalars
+from lakebed.table.partitions import are_among, equal_value, partition_scalars
 from lakebed.table.predicate import bind, mask_of
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.types import arrow_schema
@@ -69,9 +69,7 @@ def derive_overwrite(branch: TableBranch, changes: Sequence[BucketChange], *, ov
             if where is not None:
                 return pc.fill_null(mask_of(where, pa.table(decoded, schema=arrow_schema(fields))), False)
             for name, value in wanted.items():
-                column = columns[name]
-                same = pc.equal(column, value) if value.is_valid else pc.is_null(column)
-                hit = pc.and_(hit, pc.fill_null(same, False))
+                hit = pc.and_(hit, equal_value(columns[name], value))
         return hit
 
     def derive(head: Snapshot | None) -> StagedChange:

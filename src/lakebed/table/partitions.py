@@ -1,7 +1,7 @@
 """The partitions of a version: what each has, and which have given values. Only manifests are read.
 
-Owns: `partition_totals`, and values as they are asked for. Invariant: `have_values` and `are_among` compare values as
-they are stored, so null equals null and NaN equals NaN.
+Owns: `partition_totals`, and values as they are asked for. Invariant: null equals null and NaN equals NaN;
+`have_values` and `are_among` compare values as they are stored, `equal_value` as SQL does, where -0.0 equals 0.0.
 """
 
 from __future__ import annotations
@@ -75,6 +75,15 @@ def _are_among(
     return pc.is_in(encode_rows(decoded, chosen), value_set=encode_rows(columns, chosen))
 
 
+def equal_value(column: pa.Array | pa.ChunkedArray, value: pa.Scalar) -> pa.Array | pa.ChunkedArray:
+    """Return where a partition column has a value, as SQL compares: NaN equals NaN, and null is the partition null."""
+    if not value.is_valid:
+        return pc.is_null(column)
+    if pa.types.is_floating(value.type) and value.as_py() != value.as_py():
+        return pc.fill_null(pc.is_nan(column), False)
+    return pc.fill_null(pc.equal(column, value), False)
+
+
 def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -> dict[str, pa.Scalar]:
     """The values of partition columns in the columns' types; texts such as ``2013-01-31`` are read as such.
 
@@ -86,7 +95,7 @@ def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -
         if name not in schema.partition_keys or column is None:
             there = ", ".join(schema.partition_keys) or "none"
             raise InvalidRequest(
-                f"{name!r} is not a partition column of this table (it has: {there}): overwrite by those only.",
+                f"{name!r} is not a partition column of this table (it has: {there}).",
                 kind="unknown_partition_column",
                 column=name,
             )

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.table.commit import Basis, CommitOptions, CommitRequest, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard_changes
@@ -63,7 +63,7 @@ def delete_positions(
         if not changes:
             return None
         return commit(branch, CommitRequest(kind="OVERWRITE", changes=changes, basis=basis, options=options))
-    except (Conflict, InvalidRequest):
+    except (Conflict, InvalidRequest, NotFound):
         discard_changes(branch, added)
         raise
 

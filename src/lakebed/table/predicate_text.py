@@ -219,6 +219,22 @@ class _Parser:
         return StartsWith(name, prefix) if pattern.endswith("%") else Compare(name, "=", prefix)
 
 
+def as_predicate(where: object) -> Predicate:
+    """A predicate from what a caller gave as one: a predicate, or its text.
+
+    Raises `InvalidRequest`: it is neither, or as `parse_predicate`.
+    """
+    if isinstance(where, Predicate):
+        return where
+    if isinstance(where, str):
+        return parse_predicate(where)
+    raise InvalidRequest(
+        f'A filter is text such as "id = 1", or a predicate made with column(), and {type(where).__name__} was '
+        "given. Rows to delete by their keys are given as keys=.",
+        kind="invalid_predicate",
+    )
+
+
 def parse_predicate(text: str) -> Predicate:
     """A predicate from text such as ``carrier = 'UA' and month >= 2``.
 

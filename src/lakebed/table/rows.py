@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import lakebed.compute as pc
-from lakebed.errors import Conflict, InvalidRequest
+from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.table.commit import Basis, CommitOptions, CommitRequest, StagedChange, commit
@@ -34,9 +34,9 @@ from lakebed.table.index_manifest import IndexEntry
 from lakebed.table.manifest import entries_of_changes
 from lakebed.table.model import BucketChange, CommitKind, Rows, Snapshot, Split, TableSchema
 from lakebed.table.overwrite import Overwrite, derive_overwrite
-from lakebed.table.partitions import partition_scalars
+from lakebed.table.partitions import equal_value, partition_scalars
 from lakebed.table.predicate import bind
-from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_text import as_predicate
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.read import ReadPlan, filter_rows, matching_positions, read_split
 from lakebed.table.roaring import Positions, encode_positions
@@ -293,8 +293,8 @@ def commit_prepared(
             options=options,
             are_own=True,
         )
-    except (Conflict, InvalidRequest):
-        # Both say that nothing was committed; any other error leaves that open.
+    except (Conflict, InvalidRequest, NotFound):
+        # These say that nothing was committed; any other error leaves that open.
         discard_changes(branch, changes)
         raise
 
@@ -336,7 +336,7 @@ def rewrites_of(
 
 def without_matching(branch: TableBranch, where: Predicate | str, *, basis: Basis | None = None) -> list[BucketChange]:
     """Changes that delete the matching rows of every file of an append table that has some. Args as `rewrites_of`."""
-    predicate = parse_predicate(where) if isinstance(where, str) else where
+    predicate = as_predicate(where)
     rewrites, plan = rewrites_of(branch, predicate, basis=basis)
     changes: list[BucketChange] = []
     try:
@@ -489,8 +489,7 @@ def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema:
             rows = rows.append_column(pa.field(name, kind), pa.repeat(constant, rows.num_rows))
             continue
         found = rows.column(position)
-        same = pc.equal(found.cast(kind), constant) if constant.is_valid else pc.is_null(found)
-        if rows.num_rows and not pc.all(pc.fill_null(same, False)).as_py():
+        if rows.num_rows and not pc.all(equal_value(found.cast(kind), constant)).as_py():
             raise InvalidRequest(
                 f"The overwrite is of the partition {name}={constant}, but some rows have another {name!r}.",
                 kind="rows_outside_partition",

@@ -35,7 +35,7 @@ from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.model import Snapshot, Split, TableSchema, VectorPlace
 from lakebed.table.options import READ_BATCH_SIZE, SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
 from lakebed.table.predicate import bind
-from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_text import as_predicate
 from lakebed.table.predicate_tree import Predicate, columns_of
 from lakebed.table.read import ReadPlan, read_split, read_split_table
 from lakebed.table.scan_pruning import prune_files, prune_manifests
@@ -345,7 +345,7 @@ def check_readable(schema: TableSchema) -> None:
 def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | None:
     if where is None:
         return None
-    return bind(parse_predicate(where) if isinstance(where, str) else where, arrow_schema(schema.fields))
+    return bind(as_predicate(where), arrow_schema(schema.fields))
 
 
 def _checked_limit(limit: int | None) -> int | None:

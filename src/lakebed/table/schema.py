@@ -19,7 +19,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
-from lakebed.table.engines.option_names import refuse_named, with_renamed
+from lakebed.table.engines.option_names import check_listed_columns, refuse_named, with_renamed
 from lakebed.table.engines.registry import (
     accepted_options,
     check_defined,
@@ -189,6 +189,7 @@ def new_schema(
     )
     check_options(schema.options, primary_keys=schema.primary_keys, accepted=accepted_options(schema.options))
     check_defined(schema.options)
+    check_listed_columns(schema.options, [field.name for field in fields])
     ExternalPaths.of(schema.options)
     bucket_keys(schema)
     bucket_function(schema)
@@ -511,6 +512,7 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     """
     _refuse_immutable(schema, {name: value for name, value in options.items() if schema.options.get(name) != value})
     merged = {**schema.options, **options}
+    check_listed_columns(options, [field.name for field in schema.fields])
     refuse_change_of_marking(schema, merged)
     check_options(options, primary_keys=schema.primary_keys, accepted=accepted_options(merged))
     ExternalPaths.of(merged)

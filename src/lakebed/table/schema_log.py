@@ -16,6 +16,8 @@ from typing import Final
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, NotFound
 from lakebed.objects.port import ObjectMeta, ObjectStore
+from lakebed.reclaim.model import Deletable
+from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.layout import Layout, parse_schema
 from lakebed.table.model import TableSchema
 from lakebed.table.schema import decode_schema, encode_schema
@@ -37,6 +39,11 @@ class SchemaLog:
         self._object: ObjectMeta | None = None  # of `_newest`, as it was listed; None: it was not
         self._loaded: dict[int, TableSchema] = {}
         self._origin: SchemaLog | None = None
+
+    @property
+    def listed(self) -> ObjectMeta | None:
+        """The object of `seen` as it was listed; None when it was not."""
+        return self._object
 
     @property
     def seen(self) -> TableSchema:
@@ -80,6 +87,35 @@ class SchemaLog:
             else f"The branch {branch!r} was deleted: the table at {url} has no schema of it any more.",
             kind="table_not_found" if branch is None else "branch_not_found",
             branch=branch,
+        )
+
+    def confirm(self, seen: TableSchema, listed: ObjectMeta | None) -> None:
+        """Raise unless a schema is still the object that it was: the table was not dropped since, nor created again.
+
+        Args:
+            listed: the schema's object as it was listed; None: its content is compared.
+
+        Raises `NotFound`: the table, or this branch of it, is gone; `Conflict`, kind ``schema_changed``: it was created
+        again. Cost: 1 HEAD, and 1 GET when the object differs.
+        """
+        path = self._layout.schema(seen.id)
+        try:
+            now = self._store.head(path)
+            if listed is not None and _etag_of(listed) is not None and _etag_of(now) == _etag_of(listed):
+                return
+            # Some stores give one object several etags, so the content decides.
+            is_same = decode_schema(self._store.get(path), path=path) == seen
+        except NotFound as gone:
+            raise self._gone() from gone
+        if not is_same:
+            raise self.replaced()
+
+    def replaced(self) -> Conflict:
+        """Return the error for a table that was created again, or reset, since a change was made."""
+        return Conflict(
+            f"The table at {self._store.root_url} was dropped and created again, or reset, while a change of it was "
+            "made. Nothing was changed: open the table again and redo the change.",
+            kind="schema_changed",
         )
 
     def ids(self) -> list[int]:
@@ -141,12 +177,27 @@ class SchemaLog:
         Raises `NotFound` when there is no table, and what `change` raises.
         """
         for _ in range(_STORE_ATTEMPT_COUNT_MAX):
-            changed = replace(change(self.refresh()), time_ms=time_ms)
+            before, listed = self.refresh(), self._object
+            changed = replace(change(before), time_ms=time_ms)
             try:
-                return self.store_next(changed)
+                stored = self.store_next(changed)
             except Conflict:
                 continue
+            try:
+                self.confirm(before, listed)
+            except (Conflict, NotFound):
+                # Alone it would be a table again, or one with the columns of another.
+                alone = Deletable(self._layout.schema(changed.id), 0, "its table was dropped meanwhile")
+                Sweeper(self._store).delete_all([alone])
+                self._note(before, None)
+                raise
+            return stored
         raise Conflict(
             f"The schema of {self._store.root_url} was not changed: other writers changed it "
             f"{_STORE_ATTEMPT_COUNT_MAX} times during this call. Try again."
         )
+
+
+def _etag_of(meta: ObjectMeta) -> str | None:
+    """Return an etag without the quotes that some stores give in answers and not in listings."""
+    return None if meta.etag is None else meta.etag.removeprefix("W/").strip('"')

@@ -18,14 +18,16 @@ local folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from typing_extensions import Buffer
 
-from lakebed.errors import Corruption, NotFound, OutcomeUnknown, Unavailable, UnsupportedFormat
+from lakebed.errors import Conflict, Corruption, NotFound, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.objects.create_once import until_answered
 from lakebed.objects.numbered_log import NumberedLog
 from lakebed.objects.port import ObjectStore
+from lakebed.reclaim.model import Deletable
+from lakebed.reclaim.sweep import Sweeper
 from lakebed.runtime import Environment
 from lakebed.table.layout import Layout, parse_snapshot
 from lakebed.table.model import Snapshot
@@ -145,39 +147,36 @@ class SnapshotLog:
                 remaining = remaining[:middle]
         return best
 
-    def append(self, snapshot: Snapshot) -> None:
+    def append(self, snapshot: Snapshot, *, confirm: Callable[[], object]) -> None:
         """Make a snapshot visible: one durable create-only put of its id, then the hints.
+
+        Args:
+            confirm: called after the put; raises when the table, or its branch, is gone or another one.
 
         Raises:
             Conflict: another writer took the id: read again and try the next.
             OutcomeUnknown: the writer stalled so long that the boundary's chain no longer shows the outcome.
-            NotFound: the branch was deleted during the commit; nothing was committed.
-        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint; the first snapshot 1 PUT more, one of a branch 1 HEAD
-        more.
+            NotFound, Conflict: what `confirm` raises: nothing was committed.
+        Cost: 1 PUT + 1 LIST of the boundary + 1 PUT of the hint, and that of `confirm`; the first snapshot 1 PUT more.
         """
         if snapshot.uuid is None:
             raise ValueError("a snapshot needs a uuid: it is the write id")
         self._log.append(snapshot.id, encode_snapshot(snapshot), write_id=snapshot.uuid)
-        if self._layout.root:
-            self._check_branch(snapshot.id, snapshot.schema_id, write_id=snapshot.uuid)
-        if snapshot.id == 1:
-            self.store_earliest_hint(1)
-
-    def _check_branch(self, snapshot_id: int, schema_id: int, *, write_id: str) -> None:
-        """Withdraw the snapshot if its branch is being deleted: that deletes schemas first, then lists snapshots."""
         try:
+            # A drop deletes schemas first, then lists snapshots: what it did not list finds no schema here.
             until_answered(
-                lambda: self._store.head(self._layout.schema(schema_id)),
-                what=f"{self._layout.snapshot(snapshot_id)} was created, and whether its branch is there is not known",
+                confirm,
+                what=f"{self._layout.snapshot(snapshot.id)} was created, and whether its table is there is not known",
                 environment=self._environment,
             )
-        except NotFound as gone:
-            self._log.withdraw(snapshot_id, write_id)
-            raise NotFound(
-                f"The branch {self._layout.branch!r} was deleted meanwhile: nothing was committed.",
-                kind="branch_not_found",
-                branch=self._layout.branch,
-            ) from gone
+        except (NotFound, Conflict):
+            self._log.withdraw(snapshot.id, snapshot.uuid)
+            if not self._store.is_versioned:
+                hint = Deletable(self._layout.latest_hint, 0, "it names a snapshot that was withdrawn")
+                Sweeper(self._store, self._environment).delete_all([hint])
+            raise
+        if snapshot.id == 1:
+            self.store_earliest_hint(1)
 
     def store_earliest_hint(self, snapshot_id: int) -> None:
         """Write the hint for other clients that names the oldest snapshot; best effort, they check it. Cost: 1 PUT."""

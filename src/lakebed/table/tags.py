@@ -43,7 +43,7 @@ from lakebed.table.snapshots import SnapshotLog
 from lakebed.table.tag_files import load_tags
 from lakebed.table.tag_index import TagEntry, load_entries
 from lakebed.table.unfinished import Deletion, load_deletions
-from lakebed.texts import did_you_mean
+from lakebed.texts import LONG_MAX, did_you_mean
 
 HIDDEN_PREFIX = "lakebed.pin."
 """Prefix of the tags that lakebed creates for itself. DO NOT CHANGE: on disk."""
@@ -393,6 +393,13 @@ class Tags:
     def _lifetime_ms(self, name: str, time_retained_ms: int | None) -> int | None:
         if time_retained_ms is not None and time_retained_ms < 0:
             raise InvalidRequest(f"The lifetime of tag {name!r} cannot be negative.", kind="invalid_lifetime", tag=name)
+        if time_retained_ms is not None and time_retained_ms > LONG_MAX:
+            raise InvalidRequest(
+                f"The lifetime of tag {name!r} is above 2^63 - 1 milliseconds: leave it out, and the tag stays until "
+                "it is deleted.",
+                kind="invalid_lifetime",
+                tag=name,
+            )
         return self._default_retained_ms() if time_retained_ms is None else time_retained_ms
 
     def _body(self, source: Source, *, lifetime_ms: int | None, marks: Mapping[str, str] | None = None) -> bytes:

@@ -16,7 +16,7 @@ from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard_changes
 from lakebed.table.engines.registry import engine_name, engine_of
 from lakebed.table.model import BucketChange, Snapshot, TableSchema
-from lakebed.table.predicate_text import parse_predicate
+from lakebed.table.predicate_text import as_predicate
 from lakebed.table.predicate_tree import Predicate
 from lakebed.table.rows import CHANGED_KINDS, TRIES_MAX, commit_prepared, new_writer, without_matching
 from lakebed.table.scan import scan_snapshot
@@ -34,7 +34,7 @@ def update(branch: TableBranch, where: Predicate | str, columns: Columns, *, opt
     Cost: as a delete by predicate, and writing the rows found.
     """
     refuse_unknown_keywords(options, CommitOptions)
-    predicate = parse_predicate(where) if isinstance(where, str) else where
+    predicate = as_predicate(where)
     for tries_left in reversed(range(TRIES_MAX)):
         basis = Basis(branch.snapshots.latest())
         seen = branch.look()

@@ -431,7 +431,7 @@ class _Rival:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def append(self, snapshot: Any) -> Any:
+    def append(self, snapshot: Any, *, confirm: Any) -> Any:
         """Let the other writer win first, while some are left."""
         if self._left:
             self._left -= 1

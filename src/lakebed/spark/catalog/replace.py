@@ -51,11 +51,12 @@ class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
         table = self.opened(session, lake_url)
         columns = StructType.fromJson(json.loads(self.schema))
         old = table.refresh()
+        arrow = arrow_schema_of(columns)
         changed = replace_columns(
             old,
-            arrow_schema_of(columns),
+            arrow,
             partition_keys=self.partition_keys,
-            primary_keys=primary_keys_of(self.properties) if PRIMARY_KEY in self.properties else None,
+            primary_keys=primary_keys_of(self.properties, arrow) if PRIMARY_KEY in self.properties else None,
             options=table_options(self.properties),
         )
         staged = None if changed is old else encode_schema(changed).decode()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from lakebed.errors import InvalidRequest, NotFound
@@ -21,6 +22,7 @@ from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snaps
 from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_json
 from lakebed.table.model import Snapshot, TableSchema
+from lakebed.table.option_values import check_listed, parse_names
 from lakebed.table.scan import check_readable
 from lakebed.table.schema import (
     add_column,
@@ -145,10 +147,11 @@ class CreateTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         columns = StructType.fromJson(json.loads(self.schema))
         check_place(self.properties)
+        arrow = arrow_schema_of(columns)
         session.lake(lake_url).create_table(
             self.table,
-            arrow_schema_of(columns),
-            primary_keys=primary_keys_of(self.properties),
+            arrow,
+            primary_keys=primary_keys_of(self.properties, arrow),
             partition_keys=self.partition_keys,
             options=table_options(self.properties),
             comment=self.properties.get("comment", ""),
@@ -189,9 +192,14 @@ def check_place(properties: dict[str, str]) -> None:
         )
 
 
-def primary_keys_of(properties: dict[str, str]) -> list[str]:
-    """Return the columns that the property of the primary key names."""
-    return [key.strip() for key in properties.get(PRIMARY_KEY, "").split(",") if key.strip()]
+def primary_keys_of(properties: dict[str, str], columns: pa.Schema) -> list[str]:
+    """Return the columns that the property of the primary key names.
+
+    Raises `InvalidRequest`: it would have to name a column whose name has a comma.
+    """
+    text = properties.get(PRIMARY_KEY, "")
+    check_listed(text, columns.names, what=f"The property {PRIMARY_KEY!r}")
+    return list(parse_names(text))
 
 
 def table_options(properties: dict[str, str]) -> dict[str, str]:

@@ -8,12 +8,12 @@ Knows no engine: a table is opened and listed without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import TableSchema
-from lakebed.table.option_values import parse_names
+from lakebed.table.option_values import check_listed, parse_names
 
 PREFIX: Final = "fields."
 DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"
@@ -43,6 +43,16 @@ def named_columns(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield from ((option, name) for name in parse_names(text))
 
 
+def check_listed_columns(options: Mapping[str, str], columns: Collection[str]) -> None:
+    """Refuse options that would have to name a column whose name has a comma. Raises `InvalidRequest`."""
+    for option, text in options.items():
+        listed = [text] if option in ("bucket-key", "sequence.field") or option.endswith(f".{SEQUENCE_GROUP}") else []
+        if option.startswith(PREFIX) and option != DEFAULT_FUNCTION:
+            listed.append(option[len(PREFIX) :].rpartition(".")[0])
+        for names in listed:
+            check_listed(names, columns, what=f"Option {option!r}")
+
+
 def refuse_named(options: Mapping[str, str], name: str) -> None:
     """Raise `InvalidRequest` if an option names a column that is to be dropped."""
     option = next((option for option, column in named_columns(options) if column == name), None)
@@ -55,7 +65,10 @@ def refuse_named(options: Mapping[str, str], name: str) -> None:
 
 
 def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, str]:
-    """The options of a table after a column has got another name."""
+    """The options of a table after a column has got another name.
+
+    Raises `InvalidRequest`: an option names the column, and cannot name it as it is to be called.
+    """
 
     def renamed(names: str) -> str:
         return ",".join(new if name == old else name for name in parse_names(names))
@@ -63,6 +76,13 @@ def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, st
     changed = dict(options)
     for option in dict.fromkeys(option for option, column in named_columns(options) if column == old):
         text = changed.pop(option)
+        if parse_names(new) != (new,):
+            raise InvalidRequest(
+                f"Column {old!r} cannot be renamed to {new!r} while option {option!r} names it: options separate names "
+                "by commas and ignore spaces around them. Choose another name, or remove the option first.",
+                kind="invalid_schema_change",
+                column=old,
+            )
         columns, _, what = option[len(PREFIX) :].rpartition(".")
         changed[f"{PREFIX}{renamed(columns)}.{what}"] = renamed(text) if what == SEQUENCE_GROUP else text
     return changed

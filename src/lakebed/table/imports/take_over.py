@@ -130,8 +130,8 @@ def take_over(
     outside = {one.entry.external_path for one in plan.taken if one.entry.external_path is not None}
     try:
         snapshot = table.commit(changes) if changes or newest is None else newest
-    except (Conflict, InvalidRequest):
-        # Both say that nothing was committed; any other error leaves that open.
+    except (Conflict, InvalidRequest, NotFound):
+        # These say that nothing was committed; any other error leaves that open.
         discard_changes(table.context, [without_outside(change, outside) for change in changes])
         raise
     return report_of(plan, name=table.name, options=options, changes=changes, snapshot=snapshot)
