@@ -69,6 +69,21 @@ def test_rows_never_land_in_columns_of_the_same_name(
     assert lake.table("db.t").read().to_pylist() == expected
 
 
+def test_fields_inside_structs_are_those_that_were_analysed(ask: Ask, lake: Lake) -> None:
+    """A field that is dropped and added again is another one; a column that is widened is the same."""
+    table = lake.create_table("db.t", pa.schema([("k", pa.int32()), ("s", pa.struct([("a", pa.int32())]))]))
+    struct = {"type": "struct", "fields": [{"name": "a", "type": "integer", "nullable": True, "metadata": {}}]}
+    columns = json.dumps({"type": "struct", "fields": [FIELDS[0], {**FIELDS[1], "name": "s", "type": struct}]})
+    resolved = ask("load", table="db.t")["ok"]["resolved"]
+    table.widen_column("k", "BIGINT")
+    assert "ok" in ask("begin_write", table="db.t", schema=columns, resolved=resolved)
+    table.add_column(("s", "b"), "INT")
+    table.drop_column(("s", "a"))
+    table.rename_column(("s", "b"), "a")
+    reply = ask("begin_write", table="db.t", schema=columns, resolved=resolved)
+    assert reply["error"]["kind"] == "columns_changed"
+
+
 @KINDS
 def test_columns_that_change_while_tasks_write_keep_their_values(ask: Ask, lake: Lake, keys: dict[str, Any]) -> None:
     """Files hold the columns of the schema that their tasks began with."""

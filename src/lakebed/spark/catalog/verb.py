@@ -162,7 +162,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             old, new = schema.field_by_name(name), newest.field_by_name(name)
             if old is None:
                 continue
-            if new is None or new.id != old.id or (new.type != old.type and parse_type(old.type).children):
+            if new is None or new.id != old.id or (new.type != old.type and parse_type(old.type).is_nested):
                 raise Conflict(
                     f"The column {name} of {table.name} was changed, renamed, dropped or added again while the "
                     "statement ran. Nothing was changed: run the statement again.",
