@@ -126,7 +126,7 @@ def compact(query: Followed) -> None:
 
 ALL = (0, 10, 20)
 EVENTS: dict[str, tuple[Callable[[Followed], None], tuple[int, ...] | str]] = {
-    "rolled back": (roll_back, "was rolled back"),
+    "rolled back": (roll_back, "was rolled back|replaced or deleted rows"),
     "published": (publish, ALL),
     "expired": (expire, "have expired"),
     "rolled back as latest": (roll_back_as_latest, "replaced or deleted rows"),

@@ -15,6 +15,8 @@ from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.shipping import opened_in_task
+from lakebed.spark.writing import _until_unchanged
+from lakebed.table.commit import Basis
 from lakebed.table.table import Table
 from worlds.replies import Ask
 
@@ -135,3 +137,23 @@ def test_a_table_of_the_same_name_gets_no_rows_of_another(ask: Ask, lake: Lake, 
         assert reply["error"]["kind"] == "table_replaced", reply
     assert sorted(lake.table("db.t").read().to_pylist(), key=repr) == ROWS
     assert [finding for finding in check_lake(lake).findings if finding.kind != "orphan"] == []
+
+
+class ReadAgain(Exception):
+    """The rows are computed once more."""
+
+
+def test_rows_that_were_read_under_other_columns_are_read_again(lake: Lake) -> None:
+    """A merge of a DataFrame whose table gets other columns after it was read begins anew, before any job runs."""
+    table = make_table(lake, KEYED)
+    versions: list[Basis] = []
+
+    def read_rows(basis: Basis) -> Any:
+        if versions:
+            raise ReadAgain
+        versions.append(basis)
+        swap(lake.table("db.t"))
+        return None
+
+    with pytest.raises(ReadAgain):
+        _until_unchanged(table, read_rows, options={})
