@@ -148,9 +148,7 @@ DIES = [
             ("keyed", "MERGE", "writes"),
             ("keyed", "DELETE", "writes"),
             ("keyed", "INSERT OVERWRITE", "writes"),
-            ("append", "MERGE", "writes"),
             ("vectors", "UPDATE", "writes"),
-            ("vectors", "MERGE", "scans"),
         )
     ),
 ]
