@@ -133,7 +133,8 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
 
   private JsonNode begin(boolean isNative) {
     return table.lake.ask(
-        "begin_write", "table", table.table, "branch", table.branch(), "resolved", resolved(), "schema", rows().json(), "replaced",
+        "begin_write", "table", table.table, "branch", table.branch(), "resolved", resolved(), "schema",
+        rows().json(), "replaced",
         replaced, "changes", changes, "removes", removes(), "native", isNative, "staged", table.staged());
   }
 
@@ -171,7 +172,8 @@ class LakebedWrite implements RequiresDistributionAndOrdering, BatchWrite {
     committing = true;
     try {
       table.lake.change(
-          "commit", "table", table.table, "branch", table.branch(), "resolved", resolved(), "results", results(messages), "files",
+          "commit", "table", table.table, "branch", table.branch(), "resolved", resolved(), "results",
+          results(messages), "files",
           files == null ? null : files.toString(), "schema_id", target == null ? 0 : target.schemaId, "replaced",
           replaced, "staged", table.staged(), "rewritten", rewritten(), "batch", batch(), "basis",
           restsOnVersion() || marks() ? table.snapshot() : null, "has_basis", restsOnVersion(), "marks", marks());
