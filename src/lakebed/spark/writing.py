@@ -364,11 +364,15 @@ def _run(
     order_by: str | Sequence[str] = (),
     keys_only: bool = False,
 ) -> Snapshot:
-    """Write and commit rows; repeat when another writer placed some of the new keys in other buckets."""
+    """Write and commit rows; repeat when another writer placed some of the new keys in other buckets.
+
+    Raises `Conflict`: kind ``schema_changed``: with `basis`, the rows were read under another schema than the newest,
+    where the same names may be those of other columns.
+    """
     earlier = _earlier(table, options)
     if earlier is not None:
         return earlier
-    tries = 0
+    tries, read_under = 0, table.schema
     while True:
         tries += 1
         task = write_task(
@@ -378,6 +382,12 @@ def _run(
             starts_anew=overwrite is not None,
             partition=overwrite.partition if overwrite is not None else {},
         )
+        if basis is not None and task.schema.id != read_under.id:
+            raise Conflict(
+                f"Another writer changed columns or options of {table.name} while its rows were read. Nothing was "
+                "changed: run it again.",
+                kind="schema_changed",
+            )
         fitting = in_utc(df, task.schema)
         task.check(table.store, arrow_schema_of(fitting.schema))
         changes = write_files(fitting, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)

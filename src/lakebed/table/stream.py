@@ -244,7 +244,9 @@ class TableStream:
         Raises as `advance`. Cost: the manifests of the snapshots in between.
         """
         self._check_engine()
-        self._check_table(start, self._branch.snapshots.latest())
+        newest = self._branch.snapshots.latest()
+        self._check_table(start, newest)
+        self._check_history(end, newest)
         deltas: list[pa.Table] = []
         last: Snapshot | None = None
         if start.units is not None:
@@ -463,11 +465,15 @@ class TableStream:
                 f"{utc(start.table)}, and this one is of {utc(created)}; {_AGAIN}.",
                 kind="table_replaced",
             )
-        found = self._branch.snapshots.find(start.snapshot) if start.commit else None
-        if found is not None and found.delta_manifest_list != start.commit:
-            raise self._rolled_back(start.snapshot, found.id)
-        if (0 if newest is None else newest.id) < start.snapshot:
-            raise self._rolled_back(start.snapshot, 0 if newest is None else newest.id)
+        self._check_history(start, newest)
+
+    def _check_history(self, offset: StreamOffset, newest: Snapshot | None) -> None:
+        """Raise unless the offset's snapshot is in the table's history."""
+        found = self._branch.snapshots.find(offset.snapshot) if offset.commit else None
+        if found is not None and found.delta_manifest_list != offset.commit:
+            raise self._rolled_back(offset.snapshot, found.id)
+        if (0 if newest is None else newest.id) < offset.snapshot:
+            raise self._rolled_back(offset.snapshot, 0 if newest is None else newest.id)
 
     def _check_columns(self, snapshot: Snapshot) -> None:
         if snapshot.schema_id in self._fitting:

@@ -209,6 +209,8 @@ def test_a_stream_that_would_leave_out_rows_ends_with_a_sentence() -> None:
     changes = stream(table, changes=True)
     refused("rolled_back", Conflict, lambda: changes.plan(later, changes.advance(later, Limits())))
     refused("rolled_back", Conflict, lambda: following.advance(StreamOffset(later.table, 4, "other"), Limits()))
+    other = StreamOffset(later.table, 4, "other")
+    refused("rolled_back", Conflict, lambda: following.plan(StreamOffset(later.table, 3), other))
     assert read(table, following.plan(after, following.advance(after, Limits()))) == []
 
     newest = stream(table, start="latest").first()

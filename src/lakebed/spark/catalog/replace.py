@@ -12,22 +12,19 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from pyspark.sql.types import StructType
 
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.spark.catalog.tables import PRIMARY_KEY, check_place, described, primary_keys_of, table_options
-from lakebed.spark.catalog.verb import Session, TableVerb, declared
+from lakebed.spark.catalog.verb import COLUMNS_CHANGED, Resolved, Session, TableVerb, declared
 from lakebed.spark.types import arrow_schema_of
 from lakebed.table.model import TableSchema
 from lakebed.table.replace_columns import replace_columns
 from lakebed.table.schema import decode_schema, encode_schema
 from lakebed.table.table import Table
-
-COLUMNS_CHANGED: Final = "columns_changed"
-"""The kind of the error when another writer changed the columns meanwhile."""
 
 
 @declared("replace_table")
@@ -60,7 +57,7 @@ class ReplaceTable(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=T
             options=table_options(self.properties),
         )
         staged = None if changed is old else encode_schema(changed).decode()
-        return {**described(table, changed, table.latest()), "staged": staged}
+        return {**described(table, changed, table.latest()), "staged": staged, "resolved": Resolved.of(old)}
 
 
 def staged_schema(text: str | None) -> TableSchema | None:

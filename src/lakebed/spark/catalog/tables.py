@@ -18,7 +18,7 @@ from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, database_folder, parse_table_name
 from lakebed.spark.carried import AUDIT_LOG, show_instants
 from lakebed.spark.catalog.audits import audited
-from lakebed.spark.catalog.verb import Session, TableVerb, Verb, declared, snapshot_text
+from lakebed.spark.catalog.verb import Resolved, Session, TableVerb, Verb, declared, snapshot_text
 from lakebed.spark.native_writes import native_write
 from lakebed.spark.types import arrow_schema_of, spark_json
 from lakebed.table.model import Snapshot, TableSchema
@@ -100,6 +100,7 @@ def described(table: Table, schema: TableSchema, snapshot: Snapshot | None) -> d
         "branch": table.branch,
         "schema": spark_json(schema.fields),
         "schema_id": schema.id,
+        "resolved": Resolved.of(schema),
         "partition_keys": schema.partition_keys,
         "primary_keys": schema.primary_keys,
         "properties": properties_of(schema),

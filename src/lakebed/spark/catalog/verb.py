@@ -11,7 +11,7 @@ import os
 import tempfile
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,14 +19,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 import pyarrow as pa
 
-from lakebed.errors import InternalError, InvalidRequest, LakebedError, NotFound
+from lakebed.errors import Conflict, InternalError, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
 from lakebed.spark.carried import carried_schema
-from lakebed.table.model import Snapshot
+from lakebed.table.model import Snapshot, TableSchema
 from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
 from lakebed.table.table import Table
-from lakebed.table.types import fields_of_arrow
+from lakebed.table.types import fields_of_arrow, parse_type
 
 VERBS: Final[dict[str, type[Verb]]] = {}
 """Every declared verb by its name."""
@@ -37,6 +37,10 @@ INLINE: Final = "base64:"
 INLINE_BYTES_MAX: Final = 32 << 10
 """Arrow bytes that a reply holds; for more, the time that base64 takes is that of a file."""
 
+TABLE_REPLACED: Final = "table_replaced"
+"""The kind of the error when another table has the name."""
+COLUMNS_CHANGED: Final = "columns_changed"
+"""The kind of the error when another writer changed the columns meanwhile."""
 
 V = TypeVar("V", bound="Verb")
 
@@ -110,14 +114,83 @@ def declared(name: str) -> Callable[[type[V]], type[V]]:
     return register
 
 
+class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The schema of a table with which Spark analysed a statement. Names of columns mean what they mean there.
+
+    Attributes:
+        schema_id: of the table or the branch.
+        time_ms: when that schema was stored, Unix ms: that of another table of the same name has another time.
+    """
+
+    schema_id: int
+    time_ms: int
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Resolved:
+        """Return what names a schema."""
+        return cls(schema_id=schema.id, time_ms=schema.time_ms)
+
+    def schema(self, table: Table) -> TableSchema:
+        """Return the schema. Raises `Conflict`: another table has the name. Cost: 1 GET, unless it is the newest."""
+        try:
+            found = table.context.schemas.load(self.schema_id)
+        except LakebedError as missing:
+            if self.schema_id <= table.schema.id:
+                raise
+            raise self._replaced(table) from missing
+        if found.time_ms != self.time_ms:
+            raise self._replaced(table)
+        return found
+
+    def _replaced(self, table: Table) -> Conflict:
+        return Conflict(
+            f"The table {table.name} was dropped and created again after the statement had begun. Nothing was changed: "
+            "run the statement again, and make DataFrames of the table again.",
+            kind=TABLE_REPLACED,
+        )
+
+    def check_columns(self, table: Table, names: Iterable[str] | None = None) -> None:
+        """Raise `Conflict`: some columns are others than when the statement was analysed.
+
+        Args:
+            names: of columns; None: all of the schema. Those that the schema has not are left out.
+        """
+        schema, newest = self.schema(table), table.refresh()
+        if schema.id == newest.id:
+            return
+        for name in (field.name for field in schema.fields) if names is None else names:
+            old, new = schema.field_by_name(name), newest.field_by_name(name)
+            if old is None:
+                continue
+            if new is None or new.id != old.id or (new.type != old.type and parse_type(old.type).is_nested):
+                raise Conflict(
+                    f"The column {name} of {table.name} was changed, renamed, dropped or added again while the "
+                    "statement ran. Nothing was changed: run the statement again.",
+                    kind=COLUMNS_CHANGED,
+                    column=name,
+                )
+
+
 class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request about a table or one of its branches."""
+    """A request about a table or one of its branches.
+
+    Attributes:
+        resolved: as `Load` answered it. A request with it is refused when another table has the name now.
+    """
 
     table: str
     branch: str | None = None
+    resolved: Resolved | None = None
 
     def opened(self, session: Session, lake_url: str) -> Table:
-        """Open the table. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
+        """Open the table. Raises as `open_any`, and as `Resolved.schema`. Cost: 1 LIST + 1 GET."""
+        table = self.open_any(session, lake_url)
+        if self.resolved is not None:
+            self.resolved.schema(table)
+        return table
+
+    def open_any(self, session: Session, lake_url: str) -> Table:
+        """Open the table that has the name now. Raises `NotFound`. Cost: 1 LIST + 1 GET."""
         try:
             return session.lake(lake_url).table(self.table, branch=self.branch)
         except NotFound as missing:
@@ -125,6 +198,11 @@ class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 raise
             # Not a missing table, for which Spark has an exception of its own.
             raise NotFound(missing.message, kind="branch_not_found", branch=self.branch) from missing
+
+    def check_columns(self, table: Table, names: Iterable[str] | None = None) -> None:
+        """Raise as `Resolved.check_columns`."""
+        if self.resolved is not None:
+            self.resolved.check_columns(table, names)
 
 
 class _Request(msgspec.Struct, frozen=True):

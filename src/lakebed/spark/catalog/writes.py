@@ -19,9 +19,9 @@ from pyspark.sql.types import StructType
 import lakebed.compute as pc
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.spark.catalog.partitions import partition_values
-from lakebed.spark.catalog.replace import COLUMNS_CHANGED, next_schema, staged_schema
+from lakebed.spark.catalog.replace import next_schema, staged_schema
 from lakebed.spark.catalog.rewrites import Rewritten
-from lakebed.spark.catalog.verb import Session, TableVerb, declared, snapshot_of
+from lakebed.spark.catalog.verb import COLUMNS_CHANGED, TABLE_REPLACED, Session, TableVerb, declared, snapshot_of
 from lakebed.spark.committing import commit_changes
 from lakebed.spark.filters import Translation, from_json, translate
 from lakebed.spark.found_rows import FoundRows, positions_of
@@ -161,6 +161,8 @@ class BeginWrite(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             self.replaced.check(table)
         task = write_task(table, starts_anew=starts_anew, partition=partition, schema=staged_schema(self.staged))
         rows = without_comments(StructType.fromJson(json.loads(self.schema)))
+        if self.staged is None:
+            self.check_columns(table, rows.fieldNames())
         task.check(table.store, arrow_schema_of(rows))
         if self.removes:
             replace(task, keys_only=True).check(table.store, table.arrow_schema)
@@ -191,7 +193,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise Conflict(
                 f"The table {table.name} was dropped and created again while a stream wrote into it, and what the "
                 "stream wrote before is not in the new one: start the query again with a new checkpoint.",
-                kind="table_replaced",
+                kind=TABLE_REPLACED,
             )
 
 
@@ -225,16 +227,20 @@ class Commit(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     staged: str | None = None
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
-        table = self.opened(session, lake_url)
+        table = self.open_any(session, lake_url)
         changes = changes_of(self.results)
         staged = staged_schema(self.staged)
-        if staged is None:
-            return self._committed(table, changes)
         try:
+            if self.resolved is not None:
+                self.resolved.schema(table)
+            if self.replaced is not None and self.replaced.where is not None:
+                self.check_columns(table)
+            if staged is None:
+                return self._committed(table, changes)
             with next_schema(table, staged):
                 return self._committed(table, changes)
         except Conflict as error:
-            if error.kind == COLUMNS_CHANGED:
+            if error.kind in (COLUMNS_CHANGED, TABLE_REPLACED):
                 discard_changes(table.context, changes)
                 discard(table.store, [file.path for file in self._written()], environment=table.context.environment)
             raise
@@ -327,6 +333,7 @@ class Delete(_DeleteVerb, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         table = self.opened(session, lake_url)
+        self.check_columns(table)
         translation = self.translated(table)
         if translation.inexact:
             raise InvalidRequest(
