@@ -7,7 +7,7 @@ its node is lost. Invariants:
 - A write that returns is durable in the log. A lost reply is settled by asking again with the same write id.
 - A write goes to the timeline that has the name when it is made: the log of one that has lost the name takes no rows,
   says so, and the control plane is asked which timeline it is now.
-- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.patience_s`.
+- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.retry_s`.
 - A scan is of one LSN, also when it moves to another node on the way.
 
 Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`lakebed.fleet.client`).
@@ -140,7 +140,7 @@ class Timeline:
         before = self._reads.known_id
         id = self._reads.id(attempts)
         self._router.slow_down()
-        while True:
+        for _ in attempts:
             if expected is not None and before not in (None, id):
                 raise self._replaced(expected)
             try:
@@ -148,12 +148,16 @@ class Timeline:
             except (NotFound, Conflict) as problem:
                 if problem.kind not in ("timeline_not_found", "timeline_sealed"):
                     raise
+                attempts.note(problem)
                 before, id = id, self._successor(id, problem, attempts)
+                if id != before:
+                    attempts.skip_pause()
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
             else:
                 self._reads.saw(id, lsn)
                 return lsn
+        raise attempts.failure() from attempts.reason
 
     def load(self, rows: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]) -> int:
         """Write many rows, as several appends of at most a megabyte; the last LSN. Not atomic. Raises as `write`."""
@@ -165,6 +169,8 @@ class Timeline:
 
     def _successor(self, id: str, problem: NotFound | Conflict, attempts: Attempts) -> str:
         """The timeline that has the name now, given one whose log takes no rows: it was sealed, dropped, or is a pin.
+
+        It is the same one while the control plane that answers has not seen the change.
 
         Raises `NotFound`: the tenant or the name is gone. `InvalidRequest` (``read_only``).
         """
@@ -179,9 +185,7 @@ class Timeline:
             if found is None or not found.is_read_only:
                 raise problem
             raise self._read_only(f"a pin at LSN {found.lsn}")
-        # The control plane that answered does not know yet what the log does: it is an old owner of the ledger.
-        attempts.pause(Unavailable(problem.message, kind=problem.kind))
-        return id
+        return id  # an old owner of the ledger does not know yet what the log does
 
     def _read_only(self, what: str) -> InvalidRequest:
         return InvalidRequest(
@@ -262,7 +266,7 @@ class Timeline:
 
     def _last_lsn(self, attempts: Attempts) -> int:
         self._router.timeline_id(self.name, attempts=attempts, fresh=True)  # a restore may have moved the name
-        while True:
+        for _ in attempts:
             id = self._reads.id(attempts)
             try:
                 return self._log.bounds(log_key(self.tenant, id)).last
@@ -272,7 +276,8 @@ class Timeline:
                     return found.lsn
                 raise problem
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def status(self) -> TimelineInfo:
         """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
@@ -296,8 +301,8 @@ class Timeline:
         return self._commit(self._reads.id(attempts), self._reads.seen, attempts)
 
     def _commit_attempts(self) -> Attempts:
-        patience_s = self._router.options.change_patience_s  # a node that lags ingests everything first
-        return self._router.attempts(f"commit the tenant {self.tenant}", patience_s=patience_s)
+        retry_s = self._router.options.change_retry_s  # a node that lags ingests everything first
+        return self._router.attempts(f"commit the tenant {self.tenant}", retry_s=retry_s)
 
     def _commit(self, id: str, lsn: int, attempts: Attempts) -> int:
         """Commit the timeline at least up to an LSN; the last committed transaction."""
@@ -413,18 +418,20 @@ def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
     """Hand a change to the control plane until it answers; a repetition is the same change, or one that never was."""
     attempts = router.attempts(
         f"{change.kind} the timeline {change.name} of the tenant {router.tenant}",
-        patience_s=router.options.change_patience_s,
+        retry_s=router.options.change_retry_s,
     )
-    while True:
+    for _ in attempts:
         try:
             return router.control.change_timeline(router.tenant, change)
         except (Unavailable, OutcomeUnknown) as problem:
-            attempts.pause(problem)
+            attempts.note(problem)
         except AlreadyExists as problem:
             if "begun_after" not in problem.facts:
                 raise
             # A node that was lost before its commit has begun the log of this id, at the LSN that was the newest then.
             change = replace(change, id=new_id(router))
+            attempts.skip_pause()
+    raise attempts.failure() from attempts.reason
 
 
 def check_timeline(name: object) -> str:
@@ -541,9 +548,11 @@ class _Reads:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a range; after the node is lost, the rest of them from another one, at the same LSN."""
         start, end = bounds
-        at, has_rows = lsn, False
-        while True:
+        at, has_rows, is_interrupted = lsn, False, False
+        for _ in attempts:
             has_more = False
+            if is_interrupted:
+                self._router.route(fresh=True)
             try:
                 scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
                 for batch in self._router.stream(attempts, scan):
@@ -558,10 +567,10 @@ class _Reads:
             except (Unavailable, OutcomeUnknown) as problem:
                 if problem.kind == "tenant_unavailable":
                     raise
-                if has_more:  # patience begins anew: a long scan takes longer than that by itself
-                    attempts = self._scan_attempts()
-                attempts.pause(problem)
-                self._router.route(fresh=True)
+                if has_more:  # a long scan takes longer than its retries may
+                    attempts.renew()
+                attempts.note(problem)
+                is_interrupted = True
             except InvalidRequest as problem:
                 if problem.kind != "below_cutoff" or lsn is not None:
                     raise
@@ -572,7 +581,9 @@ class _Reads:
                         kind="scan_interrupted",
                         cutoff=problem.facts.get("cutoff"),
                     ) from problem
-                at = None  # no row was seen: begin with the newest state
+                at, is_interrupted = None, False  # no row was seen: begin with the newest state
+                attempts.skip_pause()
+        raise attempts.failure() from attempts.reason
 
 
 def _scan(

@@ -221,7 +221,7 @@ def test_a_seal_without_an_answer_is_made_before_anyone_is_told(
     problem = OutcomeUnknown("the reply was lost") if has_effect else Unavailable("the log is away")
     fleet.control = fleet.make_control(log=SealsFail(fleet.log, problem=problem, has_effect=has_effect))
     fleet.reachable.inner = fleet.control
-    fleet.options = ClientOptions(patience_s=0.5, change_patience_s=0.5)
+    fleet.options = ClientOptions(retry_s=0.5, change_retry_s=0.5)
     changing = fleet.tenant()
     with pytest.raises(OutcomeUnknown):
         change_name(changing, change)
