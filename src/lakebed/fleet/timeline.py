@@ -16,9 +16,9 @@ Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -32,6 +32,8 @@ from lakebed.fleet.rows import Rows, parse_rows, split_rows
 from lakebed.key_value.port import PAIR_SCHEMA
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.lsm.model import check_key
+
+T = TypeVar("T")
 
 _ANY_KEY: Final = b"\0"
 """Read to learn how far a node is."""
@@ -298,7 +300,7 @@ class Timeline:
         Raises `Unavailable`. Cost: 1 commit, if there is something to commit.
         """
         attempts = self._commit_attempts()
-        return self._commit(self._reads.id(attempts), self._reads.seen, attempts)
+        return self._reads.follow(attempts, lambda id: self._commit(id, self._reads.seen, attempts))
 
     def _commit_attempts(self) -> Attempts:
         retry_s = self._router.options.change_retry_s  # a node that lags ingests everything first
@@ -491,25 +493,33 @@ class _Reads:
     def get(self, key: bytes, *, lsn: int | None) -> bytes | None:
         check_key(key)
         attempts = self.attempts()
-        id, at_least = self._from(lsn, attempts)
-        found = self._router.ask(
-            attempts,
-            lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
-        )
-        if lsn is None:
-            self.saw(id, found.lsn)
-        return found.value
+
+        def read(id: str) -> bytes | None:
+            at_least = self._at_least(lsn)
+            found = self._router.ask(
+                attempts,
+                lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
+            )
+            if lsn is None:
+                self.saw(id, found.lsn)
+            return found.value
+
+        return self.follow(attempts, read)
 
     def get_many(self, keys: Iterable[bytes], *, lsn: int | None) -> list[bytes | None]:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("keys is one key: give a list of keys.", kind="wrong_type")
         asked: Sequence[bytes] = [check_key(key) for key in keys]
         attempts = self.attempts()
-        id, at_least = self._from(lsn, attempts)
-        return self._router.ask(
-            attempts,
-            lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
-        )
+
+        def read(id: str) -> list[bytes | None]:
+            at_least = self._at_least(lsn)
+            return self._router.ask(
+                attempts,
+                lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
+            )
+
+        return self.follow(attempts, read)
 
     def scan(
         self, start: bytes | None, end: bytes | None, *, prefix: bytes | None, lsn: int | None
@@ -519,11 +529,17 @@ class _Reads:
             raise InvalidRequest("Give a prefix, or a start and an end, not both.", kind="two_ranges")
         bounds = check_prefix(prefix) if prefix is not None else check_range(start, end)
         attempts = self._scan_attempts()
-        id, at_least = self._from(lsn, attempts)
         if bounds is None:
+            self._at_least(lsn)
+            self.id(attempts)
             return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, iter(()))
-        batches = self._batches(id, bounds, attempts, lsn=lsn, at_least=at_least)
-        first = next(batches, None)
+        whole = bounds
+
+        def begin(id: str) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
+            batches = self._batches(id, whole, attempts, lsn=lsn, at_least=self._at_least(lsn))
+            return next(batches, None), batches
+
+        first, batches = self.follow(attempts, begin)
 
         def every() -> Iterator[pa.RecordBatch]:
             if first is not None:
@@ -539,9 +555,25 @@ class _Reads:
     def _scan_attempts(self) -> Attempts:
         return self._router.attempts(f"scan the timeline {self._name} of the tenant {self.tenant}")
 
-    def _from(self, lsn: int | None, attempts: Attempts) -> tuple[str, int]:
-        """The timeline's id, and the LSN up to which a node must have ingested to answer."""
-        return self.id(attempts), self._seen if lsn is None else check_lsn(lsn)
+    def follow(self, attempts: Attempts, read: Callable[[str], T]) -> T:
+        """What a read of the timeline with an id gives.
+
+        When it is gone because another client has moved or dropped the name, the timeline that has the name now is
+        read. Raises `NotFound` (``timeline_not_found``): none has it.
+        """
+        while True:
+            id = self.id(attempts)
+            try:
+                return read(id)
+            except NotFound as problem:
+                if problem.kind != "timeline_not_found":
+                    raise
+                if self._router.timeline_id(self._name, attempts=attempts, fresh=True) == id:
+                    raise
+
+    def _at_least(self, lsn: int | None) -> int:
+        """The LSN up to which a node must have ingested to answer."""
+        return self._seen if lsn is None else check_lsn(lsn)
 
     def _batches(
         self, id: str, bounds: Bounds, attempts: Attempts, *, lsn: int | None, at_least: int
