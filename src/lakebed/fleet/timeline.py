@@ -561,7 +561,7 @@ class _Reads:
         When it is gone because another client has moved or dropped the name, the timeline that has the name now is
         read. Raises `NotFound` (``timeline_not_found``): none has it.
         """
-        while True:
+        for _ in attempts:
             id = self.id(attempts)
             try:
                 return read(id)
@@ -570,6 +570,8 @@ class _Reads:
                     raise
                 if self._router.timeline_id(self._name, attempts=attempts, fresh=True) == id:
                     raise
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def _at_least(self, lsn: int | None) -> int:
         """The LSN up to which a node must have ingested to answer."""
