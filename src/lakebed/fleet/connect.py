@@ -32,7 +32,7 @@ node's own wait for an LSN (`NodeOptions.read_wait_ms`)."""
 _START_S: Final = 2.0
 """How long a fleet that does not run is asked."""
 _CALL_S: Final = 0.5
-"""How long one call of a tenant to the control plane is repeated: the tenant repeats its calls itself."""
+"""How long one call of a tenant to the control plane is retried: the tenant retries its calls itself."""
 _LOG_S: Final = 2.0
 """The same for the log."""
 

@@ -1,7 +1,7 @@
 """The ports of a fleet over HTTP: for its parts among each other, and for clients.
 
 Owns: `Asker`, which sends requests to one part of the fleet at one or several URLs, and `HttpControl`. A call whose
-repetition gives the same answer is repeated, within bounds, when no process answered it; errors come back as they were
+repetition gives the same answer is retried, within bounds, when no process answered it; errors come back as they were
 raised. Invariants: the token is in no error, log or `repr`.
 
 Does not know: what the parts do.
@@ -72,7 +72,7 @@ from lakebed.runtime import Environment
 T = TypeVar("T")
 
 RETRY_S: Final = 8.0
-"""How long a call is repeated: longer than the lease of a control plane that was killed."""
+"""How long a call is retried: longer than the lease of a control plane that was killed."""
 _HEARTBEAT_S: Final = 1.0
 """How long all processes together may keep a heartbeat: with the pause before the next one, less than the time after
 which the others take the node for silent (`ControlOptions.silent_ms`)."""
@@ -105,7 +105,7 @@ class Asker:
         urls: of its processes, several with commas between them: the one that answered last is asked first.
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
-        retry_s: how long a call is repeated.
+        retry_s: how long a call is retried.
         find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
@@ -241,7 +241,7 @@ class HttpControl(ControlPort, OperatorPort):
         urls: of its processes, several with commas between them; heartbeats go to all of them.
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
-        retry_s: how long a call is repeated while no process answers.
+        retry_s: how long a call is retried while no process answers.
         find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.

@@ -150,7 +150,7 @@ class Servers:
 
         Args:
             request: asks the process at a URL; it may be called again after an error that `is_retried`.
-            retry_s: how long all of them are asked again.
+            retry_s: how long the request is retried.
             is_retried: whether another process may answer after an error, or the same one later.
 
         Raises:

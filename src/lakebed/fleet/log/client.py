@@ -1,6 +1,6 @@
 """`HttpLog`: the embedded log, asked over HTTP.
 
-Owns: what is sent, and that every call can be asked again: an append by its write id, the others because they do
+Owns: what is sent, and that every call can be retried: an append by its write id, the others because they do
 nothing the second time. So a call goes to one endpoint after another (`lakebed.http.asking.Servers`) until one answers,
 at most for `retry_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
 
@@ -76,7 +76,7 @@ class HttpLog(Log):
     Args:
         endpoints: URLs of its processes, the owner and standbys, such as ``http://127.0.0.1:4100``.
         token: of the log; None: it needs none.
-        retry_s: how long a call is asked again.
+        retry_s: how long a call is retried.
         environment: clock and randomness.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.

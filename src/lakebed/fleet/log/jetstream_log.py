@@ -65,7 +65,7 @@ class JetStreamLog(Log):
         streams: how many the log has; None: as many as there are.
         replicas: of each stream.
         environment: clock and randomness; its threads are real.
-        retry_s: how long a call is asked again. Opening is asked for at least `RETRY_S`: a cluster that has just
+        retry_s: how long a call is retried. Opening is retried for at least `RETRY_S`: a cluster that has just
             started elects leaders first.
         stale_s: how long an end that is too early is doubted.
 

@@ -102,7 +102,7 @@ class KeyValueLog(Log):
         is_shared: whether other processes append to the same stores.
         write_ids_kept: appends to a timeline for which a write id is remembered.
         recent_bytes_max: of the newest records that are kept in memory.
-        retry_s: how long a shared store is asked again, and a write without a clear answer is looked for.
+        retry_s: how long a call to a shared store is retried, and a write without a clear answer is looked for.
     """
 
     def __init__(

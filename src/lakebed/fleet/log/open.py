@@ -37,7 +37,7 @@ def open_log(
         shards: databases of an embedded log that is created, or streams of one on NATS; None: as many as there are.
         replicas: of each stream on NATS.
         environment: clock, randomness and threads.
-        retry_s: how long a call to a log behind HTTP or on NATS is repeated. Callers that repeat their calls
+        retry_s: how long a call to a log behind HTTP or on NATS is retried. Callers that retry their calls
             themselves give a short time, so that theirs is the bound. None: longer than a log is without an owner
             or leader.
 

@@ -41,7 +41,7 @@ NAME: Final = "lakebed fleet node"
 """In front of messages on standard error."""
 
 _CONTROL_RETRY_S: Final = 1.0
-"""How long one request to the control plane is repeated; the step that made it is repeated anyway."""
+"""How long one request to the control plane is retried; the step that made it is retried anyway."""
 _LOG_RETRY_S: Final = 2.0
 """The same for the log: a read that waits for an LSN ends about when `NodeOptions.read_wait_ms` are over."""
 _IDLE_S: Final = 0.02
