@@ -101,7 +101,7 @@ class Up(StorageCommand, name="up"):
         environment = Environment()
         ends_s = environment.clock.monotonic_s() + _KILLED_S
         token = os.environ.get(TOKEN_VARIABLE) or None
-        with closing(HttpControl(known.url, token=token, environment=environment, patience_s=0)) as other:
+        with closing(HttpControl(known.url, token=token, environment=environment, retry_s=0)) as other:
             while environment.clock.monotonic_s() < ends_s:
                 try:
                     answer = other.address()

@@ -81,28 +81,30 @@ class Tenant:
             Unavailable: ``tenant_unavailable``.
         """
         attempts = self._router.attempts(f"create the tenant {self.name}")
-        while True:
+        for _ in attempts:
             try:
                 return self._router.control.create_tenant(self.name, policy)
             except AlreadyExists:
-                if attempts.is_unknown or if_not_exists:
+                if attempts.unclear is not None or if_not_exists:
                     return self.record()
                 raise
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def drop(self) -> None:
         """Delete the tenant with everything it has. Raises `NotFound` (``tenant_not_found``)."""
         attempts = self._router.attempts(f"drop the tenant {self.name}")
-        while True:
+        for _ in attempts:
             try:
                 return self._router.control.delete_tenant(self.name)
             except NotFound:
-                if attempts.is_unknown:
+                if attempts.unclear is not None:
                     return None
                 raise
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def record(self) -> TenantRecord:
         """What the control plane knows of the tenant. Raises `NotFound`."""
@@ -249,8 +251,9 @@ class Tenant:
 
     def _from_control(self, call: Callable[[OperatorPort], T]) -> T:
         attempts = self._router.attempts(f"ask for the tenant {self.name}")
-        while True:
+        for _ in attempts:
             try:
                 return call(self._router.control)
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason

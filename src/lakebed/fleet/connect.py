@@ -32,7 +32,7 @@ node's own wait for an LSN (`NodeOptions.read_wait_ms`)."""
 _START_S: Final = 2.0
 """How long a fleet that does not run is asked."""
 _CALL_S: Final = 0.5
-"""How long one call of a tenant to the control plane is repeated: the tenant repeats its calls itself."""
+"""How long one call of a tenant to the control plane is retried: the tenant retries its calls itself."""
 _LOG_S: Final = 2.0
 """The same for the log."""
 
@@ -143,7 +143,7 @@ def connect(
     is_named = bool(control or os.environ.get(CONTROL_VARIABLE))
     operator = HttpControl(url, token=token, environment=environment, find=None if is_named else find)
     try:
-        address = operator.with_patience(_START_S).address()
+        address = operator.retry_for(_START_S).address()
     except Unavailable as problem:
         raise _not_answering(storage, url, problem) from problem
     except InvalidRequest as problem:
@@ -159,7 +159,7 @@ def connect(
         os.environ.get(LOG_VARIABLE) or address.log,
         token=token,
         environment=environment,
-        patience_s=_LOG_S,
+        retry_s=_LOG_S,
     )
     known: dict[str, HttpNode] = {}
 
@@ -176,7 +176,7 @@ def connect(
 
     fleet = Fleet(
         operator=operator,
-        control=operator.with_patience(_CALL_S),
+        control=operator.retry_for(_CALL_S),
         nodes=nodes,
         log=log,
         storage=storage,

@@ -1,7 +1,7 @@
 """The ports of a fleet over HTTP: for its parts among each other, and for clients.
 
 Owns: `Asker`, which sends requests to one part of the fleet at one or several URLs, and `HttpControl`. A call whose
-repetition gives the same answer is repeated, within bounds, when no process answered it; errors come back as they were
+repetition gives the same answer is retried, within bounds, when no process answered it; errors come back as they were
 raised. Invariants: the token is in no error, log or `repr`.
 
 Does not know: what the parts do.
@@ -71,8 +71,8 @@ from lakebed.runtime import Environment
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 8.0
-"""How long a call is repeated: longer than the lease of a control plane that was killed."""
+RETRY_S: Final = 8.0
+"""How long a call is retried: longer than the lease of a control plane that was killed."""
 _HEARTBEAT_S: Final = 1.0
 """How long all processes together may keep a heartbeat: with the pause before the next one, less than the time after
 which the others take the node for silent (`ControlOptions.silent_ms`)."""
@@ -86,7 +86,7 @@ _COMMIT_S_MAX: Final = 4.0
 """Longest time of a request to commit: a worker of the node waits for it, and it can be made again."""
 _CONNECTIONS_MAX: Final = 64
 _PAGE: Final = 1_000
-_REPEATED: Final = {
+_RETRIED: Final = {
     "unavailable",
     "control_standby",
     "outcome_unknown",
@@ -105,7 +105,7 @@ class Asker:
         urls: of its processes, several with commas between them: the one that answered last is asked first.
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
-        patience_s: how long a call is repeated.
+        retry_s: how long a call is retried.
         find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
@@ -117,13 +117,13 @@ class Asker:
         *,
         token: str | None = None,
         environment: Environment | None = None,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         find: Callable[[], str] | None = None,
     ) -> None:
         endpoints = _endpoints(urls)
         if not endpoints:
             raise InvalidRequest("There is no URL: write http://host:port.", kind="invalid_url")
-        self.patience_s = patience_s
+        self.retry_s = retry_s
         self.servers = Servers(
             endpoints,
             headers={
@@ -176,8 +176,8 @@ class Asker:
 
         reply = self.servers.ask(
             request,
-            patience_s=self.patience_s,
-            is_repeated=_may_be_repeated if again else _had_no_effect,
+            retry_s=self.retry_s,
+            is_retried=_may_be_retried if again else _had_no_effect,
         )
         return None if kind is None else read_reply(reply.data, kind)
 
@@ -222,12 +222,12 @@ def _endpoints(urls: str | Sequence[str]) -> list[str]:
     return [check_endpoint(one.strip()) for one in listed if one.strip()]
 
 
-def _may_be_repeated(error: LakebedError) -> bool:
-    return isinstance(error, Unavailable | OutcomeUnknown) and error.kind in _REPEATED
+def _may_be_retried(error: LakebedError) -> bool:
+    return isinstance(error, Unavailable | OutcomeUnknown) and error.kind in _RETRIED
 
 
 def _had_no_effect(error: LakebedError) -> bool:
-    return isinstance(error, Unavailable) and error.kind in _REPEATED
+    return isinstance(error, Unavailable) and error.kind in _RETRIED
 
 
 def _text(value: Any) -> str:
@@ -241,7 +241,7 @@ class HttpControl(ControlPort, OperatorPort):
         urls: of its processes, several with commas between them; heartbeats go to all of them.
         token: of the fleet; None: it needs none.
         environment: clock and randomness.
-        patience_s: how long a call is repeated while no process answers.
+        retry_s: how long a call is retried while no process answers.
         find: other URLs, asked for when no process answers.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
@@ -253,19 +253,19 @@ class HttpControl(ControlPort, OperatorPort):
         *,
         token: str | None = None,
         environment: Environment | None = None,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         find: Callable[[], str] | None = None,
     ) -> None:
-        self._asker = Asker(urls, token=token, environment=environment, patience_s=patience_s, find=find)
+        self._asker = Asker(urls, token=token, environment=environment, retry_s=retry_s, find=find)
 
     def __repr__(self) -> str:
         return f"HttpControl({', '.join(self._asker.servers.endpoints)})"
 
-    def with_patience(self, patience_s: float) -> HttpControl:
-        """The same, over the same connections, with another patience."""
+    def retry_for(self, retry_s: float) -> HttpControl:
+        """The same, over the same connections, with calls that are retried for another time."""
         other = copy(self)
         other._asker = copy(self._asker)
-        other._asker.patience_s = patience_s
+        other._asker.retry_s = retry_s
         return other
 
     def close(self) -> None:
@@ -408,7 +408,7 @@ class HttpNode(NodePort):
     def __init__(
         self, url: str, *, token: str | None = None, read_s: float = 30.0, environment: Environment | None = None
     ) -> None:
-        self._asker = Asker(url, token=token, environment=environment, patience_s=0)
+        self._asker = Asker(url, token=token, environment=environment, retry_s=0)
         self._url = self._asker.servers.endpoints[0]
         self._read_s = read_s
 
@@ -453,7 +453,7 @@ class HttpNode(NodePort):
             )
 
         try:
-            return self._asker.servers.ask(request, patience_s=0, is_repeated=_may_be_repeated)
+            return self._asker.servers.ask(request, retry_s=0, is_retried=_may_be_retried)
         except OutcomeUnknown as error:
             raise Unavailable(f"{self._url} does not answer: try again.", kind="no_answer") from error
 

@@ -25,6 +25,7 @@ from typing import Final, Self
 
 import msgspec
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, Unavailable
 from lakebed.fleet.address import LEDGER_VARIABLE, LOG_VARIABLE, check_ledger_url
 from lakebed.fleet.log.open import check_log_url
@@ -35,7 +36,7 @@ READY_S: Final = 60.0
 """How long a process may take until it answers."""
 
 _END_S: Final = 20.0
-_POLL_S: Final = 0.05
+_PAUSES: Final = Pauses(0.05, 0.05)
 _TAIL_LINES: Final = 5
 _DECOMMISSIONED: Final = "node_decommissioned"
 _NODE_RESTART_S: Final = 10.0
@@ -253,14 +254,12 @@ class LocalFleet:
         part.due_s = None
 
     def _await(self, part: Part) -> None:
-        clock = self.environment.clock
-        end_s = clock.monotonic_s() + READY_S
-        while not self._is_ready(part):
+        for _ in Backoff(self.environment, _PAUSES, retry_s=READY_S):
+            if self._is_ready(part):
+                return
             if part.process is not None and part.process.poll() is not None:
                 raise self._not_started(part, f"ended with {part.process.returncode}")
-            if clock.monotonic_s() > end_s:
-                raise self._not_started(part, f"did not answer within {READY_S:g} s")
-            clock.sleep(_POLL_S)
+        raise self._not_started(part, f"did not answer within {READY_S:g} s")
 
     def _is_ready(self, part: Part) -> bool:
         """Whether the part's process has printed where it answers; remembers it."""

@@ -7,7 +7,7 @@ its node is lost. Invariants:
 - A write that returns is durable in the log. A lost reply is settled by asking again with the same write id.
 - A write goes to the timeline that has the name when it is made: the log of one that has lost the name takes no rows,
   says so, and the control plane is asked which timeline it is now.
-- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.patience_s`.
+- A read or write meets a failover or relocation as a delay, not as an error, within `ClientOptions.retry_s`.
 - A scan is of one LSN, also when it moves to another node on the way.
 
 Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`lakebed.fleet.client`).
@@ -16,9 +16,9 @@ Does not know: where a tenant is (`lakebed.fleet.routing`), versions and pins (`
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -32,6 +32,8 @@ from lakebed.fleet.rows import Rows, parse_rows, split_rows
 from lakebed.key_value.port import PAIR_SCHEMA
 from lakebed.kv.ranges import Bounds, check_prefix, check_range
 from lakebed.lsm.model import check_key
+
+T = TypeVar("T")
 
 _ANY_KEY: Final = b"\0"
 """Read to learn how far a node is."""
@@ -140,7 +142,7 @@ class Timeline:
         before = self._reads.known_id
         id = self._reads.id(attempts)
         self._router.slow_down()
-        while True:
+        for _ in attempts:
             if expected is not None and before not in (None, id):
                 raise self._replaced(expected)
             try:
@@ -148,12 +150,16 @@ class Timeline:
             except (NotFound, Conflict) as problem:
                 if problem.kind not in ("timeline_not_found", "timeline_sealed"):
                     raise
+                attempts.note(problem)
                 before, id = id, self._successor(id, problem, attempts)
+                if id != before:
+                    attempts.skip_pause()
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
             else:
                 self._reads.saw(id, lsn)
                 return lsn
+        raise attempts.failure() from attempts.reason
 
     def load(self, rows: pa.Table | pa.RecordBatchReader | Iterable[pa.RecordBatch]) -> int:
         """Write many rows, as several appends of at most a megabyte; the last LSN. Not atomic. Raises as `write`."""
@@ -165,6 +171,8 @@ class Timeline:
 
     def _successor(self, id: str, problem: NotFound | Conflict, attempts: Attempts) -> str:
         """The timeline that has the name now, given one whose log takes no rows: it was sealed, dropped, or is a pin.
+
+        It is the same one while the control plane that answers has not seen the change.
 
         Raises `NotFound`: the tenant or the name is gone. `InvalidRequest` (``read_only``).
         """
@@ -179,9 +187,7 @@ class Timeline:
             if found is None or not found.is_read_only:
                 raise problem
             raise self._read_only(f"a pin at LSN {found.lsn}")
-        # The control plane that answered does not know yet what the log does: it is an old owner of the ledger.
-        attempts.pause(Unavailable(problem.message, kind=problem.kind))
-        return id
+        return id  # an old owner of the ledger does not know yet what the log does
 
     def _read_only(self, what: str) -> InvalidRequest:
         return InvalidRequest(
@@ -262,7 +268,7 @@ class Timeline:
 
     def _last_lsn(self, attempts: Attempts) -> int:
         self._router.timeline_id(self.name, attempts=attempts, fresh=True)  # a restore may have moved the name
-        while True:
+        for _ in attempts:
             id = self._reads.id(attempts)
             try:
                 return self._log.bounds(log_key(self.tenant, id)).last
@@ -272,7 +278,8 @@ class Timeline:
                     return found.lsn
                 raise problem
             except (Unavailable, OutcomeUnknown) as problem:
-                attempts.pause(problem)
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
 
     def status(self) -> TimelineInfo:
         """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
@@ -293,11 +300,11 @@ class Timeline:
         Raises `Unavailable`. Cost: 1 commit, if there is something to commit.
         """
         attempts = self._commit_attempts()
-        return self._commit(self._reads.id(attempts), self._reads.seen, attempts)
+        return self._reads.follow(attempts, lambda id: self._commit(id, self._reads.seen, attempts))
 
     def _commit_attempts(self) -> Attempts:
-        patience_s = self._router.options.change_patience_s  # a node that lags ingests everything first
-        return self._router.attempts(f"commit the tenant {self.tenant}", patience_s=patience_s)
+        retry_s = self._router.options.change_retry_s  # a node that lags ingests everything first
+        return self._router.attempts(f"commit the tenant {self.tenant}", retry_s=retry_s)
 
     def _commit(self, id: str, lsn: int, attempts: Attempts) -> int:
         """Commit the timeline at least up to an LSN; the last committed transaction."""
@@ -413,18 +420,20 @@ def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
     """Hand a change to the control plane until it answers; a repetition is the same change, or one that never was."""
     attempts = router.attempts(
         f"{change.kind} the timeline {change.name} of the tenant {router.tenant}",
-        patience_s=router.options.change_patience_s,
+        retry_s=router.options.change_retry_s,
     )
-    while True:
+    for _ in attempts:
         try:
             return router.control.change_timeline(router.tenant, change)
         except (Unavailable, OutcomeUnknown) as problem:
-            attempts.pause(problem)
+            attempts.note(problem)
         except AlreadyExists as problem:
             if "begun_after" not in problem.facts:
                 raise
             # A node that was lost before its commit has begun the log of this id, at the LSN that was the newest then.
             change = replace(change, id=new_id(router))
+            attempts.skip_pause()
+    raise attempts.failure() from attempts.reason
 
 
 def check_timeline(name: object) -> str:
@@ -484,25 +493,33 @@ class _Reads:
     def get(self, key: bytes, *, lsn: int | None) -> bytes | None:
         check_key(key)
         attempts = self.attempts()
-        id, at_least = self._from(lsn, attempts)
-        found = self._router.ask(
-            attempts,
-            lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
-        )
-        if lsn is None:
-            self.saw(id, found.lsn)
-        return found.value
+
+        def read(id: str) -> bytes | None:
+            at_least = self._at_least(lsn)
+            found = self._router.ask(
+                attempts,
+                lambda node: node.get(self.tenant, by_id(id), key, lsn=lsn, at_least=at_least),
+            )
+            if lsn is None:
+                self.saw(id, found.lsn)
+            return found.value
+
+        return self.follow(attempts, read)
 
     def get_many(self, keys: Iterable[bytes], *, lsn: int | None) -> list[bytes | None]:
         if isinstance(keys, bytes | str):
             raise InvalidRequest("keys is one key: give a list of keys.", kind="wrong_type")
         asked: Sequence[bytes] = [check_key(key) for key in keys]
         attempts = self.attempts()
-        id, at_least = self._from(lsn, attempts)
-        return self._router.ask(
-            attempts,
-            lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
-        )
+
+        def read(id: str) -> list[bytes | None]:
+            at_least = self._at_least(lsn)
+            return self._router.ask(
+                attempts,
+                lambda node: node.get_many(self.tenant, by_id(id), asked, lsn=lsn, at_least=at_least),
+            )
+
+        return self.follow(attempts, read)
 
     def scan(
         self, start: bytes | None, end: bytes | None, *, prefix: bytes | None, lsn: int | None
@@ -512,11 +529,17 @@ class _Reads:
             raise InvalidRequest("Give a prefix, or a start and an end, not both.", kind="two_ranges")
         bounds = check_prefix(prefix) if prefix is not None else check_range(start, end)
         attempts = self._scan_attempts()
-        id, at_least = self._from(lsn, attempts)
         if bounds is None:
+            self._at_least(lsn)
+            self.id(attempts)
             return pa.RecordBatchReader.from_batches(PAIR_SCHEMA, iter(()))
-        batches = self._batches(id, bounds, attempts, lsn=lsn, at_least=at_least)
-        first = next(batches, None)
+        whole = bounds
+
+        def begin(id: str) -> tuple[pa.RecordBatch | None, Iterator[pa.RecordBatch]]:
+            batches = self._batches(id, whole, attempts, lsn=lsn, at_least=self._at_least(lsn))
+            return next(batches, None), batches
+
+        first, batches = self.follow(attempts, begin)
 
         def every() -> Iterator[pa.RecordBatch]:
             if first is not None:
@@ -532,18 +555,38 @@ class _Reads:
     def _scan_attempts(self) -> Attempts:
         return self._router.attempts(f"scan the timeline {self._name} of the tenant {self.tenant}")
 
-    def _from(self, lsn: int | None, attempts: Attempts) -> tuple[str, int]:
-        """The timeline's id, and the LSN up to which a node must have ingested to answer."""
-        return self.id(attempts), self._seen if lsn is None else check_lsn(lsn)
+    def follow(self, attempts: Attempts, read: Callable[[str], T]) -> T:
+        """What a read of the timeline with an id gives.
+
+        When it is gone because another client has moved or dropped the name, the timeline that has the name now is
+        read. Raises `NotFound` (``timeline_not_found``): none has it.
+        """
+        for _ in attempts:
+            id = self.id(attempts)
+            try:
+                return read(id)
+            except NotFound as problem:
+                if problem.kind != "timeline_not_found":
+                    raise
+                if self._router.timeline_id(self._name, attempts=attempts, fresh=True) == id:
+                    raise
+                attempts.note(problem)
+        raise attempts.failure() from attempts.reason
+
+    def _at_least(self, lsn: int | None) -> int:
+        """The LSN up to which a node must have ingested to answer."""
+        return self._seen if lsn is None else check_lsn(lsn)
 
     def _batches(
         self, id: str, bounds: Bounds, attempts: Attempts, *, lsn: int | None, at_least: int
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a range; after the node is lost, the rest of them from another one, at the same LSN."""
         start, end = bounds
-        at, has_rows = lsn, False
-        while True:
+        at, has_rows, is_interrupted = lsn, False, False
+        for _ in attempts:
             has_more = False
+            if is_interrupted:
+                self._router.route(fresh=True)
             try:
                 scan = partial(_scan, self.tenant, id, (start, end), at, at_least)
                 for batch in self._router.stream(attempts, scan):
@@ -558,10 +601,10 @@ class _Reads:
             except (Unavailable, OutcomeUnknown) as problem:
                 if problem.kind == "tenant_unavailable":
                     raise
-                if has_more:  # patience begins anew: a long scan takes longer than that by itself
-                    attempts = self._scan_attempts()
-                attempts.pause(problem)
-                self._router.route(fresh=True)
+                if has_more:  # a long scan takes longer than its retries may
+                    attempts.renew()
+                attempts.note(problem)
+                is_interrupted = True
             except InvalidRequest as problem:
                 if problem.kind != "below_cutoff" or lsn is not None:
                     raise
@@ -572,7 +615,9 @@ class _Reads:
                         kind="scan_interrupted",
                         cutoff=problem.facts.get("cutoff"),
                     ) from problem
-                at = None  # no row was seen: begin with the newest state
+                at, is_interrupted = None, False  # no row was seen: begin with the newest state
+                attempts.skip_pause()
+        raise attempts.failure() from attempts.reason
 
 
 def _scan(

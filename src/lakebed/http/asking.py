@@ -24,6 +24,7 @@ from urllib3.exceptions import (
 )
 
 from lakebed import errors
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import InternalError, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable, UnsupportedFormat
 from lakebed.runtime import Environment
 
@@ -85,8 +86,7 @@ _HEALTH_TRIES: Final = 3
 """After so many questions without an answer the time for one is doubled: a process that is busy answers in the end."""
 _LOOK_S: Final = 1.0
 """Between two questions to a process that is silent, and between two looks for other URLs, while others are asked."""
-_PAUSE_S: Final = 0.05
-_PAUSE_S_MAX: Final = 0.25
+_PAUSES: Final = Pauses(0.05, 0.25, jitter=0.5)
 _TIMES_MAX: Final = 256
 
 
@@ -149,48 +149,39 @@ class Servers:
         self,
         request: Callable[[str], T],
         *,
-        patience_s: float,
-        is_repeated: Callable[[LakebedError], bool],
+        retry_s: float,
+        is_retried: Callable[[LakebedError], bool],
     ) -> T:
         """Let one process after another answer a request, each at least once.
 
         Args:
-            request: asks the process at a URL; it may be called again after an error that `is_repeated`.
-            patience_s: how long all of them are asked again.
-            is_repeated: whether another process may answer after an error, or the same one later.
+            request: asks the process at a URL; it may be called again after an error that `is_retried`.
+            retry_s: how long the request is retried.
+            is_retried: whether another process may answer after an error, or the same one later.
 
         Raises:
             The last error; `OutcomeUnknown` when any process may have done what was asked, and none said since that
             it has or has not.
         """
-        clock, rng = self._environment.clock, self._environment.rng
-        ends_s = clock.monotonic_s() + patience_s
-        pause_s = _PAUSE_S
-        unclear: OutcomeUnknown | None = None
-        while True:
-            problem: LakebedError = _no_answer(self._servers[0].url)
+        clock = self._environment.clock
+        backoff = Backoff(self._environment, _PAUSES, retry_s=retry_s)
+        for _ in backoff:
             for server in self._order():
                 if not self._is_well(server):
-                    problem = _no_reply(server.url)
+                    backoff.note(_no_reply(server.url))
                     continue
                 try:
                     reply = request(server.url)
                 except LakebedError as error:
-                    if not is_repeated(error):
+                    if not is_retried(error):
                         raise
-                    problem = error
-                    if isinstance(error, OutcomeUnknown):
-                        unclear = error
+                    backoff.note(error)
                 else:
                     if server is not self._servers[0]:
                         self._servers = (server, *(one for one in self._servers if one is not server))
                     return reply
-            now_s = clock.monotonic_s()
-            self._look_for_others(now_s)
-            if now_s + pause_s >= ends_s:
-                raise (unclear or problem) from problem
-            clock.sleep(pause_s * rng.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            self._look_for_others(clock.monotonic_s())
+        raise backoff.unclear or backoff.reason
 
     def send(
         self,

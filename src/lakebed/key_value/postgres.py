@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import (
     Closed,
     InvalidRequest,
@@ -68,7 +69,9 @@ _PAGE_ROW_COUNT: Final = 500
 _PAGE_ROW_COUNT_MAX: Final = 20_000
 _PAGE_BYTES: Final = 4 << 20
 _TRIES_MAX: Final = 8
+_PAUSES: Final = Pauses(0.01, 1.0, jitter=1.0)
 _SETTLE_TRIES_MAX: Final = 40
+_SETTLE_PAUSES: Final = Pauses(0.005, 0.5)
 _RETRIED: Final = {"40001", "40P01"}  # serialization failure, deadlock
 
 _TABLES: Final = """
@@ -335,7 +338,7 @@ class PostgresKeyValue(KeyValue):
         if not (change.puts or change.deletes or change.expected):
             return
         fresh, failure = False, None
-        for turn in range(_TRIES_MAX):
+        for _ in Backoff(self._environment, _PAUSES, attempts_max=_TRIES_MAX):
             with self._connections.lent(fresh=fresh) as (connection, was_used):
                 try:
                     numbered = self._next_number(connection)
@@ -350,7 +353,6 @@ class PostgresKeyValue(KeyValue):
                         raise unexpected_value(wrong)
                     self._commit(connection, numbered)
                     return
-            self._environment.clock.sleep(self._environment.rng.random() * 0.01 * 2**turn)
         raise Unavailable(
             f"A write to {self._connections.shown} met others {_TRIES_MAX} times: try again.", kind="contention"
         ) from failure
@@ -386,13 +388,12 @@ class PostgresKeyValue(KeyValue):
 
     def _ended(self, numbered: NumberedWrite) -> bool:
         """Whether a transaction was committed. Raises `Unavailable` if that is not known now."""
-        for turn in range(_SETTLE_TRIES_MAX):
+        for _ in Backoff(self._environment, _SETTLE_PAUSES, attempts_max=_SETTLE_TRIES_MAX):
             is_committed = self._connections.became_of(numbered)
             if is_committed is not None:
                 with self._lock:
                     self._unresolved -= {numbered}
                 return is_committed
-            self._environment.clock.sleep(min(0.5, 0.005 * 2**turn))
         raise Unavailable(f"A commit to {self._connections.shown} does not end: try again later.", kind="slow_commit")
 
     def _resolve_outcomes(self) -> None:

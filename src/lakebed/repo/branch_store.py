@@ -26,6 +26,7 @@ from typing import Final, Protocol, TypeVar
 
 from typing_extensions import Buffer
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound, Unavailable
 from lakebed.objects.accounting import coalesce
 from lakebed.objects.counting import Kind, RequestCounter
@@ -47,7 +48,7 @@ GAP_BYTES_MAX: Final = StoreLimits().coalesce_gap_bytes_max
 
 _ANSWERS: Final = (NotFound, AlreadyExists)
 _ATTEMPTS_MAX: Final = 8
-_WAIT_FIRST_MS: Final = 20
+_PAUSES: Final = Pauses(0.04, 2.56, jitter=1.0)
 _TRANSIENT: Final = ("branch_moved", "upload_expired")
 """Kinds of conflicts that do not concern the object: the branch moved at every attempt, or the upload took too long."""
 
@@ -395,17 +396,17 @@ def with_retries(request: Callable[[], R], *, url: str, environment: Environment
 
     Raises `Unavailable` after too many conflicts.
     """
-    for attempt in range(_ATTEMPTS_MAX):
-        if attempt:
-            environment.clock.sleep(environment.rng.random() * (_WAIT_FIRST_MS << attempt) / 1000)
+    backoff = Backoff(environment, _PAUSES, attempts_max=_ATTEMPTS_MAX)
+    for _ in backoff:
         try:
             return request()
         except Conflict as error:
             if error.kind not in _TRANSIENT:
                 raise
-            conflict = error
+            backoff.note(error)
             if error.kind == "upload_expired":
                 break
+    conflict = backoff.reason
     raise Unavailable(f"{url} could not be written: {conflict}", kind=conflict.kind) from conflict
 
 

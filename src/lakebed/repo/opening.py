@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.key_value.open import open_key_value
 from lakebed.key_value.port import KeyValue
@@ -30,7 +31,7 @@ from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
 from lakebed.runtime import Environment
 
-_OWNER_POLL_S: Final = 0.1
+_OWNER_PAUSES: Final = Pauses(0.1, 0.1)
 """How often a waiting process looks whether the owner is gone."""
 
 
@@ -129,15 +130,15 @@ def _no_repositories(store: ObjectStore) -> NotFound:
 
 def _after_owner(opening: Callable[[], KeyValue], *, wait_ms: int, environment: Environment) -> KeyValue:
     """Open the records, waiting for an owner that is going to end; a server is not waited for."""
-    clock = environment.clock
-    until_s = clock.monotonic_s() + wait_ms / 1000
-    while True:
+    backoff = Backoff(environment, _OWNER_PAUSES, retry_s=wait_ms / 1000)
+    for _ in backoff:
         try:
             return opening()
         except Conflict as error:
-            if error.kind != "owned" or error.facts.get("endpoint") or clock.monotonic_s() >= until_s:
+            if error.kind != "owned" or error.facts.get("endpoint"):
                 raise
-        clock.sleep(_OWNER_POLL_S)
+            backoff.note(error)
+    raise backoff.reason
 
 
 def open_repository(

@@ -28,6 +28,7 @@ from typing import Final, TypedDict
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Conflict, LakebedError, NotFound
 from lakebed.ids import new_uuid
 from lakebed.log import logger
@@ -176,6 +177,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
         commit_identifier=BATCH_COMMIT_IDENTIFIER if identifier is None else identifier,
         write_id=new_uuid(branch.environment.rng),
         began_s=branch.environment.clock.monotonic_s(),
+        backoff=Backoff(branch.environment, Pauses(0.0, 0.0)),  # a lost race sets the pauses, and the limits
     )
     with branch.commit_turn:
         return one.run()
@@ -210,6 +212,7 @@ class _Commit:
     commit_identifier: int
     write_id: str
     began_s: float
+    backoff: Backoff
     looked: tuple[TableSchema, ObjectMeta | None] = field(init=False)
     """The schema that the running try saw, and its object as it was listed."""
     tries: int = 0
@@ -239,7 +242,7 @@ class _Commit:
     """The changelog of the change, written once: no lost race changes it."""
 
     def run(self) -> Snapshot:
-        while True:  # `_wait_or_give_up` ends the loop
+        for _ in self.backoff:
             self.try_started_s = self.branch.environment.clock.monotonic_s()
             head: Snapshot | None = None
             try:
@@ -258,8 +261,7 @@ class _Commit:
             except LakebedError as error:
                 if isinstance(error, NotFound) and head is not None and self.branch.snapshots.find(head.id) != head:
                     # A rollback deleted the snapshot, and files of it, while this change was prepared on it.
-                    self.tries += 1
-                    self._wait_or_give_up(error)
+                    self._note_race(error)
                     continue
                 self._discard(keep=frozenset())
                 raise
@@ -269,10 +271,9 @@ class _Commit:
                 self._discard(keep=frozenset())
                 raise
             except Conflict as lost:
-                self.tries += 1
                 self.stuck = self.stuck + 1 if snapshot.id == self.lost_id else 0
                 self.lost_id = snapshot.id
-                self._wait_or_give_up(lost)
+                self._note_race(lost)
                 continue
             self._remember(snapshot)
             self._discard(keep=self.used)
@@ -285,6 +286,7 @@ class _Commit:
                 lost_races=self.tries,
             )
             return snapshot
+        raise self._contention() from self.backoff.reason
 
     @property
     def options(self) -> TableOptions:
@@ -550,11 +552,10 @@ class _Commit:
             return None
         return find_earlier(self.branch, self.commit_user, self.commit_identifier, inherited, head)
 
-    def _wait_or_give_up(self, lost: LakebedError) -> None:
-        """Sleep a random while before the next try, longer the more tries were lost; or raise when a limit was set."""
-        environment = self.branch.environment
-        timeout_ms = self.options.get(COMMIT_TIMEOUT)
-        late = timeout_ms is not None and environment.clock.monotonic_s() >= self.began_s + timeout_ms / 1000
+    def _note_race(self, lost: LakebedError) -> None:
+        """Set how long the next try waits, and for how long there may be one. Raise when no try can win."""
+        self.tries += 1
+        self.backoff.note(lost)
         if self.stuck >= _STUCK_TRIES_MAX:
             self._discard(keep=frozenset())
             raise Conflict(
@@ -564,21 +565,31 @@ class _Commit:
                 kind="commit_stuck",
                 id=self.lost_id,
             ) from lost
-        retries_max = self.options.get(COMMIT_MAX_RETRIES) if self.options.is_set(COMMIT_MAX_RETRIES) else TRIES_MAX
-        if late or self.tries > retries_max:
-            self._discard(keep=frozenset())
-            limit = "commit.timeout" if late else f"{retries_max:,}, which commit.max-retries sets"
-            raise Conflict(
-                f"The commit lost {self.tries} races against other writers and reached {limit}. "
-                "Nothing was changed: try again, or raise the limit.",
-                kind="commit_contention",
-                tries=self.tries,
-            ) from lost
+        backoff, timeout_ms = self.backoff, self.options.get(COMMIT_TIMEOUT)
+        backoff.attempts_max = self._retries_max + 1
+        if timeout_ms is not None:
+            backoff.deadline_s = self.began_s + timeout_ms / 1000
         # Other writers overtake a try that takes long, so the time it took is the unit of the wait.
-        took_ms = (environment.clock.monotonic_s() - self.try_started_s) * 1000
-        unit_ms = max(self.options.get(COMMIT_MIN_RETRY_WAIT), took_ms)
-        longest_ms = min(self.options.get(COMMIT_MAX_RETRY_WAIT), unit_ms * (1 << min(self.tries, _WAIT_DOUBLINGS_MAX)))
-        environment.clock.sleep(environment.rng.random() * longest_ms / 1000)
+        took_s = self.branch.environment.clock.monotonic_s() - self.try_started_s
+        unit_s = max(self.options.get(COMMIT_MIN_RETRY_WAIT) / 1000, took_s)
+        longest_s = min(self.options.get(COMMIT_MAX_RETRY_WAIT) / 1000, unit_s * (1 << _WAIT_DOUBLINGS_MAX))
+        backoff.pauses = Pauses(2 * unit_s, longest_s, jitter=1.0)
+
+    @property
+    def _retries_max(self) -> int:
+        return self.options.get(COMMIT_MAX_RETRIES) if self.options.is_set(COMMIT_MAX_RETRIES) else TRIES_MAX
+
+    def _contention(self) -> Conflict:
+        """The error of a commit that lost too many races, or lost them for too long."""
+        self._discard(keep=frozenset())
+        is_late = self.tries <= self._retries_max
+        limit = "commit.timeout" if is_late else f"{self._retries_max:,}, which commit.max-retries sets"
+        return Conflict(
+            f"The commit lost {self.tries} races against other writers and reached {limit}. "
+            "Nothing was changed: try again, or raise the limit.",
+            kind="commit_contention",
+            tries=self.tries,
+        )
 
     def _remember(self, snapshot: Snapshot) -> None:
         """Put what was committed into the reader's cache: the next commit of this process reads only the snapshot."""

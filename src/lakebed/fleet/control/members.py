@@ -36,7 +36,7 @@ class Member:
     """Tenants attached to it since its last heartbeat."""
     unflushed_bytes: int = 0
     loads: dict[str, TenantLoad] = field(default_factory=dict)
-    retry_s: float = 0.0
+    retry_at_s: float = 0.0
     """It did not answer: no call before this time."""
 
     @property
@@ -77,7 +77,7 @@ class Members:
         known = self._members.get(record.node)
         if known is not None and known.record.incarnation == record.incarnation:
             if known.record.is_silent and not record.is_silent:
-                known.heard_s, known.is_synced, known.retry_s = self._clock.monotonic_s(), False, 0.0
+                known.heard_s, known.is_synced, known.retry_at_s = self._clock.monotonic_s(), False, 0.0
             known.record = record
             return known
         new = self._members[record.node] = Member(record, self._clock.monotonic_s())
@@ -128,13 +128,13 @@ class Members:
         member = self._members.get(node)
         if member is None or not member.is_ready or not member.is_usable:
             return None
-        return member if member.retry_s <= self._clock.monotonic_s() else None
+        return member if member.retry_at_s <= self._clock.monotonic_s() else None
 
     def failed(self, node: str) -> None:
         """A call was not answered: pause."""
         member = self._members.get(node)
         if member is not None:
-            member.retry_s = self._clock.monotonic_s() + self._options.retry_ms / 1000
+            member.retry_at_s = self._clock.monotonic_s() + self._options.retry_ms / 1000
 
     def choose(self, *, not_on: Iterable[str] = ()) -> Member | None:
         """The node with the least to do; None: there is none."""

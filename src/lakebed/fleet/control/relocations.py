@@ -32,7 +32,7 @@ _ENDED: Final = default_registry.counter(
 class _Running:
     """What this process remembers of a relocation; nothing rests on it."""
 
-    retry_s: float = 0.0
+    retry_at_s: float = 0.0
     moved_s: float | None = None
     """When the target was first seen to have committed."""
 
@@ -118,7 +118,7 @@ class Relocations:
     def relocate_once(self) -> None:
         """One step of each relocation that has one due, then of each drain."""
         now_s = self._context.now_s()
-        due = [tenant for tenant, one in list(self._running.items()) if one.retry_s <= now_s]
+        due = [tenant for tenant, one in list(self._running.items()) if one.retry_at_s <= now_s]
         for _ in self._pool.map(self._advance, due):
             pass
         for node in list(self._drains):
@@ -128,7 +128,7 @@ class Relocations:
         running = self._running.get(tenant)
         if running is None:
             return
-        running.retry_s = self._context.now_s() + self._context.options.tick_ms / 1000
+        running.retry_at_s = self._context.now_s() + self._context.options.tick_ms / 1000
         try:
             record = self._context.ledger.tenant(tenant, fresh=True)
             if record.relocation is None:
@@ -140,7 +140,7 @@ class Relocations:
         except NotFound:
             self._end(tenant)
         except LakebedError:
-            running.retry_s = self._context.now_s() + self._context.options.retry_ms / 1000
+            running.retry_at_s = self._context.now_s() + self._context.options.retry_ms / 1000
 
     def _end(self, tenant: str) -> None:
         self._running.pop(tenant, None)

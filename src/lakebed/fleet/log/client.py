@@ -1,8 +1,8 @@
 """`HttpLog`: the embedded log, asked over HTTP.
 
-Owns: what is sent, and that every call can be asked again: an append by its write id, the others because they do
+Owns: what is sent, and that every call can be retried: an append by its write id, the others because they do
 nothing the second time. So a call goes to one endpoint after another (`lakebed.http.asking.Servers`) until one answers,
-at most for `patience_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
+at most for `retry_s` seconds; then it is `Unavailable`, or `OutcomeUnknown` if a reply may have been lost.
 
 Invariants: the token is in no error, log or `repr`. Does not know: what the service does.
 """
@@ -52,7 +52,7 @@ from lakebed.fleet.log.record import LogRecord, decode_log_record
 from lakebed.http.asking import REPLY_S, Servers
 from lakebed.runtime import Environment
 
-PATIENCE_S: Final = 20.0
+RETRY_S: Final = 20.0
 """Longer than the lease of an owner that crashed on another machine."""
 _WAIT_S: Final = 1.0
 """Longest wait of one request: the time until a wait notices that the log was closed."""
@@ -76,7 +76,7 @@ class HttpLog(Log):
     Args:
         endpoints: URLs of its processes, the owner and standbys, such as ``http://127.0.0.1:4100``.
         token: of the log; None: it needs none.
-        patience_s: how long a call is asked again.
+        retry_s: how long a call is retried.
         environment: clock and randomness.
 
     Raises `InvalidRequest` (``invalid_url``). Cost: no request.
@@ -87,14 +87,14 @@ class HttpLog(Log):
         endpoints: Sequence[str],
         *,
         token: str | None = None,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         environment: Environment | None = None,
     ) -> None:
         checked = tuple(map(_checked, endpoints))
         if not checked:
             raise InvalidRequest("A log has at least one URL: write http://host:port.", kind="invalid_url")
         self._environment = environment or Environment()
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._servers = Servers(
             checked,
             headers={"user-agent": "lakebed", **({"authorization": f"Bearer {token}"} if token else {})},
@@ -213,7 +213,7 @@ class HttpLog(Log):
                 raise OutcomeUnknown(error.message, kind="log_unavailable") from error
 
         try:
-            return self._servers.ask(request, patience_s=self._patience_s, is_repeated=_may_be_repeated)
+            return self._servers.ask(request, retry_s=self._retry_s, is_retried=_may_be_retried)
         except (Unavailable, OutcomeUnknown) as error:
             raise self._gave_up(error) from error
 
@@ -226,7 +226,7 @@ class HttpLog(Log):
                 kind="log_unavailable",
             )
         return Unavailable(
-            f"The log at {where} did not answer within {self._patience_s:g} s: check that `lakebed fleet log` runs, "
+            f"The log at {where} did not answer within {self._retry_s:g} s: check that `lakebed fleet log` runs, "
             f"then try again. The last answer: {error.message}",
             kind="log_unavailable",
         )
@@ -239,7 +239,7 @@ class HttpLog(Log):
         raise _error(reply, endpoint)
 
 
-def _may_be_repeated(error: LakebedError) -> bool:
+def _may_be_retried(error: LakebedError) -> bool:
     return isinstance(error, Unavailable | OutcomeUnknown)
 
 

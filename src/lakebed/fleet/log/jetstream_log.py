@@ -1,6 +1,6 @@
 """The log over NATS JetStream: one subject a timeline, timelines spread over a fixed number of streams.
 
-Owns: turns of this process's threads, waiting, and asking again while a stream has no leader. Several processes may
+Owns: turns of this process's threads, waiting, and retries while a stream has no leader. Several processes may
 append to one timeline.
 
 Does not know: connections, requests and errors of NATS (`jetstream`); how timelines lie in subjects
@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Closed, InvalidRequest, LakebedError, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.jetstream import REPLICAS_DEFAULT, JetStream, WrongSequence, parse_nats_url
 from lakebed.fleet.log.jetstream_append import Appending
@@ -38,7 +39,7 @@ from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.ids import new_uuid
 from lakebed.runtime import Condition, Environment
 
-PATIENCE_S: Final = 30.0
+RETRY_S: Final = 30.0
 """Longer than a stream is without a leader after one was lost."""
 STALE_S: Final = 5.0
 """For so long a leader that was replaced may answer with an older end of a timeline; then the end is believed."""
@@ -46,8 +47,7 @@ _OVERHEAD_BYTES: Final = 2 << 10
 """Of a message: headers, and the frame of a record."""
 _UNCLEAR_COUNT_MAX: Final = 65_536
 """Appends that gave up without a clear answer, and may be asked again."""
-_PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 0.2
+_PAUSES: Final = Pauses(0.02, 0.2, jitter=0.5)
 """A stream that has a leader again is written to about this much later."""
 _POLL_S: Final = 2.0
 """How often a wait looks whether notices of new messages were lost."""
@@ -65,7 +65,7 @@ class JetStreamLog(Log):
         streams: how many the log has; None: as many as there are.
         replicas: of each stream.
         environment: clock and randomness; its threads are real.
-        patience_s: how long a call is asked again. Opening is asked for at least `PATIENCE_S`: a cluster that has just
+        retry_s: how long a call is retried. Opening is retried for at least `RETRY_S`: a cluster that has just
             started elects leaders first.
         stale_s: how long an end that is too early is doubted.
 
@@ -79,14 +79,14 @@ class JetStreamLog(Log):
         environment: Environment,
         streams: int | None = None,
         replicas: int = REPLICAS_DEFAULT,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
         stale_s: float = STALE_S,
     ) -> None:
         self.jetstream = jetstream
         self._environment = environment
-        self._patience_s = patience_s
-        opened_s = environment.clock.monotonic_s() + max(patience_s, PATIENCE_S)
-        count = self._asked(lambda: jetstream.open_streams(count=streams, replicas=replicas), ends_s=opened_s)
+        self._retry_s = retry_s
+        opening = self._backoff(max(retry_s, RETRY_S))
+        count = self._asked(lambda: jetstream.open_streams(count=streams, replicas=replicas), opening)
         self._subjects = Subjects(jetstream, count=count, environment=environment, stale_s=stale_s)
         self.append_bytes_max = min(APPEND_BYTES_MAX, jetstream.max_payload - (jetstream.max_payload >> 2))
         self._lock = environment.runtime.lock()
@@ -137,8 +137,8 @@ class JetStreamLog(Log):
                 f"{self.jetstream.max_payload:,}: make several, or raise max_payload of the servers.",
                 kind="oversized_append",
             )
-        ends_s = self._environment.clock.monotonic_s() + self._patience_s
-        with self._turn(timeline, ends_s):
+        backoff = self._backoff(self._retry_s)
+        with self._turn(timeline, backoff.deadline_s):
             one = Appending(
                 self.jetstream,
                 self._subjects,
@@ -149,7 +149,7 @@ class JetStreamLog(Log):
                 unclear=self._unclear.pop(write_id, None),
             )
             try:
-                return self._asked(one.attempt, ends_s=ends_s)
+                return self._asked(one.attempt, backoff)
             except LakebedError:
                 if one.unclear and len(self._unclear) < _UNCLEAR_COUNT_MAX:
                     self._unclear[write_id] = one.unclear
@@ -261,10 +261,10 @@ class JetStreamLog(Log):
     # ---- places
 
     @contextmanager
-    def _turn(self, timeline: str, ends_s: float) -> Iterator[None]:
+    def _turn(self, timeline: str, deadline_s: float) -> Iterator[None]:
         """Let one thread of this process append to a timeline at a time: they would only fail each other.
 
-        Raises `Unavailable` when the others take until `ends_s`.
+        Raises `Unavailable` when the others take until the deadline.
         """
         clock = self._environment.clock
         with self._lock:
@@ -276,7 +276,7 @@ class JetStreamLog(Log):
                 waiting.append(own := self._environment.runtime.condition(self._lock))
                 try:
                     while own in waiting:
-                        left_s = ends_s - clock.monotonic_s()
+                        left_s = deadline_s - clock.monotonic_s()
                         if left_s <= 0:
                             trouble = Unavailable("Other appends to the timeline wait for an answer.")
                             raise self._gave_up(trouble, unclear=False)
@@ -377,29 +377,26 @@ class JetStreamLog(Log):
                     self._seen[number] = newest
                     self._forget(number)
 
-    # ---- asking again
+    # ---- retries
 
-    def _asked(self, ask: Callable[[], T], *, ends_s: float | None = None) -> T:
-        """What a call gives that can be made again, as soon as the cluster answers; at most until `ends_s`."""
-        clock = self._environment.clock
-        ends_s = clock.monotonic_s() + self._patience_s if ends_s is None else ends_s
-        pause_s = _PAUSE_S
-        unclear = False
-        while True:
+    def _backoff(self, retry_s: float) -> Backoff:
+        return Backoff(self._environment, _PAUSES, retry_s=retry_s)
+
+    def _asked(self, ask: Callable[[], T], backoff: Backoff | None = None) -> T:
+        """What a call gives that can be made again, as soon as the cluster answers."""
+        backoff = backoff or self._backoff(self._retry_s)
+        for _ in backoff:
             try:
                 return ask()
             except (Unavailable, OutcomeUnknown) as error:
-                unclear = unclear or isinstance(error, OutcomeUnknown)
-                if clock.monotonic_s() >= ends_s:
-                    raise self._gave_up(error, unclear=unclear) from error
-            clock.sleep(pause_s * self._environment.rng.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                backoff.note(error)
+        raise self._gave_up(backoff.reason, unclear=backoff.unclear is not None) from backoff.reason
 
     def _gave_up(self, error: LakebedError, *, unclear: bool) -> LakebedError:
-        """The error of a call that was asked again for long enough."""
+        """The error of a call that was retried until its deadline."""
         what = "and what was asked may have happened: ask again with the same arguments" if unclear else "try again"
         return (OutcomeUnknown if unclear else Unavailable)(
-            f"JetStream at {self.jetstream.shown} did not answer within {self._patience_s:g} s: check its servers, "
+            f"JetStream at {self.jetstream.shown} did not answer within {self._retry_s:g} s: check its servers, "
             f"{what}. The last answer: {error.message}",
             kind=error.kind if error.kind == "too_few_replicas" else "log_unavailable",
         )
@@ -415,13 +412,13 @@ def open_jetstream(
     environment: Environment,
     streams: int | None,
     replicas: int,
-    patience_s: float | None = None,
+    retry_s: float | None = None,
 ) -> JetStreamLog:
     """Open the log that a URL names: ``nats://host:port,host:port/name``.
 
     Args:
         streams, replicas: as `JetStreamLog` takes them.
-        patience_s: the same; None: `PATIENCE_S`.
+        retry_s: the same; None: `RETRY_S`.
 
     Raises:
         InvalidRequest: ``invalid_url``, ``missing_package``, ``jetstream_too_old``, ``too_few_replicas``,
@@ -437,7 +434,7 @@ def open_jetstream(
             environment=environment,
             streams=streams,
             replicas=replicas,
-            patience_s=PATIENCE_S if patience_s is None else patience_s,
+            retry_s=RETRY_S if retry_s is None else retry_s,
         )
     except BaseException:
         jetstream.close()

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import xxhash
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Unavailable
 from lakebed.fleet.log.jetstream import JetStream, Message
 from lakebed.fleet.log.port import log_ends_before, log_pruned, timeline_not_found
@@ -28,7 +29,7 @@ DROPPED_HEADER: Final = "Lakebed-Dropped"
 """Of the message that says that its timeline was dropped: notices have headers alone."""
 _AFTER_HEADER: Final = "Lakebed-After"
 """The LSN after which its timeline begins."""
-_STALE_PAUSE_S: Final = 0.1
+_STALE_PAUSES: Final = Pauses(0.1, 0.1)
 _BATCH_COUNT: Final = 1_000
 _LEADER_COUNT: Final = 64
 """Records of one read that go without a batch."""
@@ -59,6 +60,7 @@ class Subjects:
     def __init__(self, jetstream: JetStream, *, count: int, environment: Environment, stale_s: float) -> None:
         self._jetstream = jetstream
         self.count = count
+        self._environment = environment
         self._clock = environment.clock
         self._stale_s = stale_s
         self._lock = environment.runtime.lock()
@@ -117,15 +119,11 @@ class Subjects:
 
     def tail_at(self, timeline: str, lsn: int) -> Tail:
         """The end of a timeline that has an LSN. Raises `Corruption` (``log_forked``) if it surely ends before."""
-        clock = self._clock
-        ends_s = clock.monotonic_s() + self._stale_s
-        while True:
+        for _ in Backoff(self._environment, _STALE_PAUSES, retry_s=self._stale_s):
             tail = self.known_tail(timeline)
             if tail.mark.lsn >= lsn:
                 return tail
-            if clock.monotonic_s() >= ends_s:
-                raise log_ends_before(timeline, lsn=lsn, last=tail.mark.lsn)
-            clock.sleep(_STALE_PAUSE_S)
+        raise log_ends_before(timeline, lsn=lsn, last=tail.mark.lsn)
 
     def first_lsn(self, timeline: str) -> int:
         """The first LSN that can be read."""

@@ -26,6 +26,7 @@ from typing import Final
 import pyarrow as pa
 import xxhash
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import Closed, Conflict, InternalError, LakebedError, NotFound, OutcomeUnknown, Unavailable
 from lakebed.fleet.log.changes import (
     GROUP_BYTES_MAX,
@@ -71,10 +72,10 @@ RECENT_BYTES_MAX: Final = 64 << 20
 """Bytes of the newest records that are kept in memory, over all timelines of an owned store."""
 TIMELINE_COUNT_MAX: Final = 16_384
 """Timelines that are kept in memory."""
-PATIENCE_S: Final = 15.0
+RETRY_S: Final = 15.0
 """For so long a shared store may be away, and a write without a clear answer is looked for."""
-_PAUSE_S: Final = 0.02
-_PAUSE_S_MAX: Final = 0.5
+_PAUSES: Final = Pauses(0.02, 0.5, jitter=0.5)
+_SNAPSHOT_PAUSES: Final = Pauses(0.25, 0.25)
 _POLL_S: Final = 0.02
 _POLL_S_MAX: Final = 0.25
 _CLOSE_S: Final = 30.0
@@ -101,7 +102,7 @@ class KeyValueLog(Log):
         is_shared: whether other processes append to the same stores.
         write_ids_kept: appends to a timeline for which a write id is remembered.
         recent_bytes_max: of the newest records that are kept in memory.
-        patience_s: how long a shared store is asked again, and a write without a clear answer is looked for.
+        retry_s: how long a call to a shared store is retried, and a write without a clear answer is looked for.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class KeyValueLog(Log):
         is_shared: bool = False,
         write_ids_kept: int = WRITE_IDS_KEPT,
         recent_bytes_max: int = RECENT_BYTES_MAX,
-        patience_s: float = PATIENCE_S,
+        retry_s: float = RETRY_S,
     ) -> None:
         self._stores = tuple(stores)
         self._environment = environment
@@ -121,7 +122,7 @@ class KeyValueLog(Log):
         self.is_shared = is_shared
         self.write_ids_kept = write_ids_kept
         self._recent_bytes_max = recent_bytes_max
-        self._patience_s = patience_s
+        self._retry_s = retry_s
         self._lock = environment.runtime.lock()
         self._idle = environment.runtime.condition(self._lock)
         self._queues: dict[str | int, _Queue] = {}
@@ -345,34 +346,27 @@ class KeyValueLog(Log):
 
     def _write(self, queue: _Queue, taken: Sequence[Change]) -> None:
         """Make the changes, or set their errors; those that have more to do stay undone."""
-        trouble: LakebedError | None = None
-        clock, rng = self._environment.clock, self._environment.rng
-        ends_s = clock.monotonic_s() + self._patience_s
-        pause_s = _PAUSE_S
-        while True:
+        backoff = Backoff(self._environment, _PAUSES, retry_s=self._retry_s)
+        for _ in backoff:
             try:
                 self._write_once(queue.store, [change for change in taken if not change.is_done])
                 return
             except Conflict as error:
                 if error.kind != "unexpected_value":
                     raise
-                trouble = trouble or Unavailable(
-                    "Other writers of the timeline were faster each time: append again.", kind="log_contended"
-                )
+                contended = "Other writers of the timeline were faster each time: append again."
+                backoff.note(backoff.unclear or Unavailable(contended, kind="log_contended"))
             except OutcomeUnknown as error:
-                trouble = error
+                backoff.note(error)
             except Unavailable as error:
-                if isinstance(trouble, OutcomeUnknown):
-                    trouble = OutcomeUnknown(error.message, kind=error.kind)
+                if backoff.unclear is not None:
+                    backoff.note(OutcomeUnknown(error.message, kind=error.kind))
                 elif self.is_shared:
-                    trouble = error
+                    backoff.note(error)
                 else:
                     raise
             self._forget(change.timeline for change in taken)
-            if clock.monotonic_s() >= ends_s:
-                raise trouble
-            clock.sleep(pause_s * rng.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+        raise backoff.reason
 
     def _write_once(self, store: KeyValue, changes: Sequence[Change]) -> None:
         group = Group()
@@ -505,15 +499,15 @@ class KeyValueLog(Log):
 
     def _snapshot(self, store: KeyValue) -> KeyValueSnapshot:
         """As `KeyValue.snapshot`; of a shared store as soon as it is there."""
-        clock = self._environment.clock
-        ends_s = clock.monotonic_s() + self._patience_s
-        while True:
+        backoff = Backoff(self._environment, _SNAPSHOT_PAUSES, retry_s=self._retry_s)
+        for _ in backoff:
             try:
                 return store.snapshot()
-            except Unavailable:
-                if not self.is_shared or self._is_closed or clock.monotonic_s() >= ends_s:
+            except Unavailable as error:
+                if not self.is_shared or self._is_closed:
                     raise
-            clock.sleep(_POLL_S_MAX)
+                backoff.note(error)
+        raise backoff.reason
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from msgspec.structs import replace
 
+from lakebed.backoff import Backoff, Pauses
 from lakebed.errors import (
     Closed,
     Conflict,
@@ -449,10 +450,8 @@ class Node(NodePort):
     def _until_committed(self, attached: AttachedTenant, is_done: Callable[[], bool], *, flush: bool = False) -> None:
         """Commit until something is committed. Raises `Unavailable` after a while, or when it cannot be any more."""
         context = self._context
-        clock = context.environment.clock
-        ends_s = clock.monotonic_s() + context.options.change_wait_ms / 1000
-        wait_s = context.options.retry_first_ms / 1000 / 4
-        while True:
+        pauses = Pauses(context.options.retry_first_ms / 1000 / 4, 1.0)
+        for _ in Backoff(context.environment, pauses, retry_s=context.options.change_wait_ms / 1000):
             problem: LakebedError | None = None
             try:
                 if is_done():
@@ -463,14 +462,11 @@ class Node(NodePort):
                 if error.kind == "not_attached":
                     raise
                 problem = error
-            if clock.monotonic_s() >= ends_s:
-                raise Unavailable(
-                    f"The commit of {attached.tenant} was not answered in time: ask again."
-                    + ("" if problem is None else f" {problem}"),
-                    kind="commit_pending",
-                ) from problem
-            clock.sleep(wait_s)
-            wait_s = min(1.0, wait_s * 2)
+        raise Unavailable(
+            f"The commit of {attached.tenant} was not answered in time: ask again."
+            + ("" if problem is None else f" {problem}"),
+            kind="commit_pending",
+        ) from problem
 
     def checkpoint(self, tenant: str) -> int:
         attached = self._attached(tenant)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from lakebed.backoff import Pauses
 from lakebed.errors import (
     Conflict,
     Corruption,
@@ -42,7 +43,7 @@ class Schedule:
         self._context = context
         self._location = attached.location
         options = context.options
-        self._retries = Retries(first_ms=options.retry_first_ms, max_ms=options.retry_max_ms)
+        self._retries = Retries(Pauses(options.retry_first_ms / 1000, options.retry_max_ms / 1000))
 
     def due(self, now_ms: int) -> str | None:
         """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request.

@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from lakebed.errors import Closed, Conflict, InternalError, LakebedError, OutcomeUnknown, Unavailable
-from lakebed.fleet.http_ports import PATIENCE_S, HttpControl
+from lakebed.fleet.http_ports import RETRY_S, HttpControl
 from lakebed.fleet.log.open import open_log
 from lakebed.fleet.log.port import Log
 from lakebed.fleet.node.local import LocalState
@@ -40,9 +40,9 @@ from lakebed.runtime import Environment
 NAME: Final = "lakebed fleet node"
 """In front of messages on standard error."""
 
-_CONTROL_PATIENCE_S: Final = 1.0
-"""How long one request to the control plane is repeated; the step that made it is repeated anyway."""
-_LOG_PATIENCE_S: Final = 2.0
+_CONTROL_RETRY_S: Final = 1.0
+"""How long one request to the control plane is retried; the step that made it is retried anyway."""
+_LOG_RETRY_S: Final = 2.0
 """The same for the log: a read that waits for an LSN ends about when `NodeOptions.read_wait_ms` are over."""
 _IDLE_S: Final = 0.02
 """Wait of a worker that found nothing to do."""
@@ -234,16 +234,14 @@ def start_node(
 
 
 def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) -> NodeSite:
-    control = HttpControl(
-        settings.control, token=settings.token, environment=environment, patience_s=_CONTROL_PATIENCE_S
-    )
+    control = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=_CONTROL_RETRY_S)
     local = LocalState(settings.local)
     address = _address(settings, local, environment)
     storage = open_store(
         address.storage, storage_options=settings.storage_options, environment=environment, durable=settings.durable
     )
     log: Log = open_log(
-        settings.log or address.log, token=settings.token, environment=environment, patience_s=_LOG_PATIENCE_S
+        settings.log or address.log, token=settings.token, environment=environment, retry_s=_LOG_RETRY_S
     )
     name = settings.name or os.path.basename(os.path.abspath(settings.local))
     node = Node(
@@ -284,11 +282,11 @@ def _site(settings: NodeSettings, endpoint: str, *, environment: Environment) ->
 def _address(settings: NodeSettings, local: LocalState, environment: Environment) -> FleetAddress:
     """Where storage and log are: what the control plane says, or said when this node started before.
 
-    A node that has never started asks with patience, since the control plane may start at the same time.
+    A node that has never started retries for longer, since the control plane may start at the same time.
     """
     known = local.address()
-    patience_s = PATIENCE_S if known is None else _CONTROL_PATIENCE_S
-    asked = HttpControl(settings.control, token=settings.token, environment=environment, patience_s=patience_s)
+    retry_s = RETRY_S if known is None else _CONTROL_RETRY_S
+    asked = HttpControl(settings.control, token=settings.token, environment=environment, retry_s=retry_s)
     try:
         return asked.address()
     except (Unavailable, OutcomeUnknown):
