@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import output
+from lakebed.table.inherited import rollback_target
 from lakebed.table.model import Snapshot, TableSchema, Tag
-from lakebed.table.versions import rollback_target
 
 if TYPE_CHECKING:
     from lakebed.table.compact import CompactReport

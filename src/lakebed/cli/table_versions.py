@@ -11,9 +11,9 @@ from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
 from lakebed.table.branches import branch_exists, branch_not_found, check_branch_name
+from lakebed.table.inherited import rollback_target
 from lakebed.table.model import Snapshot
 from lakebed.table.travel import parse_time_ms
-from lakebed.table.versions import rollback_target
 
 if TYPE_CHECKING:
     from lakebed.table.table import Table

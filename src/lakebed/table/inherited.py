@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, Snapshot
+from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, ROLLED_BACK_TO, Snapshot
+from lakebed.texts import whole_number
 
 USERS_MAX = 100
 """Streaming users remembered. About 60 bytes each, in every snapshot file."""
@@ -106,3 +107,8 @@ def encode_inherited(inherited: InheritedState) -> dict[str, str]:
 
 def _is_integer(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
+
+
+def rollback_target(snapshot: Snapshot) -> int | None:
+    """The id of the version that a rollback restored with this snapshot; None for other snapshots."""
+    return whole_number(snapshot.properties.get(ROLLED_BACK_TO, ""))

@@ -20,11 +20,10 @@ from lakebed.errors import AlreadyExists, Corruption, NotFound, UnsupportedForma
 from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.context import TableBranch
-from lakebed.table.inherited import follows, is_ours
+from lakebed.table.inherited import follows, is_ours, rollback_target
 from lakebed.table.live_versions import claimed_from, expired_below
 from lakebed.table.model import Snapshot
 from lakebed.table.unfinished import Deletion
-from lakebed.table.versions import rollback_target
 
 
 def _newest_hinted(branch: TableBranch) -> int | None:

@@ -16,10 +16,10 @@ from typing_extensions import Unpack
 from lakebed.reclaim.model import Pin, Version
 from lakebed.table.consumers import load_consumers
 from lakebed.table.context import TableBranch
-from lakebed.table.model import ROLLED_BACK_TO, Snapshot, Tag
+from lakebed.table.inherited import rollback_target
+from lakebed.table.model import Snapshot, Tag
 from lakebed.table.tags import HIDDEN_PREFIX, is_hidden
 from lakebed.table.travel import Resolved, source_of
-from lakebed.texts import whole_number
 
 if TYPE_CHECKING:
     from lakebed.table.scan import ReadOptions, RowOptions, Scan
@@ -81,11 +81,6 @@ def version_of(snapshot: Snapshot, *, store: str) -> Version:
             "schema_id": snapshot.schema_id,
         },
     )
-
-
-def rollback_target(snapshot: Snapshot) -> int | None:
-    """The id of the version that a rollback restored with this snapshot; None for other snapshots."""
-    return whole_number(snapshot.properties.get(ROLLED_BACK_TO, ""))
 
 
 def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
