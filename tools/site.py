@@ -1,8 +1,8 @@
-"""The hook of mkdocs.yml: pages of the root, sections of the navigation, links that leave docs/, names that are missing.
+"""The hook of mkdocs.yml: pages of the root, sections of the navigation, links that leave docs/, missing names.
 
 - README.md, ARCHITECTURE.md, CONTRIBUTING.md, CHANGELOG.md, SECURITY.md and bench/RESULTS.md become pages of the site.
 - A link to one of them, and back, is rewritten; a link to another file of the checkout becomes its path as text.
-- The sections Format and Internals have every page of docs/format and docs/design, as docs/design/README.md orders them.
+- The sections Format and Internals have every page of docs/format and docs/design, in the order of docs/design.
 - A public name of `PUBLIC` that no page of the reference shows is an error, as a link that leads nowhere is.
 - Mermaid diagrams are shown as their text: a drawing would need a script of 3 MB, or a request to another host.
 """
@@ -45,7 +45,7 @@ def on_config(config: Any) -> Any:
         if "Format" in section:
             section["Format"] = ["format/README.md", *_pages("format")]
         if "Internals" in section:
-            section["Internals"] = ["architecture.md", "contributing.md", "security.md", *_design_nav()]
+            section["Internals"] = ["architecture.md", "contributing.md", "security.md", "results.md", *_design_nav()]
     return config
 
 
@@ -123,10 +123,12 @@ def _public_names(module: str) -> list[str]:
     names = next(
         ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign) and any(isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(name, ast.Name) and name.id == "__all__" for name in node.targets)
     )
     return [
         f"{module}.{name}"
         for name in names
-        if not name.startswith("__") and not any((folder / name / "__init__.py", folder / f"{name}.py")[i].exists() for i in (0, 1))
+        if not name.startswith("__")
+        and not any((folder / name / "__init__.py", folder / f"{name}.py")[i].exists() for i in (0, 1))
     ]
