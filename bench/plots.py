@@ -76,12 +76,12 @@ LABELS: Final = {
     "java_scan_filter": "scan with a filter",
     "java_merge_read": "read that merges",
     "java_merge_read_key": "read that merges, filter of the key",
-    "java_merge_read_other": "read that merges, filter of another column",
+    "java_merge_read_other": "read that merges, other filter",
     "java_merge_read_absent": "read that merges, key that is absent",
-    "merge_1pct": "MERGE that replaces files, 1 % of the rows",
+    "merge_1pct": "MERGE of 1 %, replacing files",
     "upsert_1pct": "upsert of 1 % by key",
-    "upsert_1pct_read_compact": "the same, with a full read and a compaction",
-    "upsert_1pct_compact_read_marked": "the same, with deletion vectors",
+    "upsert_1pct_read_compact": "upsert of 1 %, full read, compaction",
+    "upsert_1pct_compact_read_marked": "the same with deletion vectors",
     "point_lookup": "look up a row by its id, among 4 files",
     "point_lookup_64_files": "look up a row by its id, among 64 files",
     "orphans_1m": "find orphans among a million files",
@@ -171,9 +171,9 @@ _READS: Final = {
 }
 _COLORS: Final = ("#00796b", "#b26a00", "#5e35b1", "#c2185b", "#1565c0")
 _ROW: Final = 26
-_LEFT: Final = 330
-_RIGHT: Final = 40
-_WIDTH: Final = 820
+_LEFT: Final = 272
+_RIGHT: Final = 30
+_WIDTH: Final = 620
 
 
 def label_of(workload: str, suite: str) -> str:
@@ -242,12 +242,12 @@ def draw_plot(rows: dict[str, dict[str, float]], title: str) -> str:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
-        f'font-family="{_FONT}" font-size="15" role="img">',
+        f'font-family="{_FONT}" font-size="14" role="img">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" rx="10" fill="#ffffff"/>',
     ]
     for index, peer in enumerate(peers):
-        x, y = 20 + 400 * (index % 2), 26 + 24 * (index // 2)
+        x, y = 20 + 290 * (index % 2), 26 + 24 * (index // 2)
         parts.append(f'<circle cx="{x}" cy="{y - 5}" r="6" fill="{_COLORS[index % len(_COLORS)]}"/>')
         parts.append(f'<text x="{x + 14}" y="{y}" fill="#1f2933">{escape(peer)}</text>')
     for power in range(low, high + 1):
@@ -257,9 +257,9 @@ def draw_plot(rows: dict[str, dict[str, float]], title: str) -> str:
         parts.append(f'<text x="{x:.1f}" y="{height - 10}" text-anchor="middle" fill="#52606d">{10**power:g}x</text>')
     for index, (name, ratios) in enumerate(rows.items()):
         y = top + _ROW * index + 12
-        text = escape(name if len(name) <= 44 else name[:42] + "...")
+        text = escape(name if len(name) <= 37 else name[:35] + "...")
         at = f'x="{_LEFT - 14}" y="{y + 5}"'
-        parts.append(f'<text {at} text-anchor="end" font-size="13.5" fill="#1f2933">{text}</text>')
+        parts.append(f'<text {at} text-anchor="end" font-size="13" fill="#1f2933">{text}</text>')
         for peer, ratio in ratios.items():
             color = _COLORS[peers.index(peer) % len(_COLORS)]
             parts.append(f'<circle cx="{place(ratio):.1f}" cy="{y}" r="6" fill="{color}" fill-opacity="0.85"/>')
