@@ -29,7 +29,7 @@ Url = str | os.PathLike[str]
 class DatabaseAdmin(DatabaseVerbs):
     """A database by its location: open it, or use the verbs that need no open one. Thread-safe.
 
-    Example:
+    Examples:
         >>> from lakebed.kv import DatabaseAdmin
         >>> from lakebed.kv.database_location import DatabaseLocation
         >>> orders = DatabaseAdmin(DatabaseLocation.at("memory://shop/orders"))

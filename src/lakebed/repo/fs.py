@@ -50,7 +50,7 @@ class RepositoryFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         source: open repositories, or one open repository, in place of `lake`.
         options: of `lakebed.repo.open_all` and `lakebed.repo.Access`, such as ``read_only=True``, ``metadata``.
 
-    Example:
+    Examples:
         >>> import lakebed.repo
         >>> with lakebed.repo.open("memory://doc-fs/analytics.repo") as analytics:
         ...     fs = analytics.filesystem()

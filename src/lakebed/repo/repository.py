@@ -57,7 +57,7 @@ class Repository(OverTransport, Closing):
     Args:
         close: called by `close`; None: the caller closes what is below it.
 
-    Example:
+    Examples:
         >>> import lakebed.repo
         >>> with lakebed.repo.open("memory://doc-lake/analytics.repo") as repo:
         ...     main = repo.branch("main")

@@ -17,7 +17,7 @@ Invariants:
   point at one snapshot. watermark: the first snapshot whose watermark passed it. batch: the newest snapshot, under
   today's name.
 
-Source: table tags proposal, "Periodically Creation & Expiration".
+Source: Paimon's proposal for tags (docs/design/README.md), "Periodically Creation & Expiration".
 """
 
 from __future__ import annotations

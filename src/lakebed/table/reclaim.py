@@ -12,7 +12,7 @@ Invariants:
   client wrote the entry: then only the files that versions reference decide.
 - Identity is the path: it holds partition, bucket and name.
 
-Source: table tags proposal, "Expiring Snapshot"; its repairs are in docs/design/0006-expiry.md.
+Source: Paimon's proposal for tags (docs/design/README.md), "Expiring Snapshot"; repairs: docs/design/0006-expiry.md.
 """
 
 from __future__ import annotations

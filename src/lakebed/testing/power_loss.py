@@ -21,7 +21,7 @@ R = TypeVar("R")
 class PowerLossStore(StoreWrapper):
     """Remembers which objects would survive.
 
-    Example:
+    Examples:
         >>> from lakebed.objects import open_store
         >>> store = PowerLossStore(open_store("memory://power"))
         >>> store.put("kept", b"1")

@@ -476,7 +476,7 @@ class AttachedTenant:
             count = timeline.ingest_once()
         except LakebedError as error:
             if is_pruned(error) or (error.kind == "timeline_not_found" and timeline.last_lsn):
-                # Another attachment has committed more, or dropped the timeline: the rejection says so (R20).
+                # Another attachment has committed more, or dropped the timeline: the rejection says so.
                 self.is_asked = True
             raise
         if count:
@@ -488,7 +488,7 @@ class AttachedTenant:
 
     @property
     def is_paused(self) -> bool:
-        """Whether no rows are taken from the log now: memory or uncommitted bytes are at their limit (R30)."""
+        """Whether no rows are taken from the log now: memory or uncommitted bytes are at their limit."""
         context = self._context
         return (
             context.budget.is_full

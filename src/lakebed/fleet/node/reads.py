@@ -96,7 +96,7 @@ class Reads:
             raise self.file_gone(attached, error) from error
 
     def file_gone(self, attached: AttachedTenant, error: LakebedError) -> LakebedError:
-        """A missing file is normal in a transaction that will be rejected: ask, to learn it (R20)."""
+        """A missing file is normal in a transaction that will be rejected: ask, to learn it."""
         if isinstance(error, Corruption) and error.kind != "file_missing":
             return error
         if attached.transaction is not None:

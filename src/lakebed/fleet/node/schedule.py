@@ -1,6 +1,6 @@
 """Which step of a tenant is due, and what follows from its errors.
 
-Owns: the order of steps, the rules for commits (R14), and the waits after failures. Invariants: a tenant to which
+Owns: the order of steps, the rules for commits, and the waits after failures. Invariants: a tenant to which
 nothing happens has no step due; a step that fails, also by a defect, is tried again after a wait, and nothing is lost
 by that.
 
@@ -107,7 +107,7 @@ class Schedule:
         return since_ms is not None and now_ms - since_ms >= attached.location.policy.commit_age_ms
 
     def _commit(self) -> bool:
-        """Commit; when only bytes ask for it, not before the layers are four times the manifest (R14)."""
+        """Commit; when only bytes ask for it, not before the layers are four times the manifest."""
         attached = self.attached
         transaction = attached.transaction
         if (
@@ -184,5 +184,5 @@ class Schedule:
         self._retries.failed(step, now_ms)
         self.attached.problem = error
         if isinstance(error, NotFound) and step in ("flush", "compact"):
-            self.attached.ask()  # a file is gone: in a transaction that will be rejected this is normal (R20)
+            self.attached.ask()  # a file is gone: in a transaction that will be rejected this is normal
         _LOG.info("step failed", tenant=self.attached.tenant, step=step, kind=error.kind, error=str(error))

@@ -4,7 +4,7 @@ Owns: the working set, which is in memory and in the local state and costs no re
 deadlist.
 
 Invariants:
-- Every path that was minted is, at the commit, in the manifest or on the deadlist (R7). Nothing that was named is
+- Every path that was minted is, at the commit, in the manifest or on the deadlist. Nothing that was named is
   deleted here: a put whose reply was lost may land after a delete, and the prefix of a committed transaction is never
   listed.
 - An object of another transaction goes on the deadlist when no timeline names it any more.

@@ -33,7 +33,7 @@ class Committed:
         diff_cache_count: differences of two metaranges kept, of the small ones (`RepositoryOptions.diff_cache_count`).
         environment: chance for names, threads for reading ahead and writing.
 
-    Example:
+    Examples:
         >>> from lakebed.objects import open_store
         >>> from lakebed.repo.entry import encode_entry
         >>> from lakebed.repo.model import Entry
