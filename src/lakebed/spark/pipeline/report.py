@@ -62,9 +62,15 @@ def store_report(
     lake: Lake, *, path: str | Path, environment: Environment, **options: Unpack[ReportOptions]
 ) -> ReportFiles:
     """Write the report of an open lake; see `write_report`."""
-    facts = collect(lake, environment=environment, **options)
     html = Path(local_path(path)).absolute()
-    json = html.with_suffix(".json")
+    json = html.with_suffix(".json") if html.name else html
+    if html == json:
+        raise InvalidRequest(
+            f"The report is a page at {html} and a JSON file beside it: give the page a name that ends with .html.",
+            kind="invalid_path",
+            path=str(html),
+        )
+    facts = collect(lake, environment=environment, **options)
     _replace(html, render(facts).encode())
     _replace(json, msgspec.json.format(msgspec.json.encode(facts), indent=2))
     return ReportFiles(str(html), str(json), facts)
