@@ -22,6 +22,7 @@ RANK = {
             "metrics",
             "duration",
             "texts",
+            "whole_file",
         ),
         0,
     ),

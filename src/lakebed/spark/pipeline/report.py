@@ -6,7 +6,6 @@ report changes nothing in the lake.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from lakebed.spark.pipeline.collect import ReportOptions, collect
 from lakebed.spark.pipeline.page import render
 from lakebed.spark.pipeline.report_model import ReportFacts
 from lakebed.spark.pipeline.workspace import open_workspace
+from lakebed.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,9 @@ def store_report(
 
 
 def _replace(path: Path, body: bytes) -> None:
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(body)
-        os.replace(part, path)
+        with write_whole(path) as sink:
+            sink.write(body)
     except OSError as error:
         raise InvalidRequest(f"The report cannot be written to {path}: {error.strerror}.", path=str(path)) from error
