@@ -23,6 +23,7 @@ RANK = {
             "metrics",
             "duration",
             "texts",
+            "whole_file",
         ),
         0,
     ),

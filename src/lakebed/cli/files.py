@@ -26,6 +26,7 @@ import pyarrow.parquet
 from lakebed.cli import output, standard
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.path import local_path
+from lakebed.whole_file import write_whole
 
 Format = Literal["table", "json", "csv", "parquet"]
 
@@ -199,13 +200,8 @@ def write_rows(
         raise InvalidRequest(f"{file} is a folder: name a file in it.", kind="not_a_file", path=file)
     if not target.parent.is_dir():
         raise NotFound(f"There is no folder {target.parent} for {target.name}.", kind="no_folder", path=file)
-    unfinished = target.with_name(f".{target.name}.unfinished")
-    try:
-        with unfinished.open("wb") as sink:
-            _write(rows, schema, format, sink)
-        os.replace(unfinished, target)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with write_whole(target) as sink:
+        _write(rows, schema, format, sink)
     return written.row_count
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -23,6 +22,7 @@ from lakebed.cli.repo_context import (
 )
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.repo.importing import ImportSource
+from lakebed.whole_file import write_whole
 
 _CHUNK_BYTES = 1 << 20
 
@@ -77,21 +77,15 @@ class Get(RepositoryCommand, name="get"):
             )
         if not to_stdout and not self.file.parent.is_dir():
             raise InvalidRequest(f"There is no folder {self.file.parent}: create it first.", kind="folder_not_found")
-        if not to_stdout and self.file.exists() and not self.force:
+        if not to_stdout and self.file.is_file() and not self.force:
             raise AlreadyExists(f"{self.file} already exists: name another file, or give --force.", kind="file_exists")
         with self.reading() as repository, repository.ref(self.reference).open(self.path) as body:
             if to_stdout:
                 shutil.copyfileobj(body, standard.binary_output(), _CHUNK_BYTES)
                 return
-            # Whole or not at all, under the name that was asked for.
-            unfinished = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-            try:
-                with unfinished.open("wb") as target:
-                    shutil.copyfileobj(body, target, _CHUNK_BYTES)
-                unfinished.replace(self.file)
-            finally:
-                unfinished.unlink(missing_ok=True)
-        size_bytes = self.file.stat().st_size
+            with write_whole(self.file) as target:
+                shutil.copyfileobj(body, target, _CHUNK_BYTES)
+            size_bytes = body.tell()
         self.result(
             {"path": self.path, "file": str(self.file), "bytes": size_bytes},
             f"Read {self.path} ({output.size(size_bytes)}).",

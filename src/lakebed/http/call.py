@@ -175,16 +175,18 @@ class Call:
 
         Raises:
             ClientGone: the client disconnected.
-            InvalidRequest: kind ``too_large``, beyond `bytes_max`; ``body_differs``, at its end: the body has not the
-                checksum that the header ``Content-MD5`` states.
+            InvalidRequest: kind ``too_large``, beyond `bytes_max`; ``stalled``: it comes too slowly
+                (`HttpOptions.stalled_s`); ``body_differs``, at its end: the body has not the checksum that the header
+                ``Content-MD5`` states.
         """
         self.content_length(bytes_max=bytes_max)
         announced = self._announced_digests()
         digest = hashlib.md5(usedforsecurity=False) if announced else None
         total = 0
+        waited_s = 0.0
         more = True
         while more:
-            message = await (self._next_message() if total else self.receive())
+            message, waited_s = await self._next_message(received_bytes=total, waited_s=waited_s)
             if message["type"] != "http.request":
                 raise ClientGone
             body: bytes = message.get("body", b"")
@@ -217,16 +219,29 @@ class Call:
                     )
         return found
 
-    async def _next_message(self) -> Message:
-        """The next piece of a body, within a limit of time: its reader holds a thread."""
-        stalled_s = self.serving.options.stalled_s
+    async def _next_message(self, *, received_bytes: int, waited_s: float) -> tuple[Message, float]:
+        """The next piece of a body, within a limit of time: its sender holds a connection, and perhaps a thread.
+
+        Args:
+            waited_s: for the pieces before. Only the time counts in which the sender is waited for: a store that is
+                slow, or an upload that waits for others, is no fault of the sender.
+
+        Returns:
+            The piece, and `waited_s` with the wait for it.
+        """
+        options, clock = self.serving.options, asyncio.get_running_loop()
+        began_s = clock.time()
+        left_s = options.stalled_s + received_bytes / options.body_bytes_per_s_min - waited_s
         try:
-            async with asyncio.timeout(stalled_s):
-                return await self.receive()
+            async with asyncio.timeout(min(left_s, options.stalled_s)):
+                message = await self.receive()
         except TimeoutError as error:
             raise InvalidRequest(
-                f"The body paused for more than {stalled_s:g} s: send it again.", kind="stalled"
+                f"The body was too slow: no piece of it came for {options.stalled_s:g} s, or less than "
+                f"{options.body_bytes_per_s_min:,} bytes a second of all of it. Send it again.",
+                kind="stalled",
             ) from error
+        return message, waited_s + clock.time() - began_s
 
     async def body(self, *, bytes_max: int) -> bytes:
         """The whole body."""

@@ -38,6 +38,9 @@ CONTENT_TYPE: Final = "application/octet-stream"
 METADATA_BYTES_MAX: Final = 64 << 10
 """Of an entry's metadata and content type, in UTF-8: they are in every range and every listing."""
 
+LOOKS_MAX: Final = 8
+"""Entries of a path whose bytes a read asks for: each time a collection may have taken those of the one before."""
+
 READ_AHEAD_BYTES: Final = 1 << 20
 """What an open file reads at least, and keeps."""
 
@@ -139,21 +142,30 @@ def read_found(find: Callable[[], Entry], read: Callable[[Entry], R]) -> R:
 
     Args:
         find: the entry now.
-        read: may be called twice.
+        read: may be called `LOOKS_MAX` times.
 
     Raises:
         What both raise; `NotFound`, kind ``object_gone``: the bytes of the entry that is there now are missing.
     """
     entry = find()
-    try:
-        return read(entry)
-    except NotFound as gone:
-        if gone.kind != "object_gone":
-            raise
+    for _ in range(LOOKS_MAX - 1):
+        try:
+            return read(entry)
+        except NotFound as gone:
+            entry = find_newer(find, entry, gone=gone)
+    return read(entry)
+
+
+def find_newer(find: Callable[[], Entry], entry: Entry, *, gone: NotFound) -> Entry:
+    """What has replaced an entry whose bytes could not be read.
+
+    Raises what `find` raises; `gone` when it says something else, or nothing has replaced the entry.
+    """
+    if gone.kind == "object_gone":
         newest = find()
-        if newest.address == entry.address:
-            raise
-        return read(newest)
+        if newest.address != entry.address:
+            return newest
+    raise gone
 
 
 def read(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | None = None) -> Buffer:

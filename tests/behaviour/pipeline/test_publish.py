@@ -221,3 +221,10 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "lakebed.spark.pipeline.execute._spark_starter", lambda spark, progress: lambda: pytest.fail("Spark")
     )
+
+
+@pytest.mark.parametrize("name", ["report.json", "/"])
+def test_a_page_has_a_name_of_its_own(lake: Path, name: str) -> None:
+    """A report whose page and JSON file would be one file, or have no name, is refused."""
+    with pytest.raises(InvalidRequest, match=r"ends with \.html"):
+        write_report(str(lake), branch="analytics/etl", path=lake.parent / name)

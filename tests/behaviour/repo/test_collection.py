@@ -22,9 +22,8 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER
 from lakebed.repo.model import Entry
 from lakebed.repo.options import CollectionOptions
-from lakebed.repo.refs import resolve
 from lakebed.repo.retention import store_retention
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.view import at_reference
 from lakebed.repo.staging.write import delete, stage
 from lakebed.repo.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.why import why
@@ -81,7 +80,7 @@ def files(home: RepositoryContext) -> set[str]:
 
 def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
-    with open_view(home, resolve(home, reference)) as view:
+    with at_reference(home, reference) as view:
         return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
 
 

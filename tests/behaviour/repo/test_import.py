@@ -24,7 +24,7 @@ from lakebed.repo.importing import (
     unfinished_imports,
 )
 from lakebed.repo.refs import resolve
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from worlds.repo.memory_repository import MemoryRepository, open_context, put, put_many
@@ -53,7 +53,7 @@ def elsewhere(tmp_path: Path) -> ObjectStore:
 
 def sizes(home: RepositoryContext, branch: str = "main") -> dict[str, int]:
     """What a branch shows: sizes by path."""
-    with open_view(home, resolve(home, branch)) as view:
+    with at_reference(home, branch) as view:
         return {one.path: one.entry.size_bytes for one in view.list() if one.entry is not None}
 
 
@@ -88,7 +88,7 @@ def test_folders_and_objects_come_in_one_commit(home: RepositoryContext, elsewhe
         "grace",
         {"k": "v"},
     )
-    with open_view(home, resolve(home, "main")) as view:
+    with at_reference(home, "main") as view:
         entry = view.get("in/7")
     assert entry is not None
     assert entry.address == f"{elsewhere.root_url}/lake/7"
@@ -259,7 +259,7 @@ def test_what_moved_to_another_place_is_read_there(home: RepositoryContext) -> N
         run_import(home, started(home, ImportSource(store.root_url, "in")))
         again = run_import(home, started(home, ImportSource(store.root_url, "in")))
         assert again.commit_id == head(home)
-    with open_view(home, resolve(home, "main")) as view:
+    with at_reference(home, "main") as view:
         addresses = [one.entry.address for one in view.list() if one.path == "in/a" and one.entry is not None]
     assert addresses == [f"{new.root_url}/a"]
 

@@ -19,9 +19,8 @@ from lakebed.repo.layout import DATA_FOLDER
 from lakebed.repo.model import Commit
 from lakebed.repo.options import CollectionOptions, RepositoryOptions
 from lakebed.repo.records import decode_record, encode_record
-from lakebed.repo.refs import resolve
 from lakebed.repo.retention import store_retention
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.view import at_reference
 from lakebed.repo.staging.write import delete, stage
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
@@ -76,7 +75,7 @@ def stored(home: RepositoryContext) -> set[str]:
 
 def readable(home: RepositoryContext, reference: str) -> dict[str, bytes]:
     """Every object at a reference, read."""
-    with open_view(home, resolve(home, reference)) as view:
+    with at_reference(home, reference) as view:
         return {one.path: bytes(data.read(home, one.entry)) for one in view.list() if one.entry is not None}
 
 

@@ -27,9 +27,8 @@ from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
 from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, run_import, unfinished_imports
 from lakebed.repo.model import Entry
 from lakebed.repo.options import DAY_MS, CollectionOptions
-from lakebed.repo.refs import resolve
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.view import at_reference
 from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
 from lakebed.repo.tags import create_tag, delete_tag
 from lakebed.repo.verbs.commit import Commit
@@ -340,7 +339,7 @@ class Process:
         ledger = self.world.monitor.ledger
 
         def read(home: RepositoryContext) -> dict[bytes, bytes]:
-            with open_view(home, resolve(home, left)) as view:
+            with at_reference(home, left) as view:
                 return {
                     one.path.encode(): encode_entry(one.entry)[:IDENTITY_BYTES]
                     for one in view.list()

@@ -33,9 +33,8 @@ from lakebed.repo.entry import decode_entry, new_address
 from lakebed.repo.model import Branch, DiffKind, Entry, MetarangeRef, RepositoryRecord
 from lakebed.repo.options import RangeOptions, RepositoryOptions
 from lakebed.repo.records import encode_record, new_token
-from lakebed.repo.refs import resolve
 from lakebed.repo.staging.uncommitted import uncommitted
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.view import at_reference
 from lakebed.repo.staging.write import delete, stage, stage_many
 from lakebed.runtime import Environment
 from lakebed.testing.faulty import Crashed
@@ -231,7 +230,7 @@ def remove(home: RepositoryContext, branch: str, path: str) -> None:
 
 def contents(home: RepositoryContext, reference: str) -> dict[str, str]:
     """What a reference shows: texts by path."""
-    with open_view(home, resolve(home, reference)) as view:
+    with at_reference(home, reference) as view:
         return _texts(view.rows(None, None))
 
 

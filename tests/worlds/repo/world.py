@@ -29,10 +29,9 @@ from lakebed.repo.model import Branch, Entry, RepositoryRecord
 from lakebed.repo.options import CollectionOptions, RangeOptions, RepositoryOptions
 from lakebed.repo.records import encode_record, new_token
 from lakebed.repo.reflog import trim_reflog
-from lakebed.repo.refs import resolve
 from lakebed.repo.retention import store_retention
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
-from lakebed.repo.staging.view import open_view
+from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.actor_loop import ActorLoop
 from lakebed.testing.clock import START_MS
@@ -255,7 +254,7 @@ class RepositoryWorld(World):
             self.counts["commits read again"] += 1
 
     def _read(self, home: RepositoryContext, reference: str) -> State:
-        with open_view(home, resolve(home, reference)) as view:
+        with at_reference(home, reference) as view:
             return {line.path.encode(): encode_entry(line.entry) for line in view.list() if line.entry is not None}
 
     def _check_bytes(self, home: RepositoryContext, state: State) -> None:

@@ -20,7 +20,7 @@ from lakebed.objects.path import join_path
 from lakebed.objects.port import ByteRange
 from lakebed.objects.streaming import byte_view
 from lakebed.repo.branch_store import GAP_BYTES_MAX, ReferenceObjects, with_retries
-from lakebed.repo.data import CONTENT_TYPE, whole_body
+from lakebed.repo.data import CONTENT_TYPE, read_found, whole_body
 from lakebed.repo.entry import address_ulid
 from lakebed.repo.model import Entry
 from lakebed.repo.staging.listing import Listed
@@ -126,8 +126,11 @@ class HttpObjects(ReferenceObjects):
         """See `ReferenceObjects.read_ranges`. Cost: 1 GET; of distant ranges 1 HEAD and 1 GET each."""
         if len(coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)) == 1:
             return _in_ranges(ranges, lambda one: self.read(path, byte_range=one))
-        entry = self.stat(path)
-        return _in_ranges(ranges, lambda one: self.transport.read_entry(self.ref, path, entry, byte_range=one))
+
+        def read(entry: Entry) -> list[Buffer]:
+            return _in_ranges(ranges, lambda one: self.transport.read_entry(self.ref, path, entry, byte_range=one))
+
+        return read_found(lambda: self.stat(path), read)
 
     def stream(self, path: str, *, byte_range: ByteRange | None, chunk_bytes: int) -> Iterator[Buffer]:
         raise InternalError("Objects behind a server are streamed by ranges.")

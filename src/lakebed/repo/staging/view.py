@@ -14,18 +14,16 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from lakebed.closing import Closing
 from lakebed.errors import Conflict
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
-from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import decode_entry
 from lakebed.repo.mark import explaining_missing
 from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
 from lakebed.repo.names import check_path, check_prefix
-from lakebed.repo.refs import ResolvedReference, resolve
+from lakebed.repo.refs import resolve
 from lakebed.repo.rows import overlay, without_tombstones
 from lakebed.repo.staging.changes import cleared_by, is_cleared, token_sources
 from lakebed.repo.staging.listing import Listed, list_entries
@@ -46,16 +44,15 @@ _ONE_BY_ONE_MAX: Final = 2
 """Up to so many tokens are asked one after another for a path: the newest mostly has it. More are asked at once."""
 
 
-class View(Closing):
-    """One moment of a reference. Close it, or use it in a ``with``. Thread-safe.
+class View:
+    """One moment of a reference, that of a snapshot, which stays open meanwhile. Thread-safe.
 
     Args:
         base: the layer below the tokens.
         tokens: newest first; none: only committed data is shown.
-        owns_snapshot: close it with the view.
     """
 
-    __slots__ = ("_context", "_metarange", "_owns_snapshot", "_snapshot", "base", "tokens")
+    __slots__ = ("_context", "_metarange", "_snapshot", "base", "tokens")
 
     def __init__(
         self,
@@ -64,11 +61,9 @@ class View(Closing):
         snapshot: KeyValueSnapshot,
         base: MetarangeRef,
         tokens: Sequence[StagingToken] = (),
-        owns_snapshot: bool = False,
     ) -> None:
         self._context = context
         self._snapshot = snapshot
-        self._owns_snapshot = owns_snapshot
         self._metarange = context.committed.open(base)
         self.base = base
         self.tokens = tuple(tokens)
@@ -199,11 +194,6 @@ class View(Closing):
         """
         return list_entries(self.rows, prefix=check_prefix(prefix), after=after, delimiter=delimiter, amount=amount)
 
-    def close(self) -> None:
-        """Release the snapshot; again is a no-op."""
-        if self._owns_snapshot:
-            self._snapshot.close()
-
 
 def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValueSnapshot) -> View:
     """What a branch shows, staged rows included; record and snapshot are of one moment. The snapshot stays yours."""
@@ -211,36 +201,6 @@ def branch_view(context: RepositoryContext, record: Branch, *, snapshot: KeyValu
     if base is None:
         base = load_commit(context, record.commit_id, snapshot=snapshot).metarange
     return View(context, snapshot=snapshot, base=base, tokens=(record.staging, *record.sealed))
-
-
-def open_view(
-    context: RepositoryContext, resolved: ResolvedReference, *, snapshot: KeyValueSnapshot | None = None
-) -> View:
-    """What a reference shows.
-
-    Args:
-        snapshot: the moment at which the reference was resolved; it stays yours. None: now, and of a branch with what
-            is staged the record is read again, for what an older record names may be gone.
-
-    Raises:
-        NotFound: kind ``branch_not_found``: the branch was deleted since it was resolved.
-    Cost: 1 snapshot and 2 reads of the key-value store, when none is given.
-    """
-    if snapshot is not None:
-        if resolved.branch is not None:
-            return branch_view(context, resolved.branch, snapshot=snapshot)
-        return View(context, snapshot=snapshot, base=resolved.commit.metarange)
-    snapshot = context.key_value.snapshot()
-    try:
-        if resolved.branch is None:
-            return View(context, snapshot=snapshot, base=resolved.commit.metarange, owns_snapshot=True)
-        record, _ = load_branch(context, resolved.name, snapshot=snapshot)
-        view = branch_view(context, record, snapshot=snapshot)
-        view._owns_snapshot = True
-        return view
-    except BaseException:
-        snapshot.close()
-        raise
 
 
 @contextmanager
@@ -256,8 +216,10 @@ def at_reference(context: RepositoryContext, ref: str) -> Iterator[View]:
     """
     with context.key_value.snapshot() as snapshot:
         resolved = resolve(context, ref, snapshot=snapshot)
-        with open_view(context, resolved, snapshot=snapshot) as view:
-            yield view
+        if resolved.branch is not None:
+            yield branch_view(context, resolved.branch, snapshot=snapshot)
+        else:
+            yield View(context, snapshot=snapshot, base=resolved.commit.metarange)
 
 
 def read_reference(context: RepositoryContext, ref: str, read: Callable[[View], R]) -> R:

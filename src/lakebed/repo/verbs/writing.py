@@ -86,8 +86,8 @@ class Copy(Verb[Entry], frozen=True, kw_only=True):
         check_path(self.path, writing=True)
         check_writable(context, self.branch)
         known_branch(context, self.branch)
-        found = Stat(ref=self.branch if self.ref is None else self.ref, path=self.source).run(context)
-        entry = data.copy(context, found)
+        source = Stat(ref=self.branch if self.ref is None else self.ref, path=self.source)
+        entry = data.read_found(lambda: source.run(context), lambda entry: data.copy(context, entry))
         write.stage(context, branch=self.branch, path=self.path, entry=entry)
         return entry
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
+from starlette.responses import Response
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
 from lakebed.repo.context import RepositoryContext
+from lakebed.repo.data import LOOKS_MAX, find_newer
 from lakebed.repo.model import Entry
 from lakebed.repo.staging.view import read_reference
 from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match
@@ -20,6 +23,19 @@ def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
     if entry is None:
         raise NotFound(f"{ref} of repository {context.name} has nothing at {path!r}.", kind="path_not_found", path=path)
     return entry
+
+
+async def reply_with_found(
+    call: RepositoryCall, find: Callable[[], Entry], reply: Callable[[Entry], Awaitable[Response]]
+) -> Response:
+    """Reply with the bytes of an entry; `lakebed.repo.data.read_found` of the event loop."""
+    entry = await call.look(find)
+    for _ in range(LOOKS_MAX - 1):
+        try:
+            return await reply(entry)
+        except NotFound as gone:
+            entry = await call.look(find_newer, find, entry, gone=gone)
+    return await reply(entry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from lakebed.server.bodies import (
 )
 from lakebed.server.errors import status_of
 from lakebed.server.routes.entity import part_of
-from lakebed.server.routes.entries import condition_of, dated, find_entry, refuse_early, stage_entry
+from lakebed.server.routes.entries import condition_of, dated, find_entry, refuse_early, reply_with_found, stage_entry
 from lakebed.server.routes.parameters import (
     AFTER,
     AMOUNT,
@@ -113,22 +113,25 @@ async def get_object(call: RepositoryCall) -> Response:
     path = call.required("path")
     presign = call.flag("presign")
     context = await call.context()
-    entry = await call.look(find_entry, context, call.path["ref"], path)
-    if presign and call.site.signs:
-        url = await call.quick(data.signed_get, context, entry, expires_in_s=call.site.options.presigned_lifetime_s)
-        return Response(status_code=302, headers={"location": url})
-    part = part_of(call, entry)
-    if part.status == 304:
-        return Response(status_code=304, headers=part.headers)
-    if part.size_bytes > call.site.options.small_object_bytes:
-        chunk_bytes = call.site.options.chunk_bytes
-        byte_range = part.span or (0, entry.size_bytes)
-        chunks = await call.download(
-            lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
-        )
-        return StreamedResponse(chunks, part.status, part.headers)
-    body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=part.span)
-    return Response(memoryview(body), part.status, part.headers)
+
+    async def reply(entry: Entry) -> Response:
+        if presign and call.site.signs:
+            url = await call.quick(data.signed_get, context, entry, expires_in_s=call.site.options.presigned_lifetime_s)
+            return Response(status_code=302, headers={"location": url})
+        part = part_of(call, entry)
+        if part.status == 304:
+            return Response(status_code=304, headers=part.headers)
+        if part.size_bytes > call.site.options.small_object_bytes:
+            chunk_bytes = call.site.options.chunk_bytes
+            byte_range = part.span or (0, entry.size_bytes)
+            chunks = await call.download(
+                lambda: data.stream(context, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
+            )
+            return StreamedResponse(chunks, part.status, part.headers)
+        body = b"" if entry.size_bytes == 0 else await call.quick(data.read, context, entry, byte_range=part.span)
+        return Response(memoryview(body), part.status, part.headers)
+
+    return await reply_with_found(call, lambda: find_entry(context, call.path["ref"], path), reply)
 
 
 @HOT.add(
@@ -264,7 +267,10 @@ async def copy_object(call: RepositoryCall) -> Response:
     check_path(target, writing=True)
 
     def store() -> Entry:
-        entry = data.copy(context, find_entry(context, body.src_ref or branch, body.src_path))
+        entry = data.read_found(
+            lambda: find_entry(context, body.src_ref or branch, body.src_path),
+            lambda source: data.copy(context, source),
+        )
         stage_entry(context, branch, target, entry)
         return entry
 

@@ -31,6 +31,7 @@ from lakebed.repo.verbs.message import Described, Verb
 from lakebed.repo.verbs.reading import Stat
 from lakebed.repo.verbs.repositories import CatalogVerb
 from lakebed.server.auth import check_role
+from lakebed.server.routes.entries import reply_with_found
 from lakebed.server.routes.parameters import OBJECT_PATH
 from lakebed.server.site import RepositoryCall
 
@@ -209,16 +210,19 @@ async def read(call: RepositoryCall) -> Response:
             call.integer("end", default=_SIZE_MAX, low=-_SIZE_MAX, high=_SIZE_MAX),
         )
     context = await call.context()
-    entry = await call.look(_meant, context, ref, path, address, size_bytes)
-    start, end = (0, entry.size_bytes) if wanted is None else wanted
-    count = max(0, min(end, entry.size_bytes) - start)
-    headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
-    if count <= call.site.options.small_object_bytes:
-        body = await call.quick(data.read, context, entry, byte_range=wanted)
-        return Response(memoryview(body), headers=headers)
-    chunk_bytes = call.site.options.chunk_bytes
-    chunks = await call.download(lambda: data.stream(context, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
-    return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})
+
+    async def reply(entry: Entry) -> Response:
+        start, end = (0, entry.size_bytes) if wanted is None else wanted
+        count = max(0, min(end, entry.size_bytes) - start)
+        headers = {"content-type": data.CONTENT_TYPE, "x-content-type-options": "nosniff"}
+        if count <= call.site.options.small_object_bytes:
+            body = await call.quick(data.read, context, entry, byte_range=wanted)
+            return Response(memoryview(body), headers=headers)
+        chunk_bytes = call.site.options.chunk_bytes
+        chunks = await call.download(lambda: data.stream(context, entry, byte_range=wanted, chunk_bytes=chunk_bytes))
+        return StreamedResponse(chunks, 200, {**headers, "content-length": str(count)})
+
+    return await reply_with_found(call, lambda: _meant(context, ref, path, address, size_bytes), reply)
 
 
 _SIZE_MAX: Final = (1 << 53) - 1

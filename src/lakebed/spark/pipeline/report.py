@@ -6,7 +6,6 @@ report changes nothing in the lake.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from lakebed.spark.pipeline.collect import ReportOptions, collect
 from lakebed.spark.pipeline.page import render
 from lakebed.spark.pipeline.report_model import ReportFacts
 from lakebed.spark.pipeline.workspace import open_workspace
+from lakebed.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +62,24 @@ def store_report(
     lake: Lake, *, path: str | Path, environment: Environment, **options: Unpack[ReportOptions]
 ) -> ReportFiles:
     """Write the report of an open lake; see `write_report`."""
-    facts = collect(lake, environment=environment, **options)
     html = Path(local_path(path)).absolute()
-    json = html.with_suffix(".json")
+    json = html.with_suffix(".json") if html.name else html
+    if html == json:
+        raise InvalidRequest(
+            f"The report is a page at {html} and a JSON file beside it: give the page a name that ends with .html.",
+            kind="invalid_path",
+            path=str(html),
+        )
+    facts = collect(lake, environment=environment, **options)
     _replace(html, render(facts).encode())
     _replace(json, msgspec.json.format(msgspec.json.encode(facts), indent=2))
     return ReportFiles(str(html), str(json), facts)
 
 
 def _replace(path: Path, body: bytes) -> None:
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(body)
-        os.replace(part, path)
+        with write_whole(path) as sink:
+            sink.write(body)
     except OSError as error:
         raise InvalidRequest(f"The report cannot be written to {path}: {error.strerror}.", path=str(path)) from error
