@@ -1,9 +1,9 @@
 """Runs the tests of a room's guarantees in forks of one process, which has imported and collected everything before.
 
 Owns: the protocol. A line on stdin is the number of a guarantee of the room; the line on stdout that answers it is a
-JSON object with ``outcome`` ("found", "missed", "broken" or "unfit") and ``details``. Each guarantee takes two forks:
-one runs its tests as the code is, where all must pass, and one with the defect, where one must fail. The first answer
-comes when the tests are collected.
+JSON object with ``outcome`` ("found", "missed", "broken" or "unfit"), ``details`` and ``seconds`` of a processor. Each
+guarantee takes two forks: one runs its tests as the code is, where all must pass, and one with the defect, where one
+must fail. The first answer comes when the tests are collected.
 
 A fork's temporary folder ends with it. Hypothesis keeps its examples in a folder of the zygote: those that a defect
 yields are no use to other runs.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -64,7 +65,9 @@ class Zygote:
         self._reply("ready", f"{len(session.items)} tests")
         for line in self._requests:
             guarantee = guarantees[int(line)]
-            self._reply(*self._judge(guarantee, _items_of(session.items, guarantee.nodes)))
+            start_s = seconds_of_children()
+            outcome = self._judge(guarantee, _items_of(session.items, guarantee.nodes))
+            self._reply(*outcome, seconds=seconds_of_children() - start_s)
         return True
 
     # ---- one guarantee
@@ -131,8 +134,15 @@ class Zygote:
             return "broken", f"a mistake of the defect, or state it as its error:\n{text[-3000:]}"
         return "failed", text[-3000:]
 
-    def _reply(self, outcome: str, details: str) -> None:
-        print(json.dumps({"outcome": outcome, "details": details}), file=self._replies, flush=True)
+    def _reply(self, outcome: str, details: str, seconds: float = 0) -> None:
+        reply = {"outcome": outcome, "details": details, "seconds": seconds}
+        print(json.dumps(reply), file=self._replies, flush=True)
+
+
+def seconds_of_children() -> float:
+    """The processor time of all forks that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def shorten_waits() -> None:

@@ -26,7 +26,7 @@ from lakebed.table import (
     write_settings,
 )
 from lakebed.table.context import TableBranch
-from lakebed.table.engines import aggregation, arithmetic, batch, first_row, partial_update
+from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update
 from lakebed.table.model import Split
 from lakebed.table.scan import Scan
 from lakebed.table.schema_log import SchemaLog
@@ -189,16 +189,6 @@ GUARANTEES = [
         "A compaction of a first-row table takes every level: clients that read levels without a merge see a key once.",
         set_value(first_row.FirstRow, lambda it: it.keeps_levels_apart, False),
         "unit/table/test_engines.py::test_a_key_of_a_first_row_table_is_in_one_level",
-    ),
-    Guarantee(
-        "A delete that takes values back is kept by compactions until it meets a row.",
-        returns(aggregation.Aggregation.drops_deletes, True),
-        "unit/table/test_engines.py",
-    ),
-    Guarantee(
-        "A batch keeps deletes apart from the rows that follow them.",
-        replace(batch.merge_batch, lambda original, rows, groups, engine: [engine.merge(rows, groups)]),
-        "unit/table/test_engines.py",
     ),
     Guarantee(
         "A row that is older than the delete of its key does not return after a full compaction.",
