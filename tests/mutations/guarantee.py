@@ -6,10 +6,12 @@ Owns: reading them. A room is a module of `guarantees/`; a new guarantee is one 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutations.defects import Defect
+from mutations.defects import Defect, DoesNotFit
 
 ROOMS = tuple(sorted(path.stem for path in (Path(__file__).parent / "guarantees").glob("[a-z]*.py")))
 
@@ -47,6 +49,27 @@ def load_room(room: str) -> list[Guarantee]:
     return guarantees
 
 
+def check() -> bool:
+    """Put every defect in, each in a process of its own, and print those that do not fit; whether there are any."""
+    unfit = [guarantee for room in ROOMS for guarantee in load_room(room) if _is_unfit(guarantee)]
+    return bool(unfit)
+
+
+def _is_unfit(guarantee: Guarantee) -> bool:
+    missing = [node for node in guarantee.nodes if not Path(node.partition("::")[0]).exists()]
+    if missing:
+        print(f"{guarantee.sentence}\n    there is no {missing[0]}", flush=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            guarantee.defect.apply()
+        except DoesNotFit as misfit:
+            print(f"{guarantee.sentence}\n    {misfit}", flush=True)
+            os._exit(1)
+        os._exit(0)
+    return bool(missing) | bool(os.waitpid(child, 0)[1])
+
+
 def main() -> None:
     """Print every guarantee, the defect that breaks it, and the tests that find it."""
     for room in ROOMS:
@@ -57,4 +80,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["check"]:
+        sys.exit(check())
     main()
