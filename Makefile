@@ -14,6 +14,8 @@ DELTA_JARS := bench/peers/delta
 S3A := tests/spark/s3a
 RUN := $(VENV)/bin/python
 SEEDS ?= 300
+SEED ?= 0
+SAMPLE ?= 100
 SCALE ?= 1
 # One more than the cores of a small machine: tests wait for servers and for processes of their own.
 WORKERS ?= 3
@@ -23,7 +25,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-fleet simulate mutations clean
+.PHONY: help demo unit test test-long check docs bench bench-table bench-spark bench-kv bench-repo bench-fleet simulate mutations mutate clean
 
 help: ## this list
 	@echo "lakebed: make TARGET"
@@ -81,7 +83,10 @@ else
 endif
 
 mutations: $(VENV)/.ready ## the table of guarantees, the defect that breaks each, and the test that finds it
-	@$(RUN) tests/mutations/test_mutations.py
+	@PYTHONPATH=src:tests $(RUN) -m mutations.guarantee
+
+mutate: $(VENV)/.ready ## what the tests of ROOM notice of SAMPLE random changes of its code; rooms: tests/mutations/rooms.toml
+	@$(RUN) tools/mutate.py "$(ROOM)" --sample $(SAMPLE) --seed $(SEED)
 
 clean: ## remove every environment, cache and output
 	rm -rf src/lakebed/spark/jars

@@ -1,14 +1,19 @@
-"""The mutations of the simulations fit the code: one that does not is noticed here, before any simulation runs."""
+"""Mutations fit the code: one that does not is noticed here, before any simulation or test of a guarantee runs."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SIMULATION = Path(__file__).parents[1] / "simulation"
+TESTS = Path(__file__).parents[1]
+SIMULATION = TESTS / "simulation"
 
 
 def load(name: str) -> ModuleType:
@@ -31,4 +36,21 @@ def test_every_mutation_fits_the_code(name: str, monkeypatch: pytest.MonkeyPatch
                 mutation(patch)
             except (AssertionError, AttributeError) as error:
                 wrong.append(f"{mutation.__name__}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_defect_of_a_guarantee_fits_the_code(root: Path) -> None:
+    """What a defect changes is there, and so are the files of the tests that find it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root / "src", TESTS)))}
+    command = [sys.executable, "-m", "mutations.guarantee", "check"]
+    checked = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_rooms_name_code_and_tests(root: Path) -> None:
+    """Every pattern in the table of rooms names modules, and every path tests."""
+    wrong = []
+    for room, entry in tomllib.loads((TESTS / "mutations" / "rooms.toml").read_text()).items():
+        wrong += [f"{room}: {name}" for name in entry["code"] if not any((root / "src/lakebed").glob(name))]
+        wrong += [f"{room}: {name}" for name in entry["tests"] if not (TESTS / name).exists()]
     assert not wrong, "\n".join(wrong)

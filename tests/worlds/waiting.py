@@ -7,16 +7,14 @@ simulated clock instead.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Final
 
 from lakebed.clock import SystemClock
 
 _CLOCK: Final = SystemClock()
-HANG_S: Final = float(os.environ.get("LAKEBED_TESTS_HANG_S", "60"))
-"""Far more than what is waited for takes on a busy machine. The runner of the mutations, whose tests are to fail, sets
-less: many defects are found by a wait that does not end."""
+HANG_S: Final = 60.0
+"""Far more than what is waited for takes on a busy machine."""
 
 
 def wait_until(condition: Callable[[], object], *, timeout_s: float = HANG_S, interval_s: float = 0.01) -> None:

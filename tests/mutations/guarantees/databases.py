@@ -1,0 +1,155 @@
+"""Guarantees of databases and of the object store below them: what would lose, hide or invent rows.
+
+What races of processes break is in `tests/simulation/test_kv_mutations.py`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from lakebed.kv import claim, group_commit, lease, recovery, transaction, writer
+from lakebed.lsm import compact, file_reader, files, memtable, tree, view
+from lakebed.objects import create_once, local, numbered_log, probe
+from lakebed.objects.port import ObjectStore
+from mutations.defects import (
+    always,
+    answer,
+    change_arguments,
+    never,
+    pass_on,
+    raise_nothing,
+    replace,
+    returns,
+    see,
+)
+from mutations.guarantee import Guarantee
+
+
+def sort_with_old_pieces(original, self, *args, **kwargs):
+    """Take what was sorted before for what is to be shown, whatever was taken back since."""
+    self._pieces = (self._hidden, self._pieces[1])
+    return original(self, *args, **kwargs)
+
+
+GUARANTEES = [
+    # ---- the log and its writers
+    Guarantee(
+        "A reader does not leave out acknowledged rows whose log object is missing.",
+        see(recovery.read_records, lambda it: it.wal_id_last_seen, 0),
+        "behaviour/kv/test_readers.py::test_a_missing_last_log_object_is_corruption",
+    ),
+    Guarantee(
+        "A wall clock that is set back does not end a live writer's lease.",
+        replace(
+            lease.Lease.renew_in_s,
+            lambda original, self: (
+                (self.expires_at_ms - self._lifetime_ms * 2 / 3 - self._location.environment.clock.now_ms()) / 1000
+            ),
+        ),
+        "behaviour/kv/test_lease.py::test_a_clock_that_is_set_back_does_not_end_a_lease",
+    ),
+    Guarantee(
+        "A claim that was left behind never ends a newer owner.",
+        raise_nothing(claim._next_id),
+        "behaviour/kv/test_claim.py::test_a_fence_that_catches_up_never_ends_a_newer_owner",
+    ),
+    Guarantee(
+        "A row that was acknowledged survives a flush that fails, a close and an opening.",
+        see(writer.WriterCore.leave, lambda it: it.waiting_count, 0),
+        "behaviour/kv/writer/test_reopen.py::test_closing_after_a_failed_flush_keeps_the_log[memory-sst/]",
+    ),
+    Guarantee(
+        "Rows that cannot be encoded do not stop later writes.",
+        see(writer.WriterCore._append_to_log, lambda it: it.Unencodable, ZeroDivisionError),
+        "behaviour/kv/writer/test_durability.py::test_rows_that_cannot_be_encoded_fail_their_own_writer",
+    ),
+    Guarantee(
+        "A conditional write does not rest on a write that was taken back.",
+        change_arguments(group_commit.LogGroups.take_back_oldest, checked_sequence=0),
+        "behaviour/kv/writer/test_durability.py::test_a_condition_does_not_rest_on_rows_that_were_taken_back",
+    ),
+    Guarantee(
+        "A transaction that read a write that was taken back is refused.",
+        raise_nothing(tree.Tree.memtables_since),
+        "behaviour/kv/writer/test_durability.py::test_a_condition_does_not_rest_on_rows_that_were_taken_back",
+    ),
+    Guarantee(
+        "Rows that were taken back do not come back with what was sorted before.",
+        replace(memtable.Memtable.sorted, sort_with_old_pieces),
+        "unit/lsm/test_memtable.py::test_rows_that_were_taken_back_are_as_never_written",
+    ),
+    Guarantee(
+        "Who did not wait for rows that were lost learns of it from the next flush.",
+        raise_nothing(group_commit.GroupCommit.check_untold),
+        "behaviour/kv/writer/test_durability.py::test_writers_behind_rows_that_cannot_be_encoded_go_on",
+    ),
+    # ---- transactions
+    Guarantee(
+        "A value that a serializable transaction has read and that expires before its commit refuses it.",
+        never(transaction.Transaction._check, lambda it: it.first_ms),
+        "behaviour/kv/writer/test_transactions.py"
+        "::test_the_end_of_a_value_that_was_read_is_a_change[memory-get-0-False]",
+    ),
+    Guarantee(
+        "So does a value that it has met in a scan of many.",
+        see(view.View._visible, lambda it: it._ends, None),
+        "behaviour/kv/writer/test_transactions.py"
+        "::test_the_end_of_a_value_that_was_read_is_a_change[memory-scan-500-True]",
+    ),
+    # ---- files
+    Guarantee(
+        "A get at an older moment reads files that have newer rows too.",
+        see(view.View.get_row, lambda it: it.min_sequence, 1 << 62),
+        "unit/lsm/test_view.py::test_a_file_with_rows_on_both_sides_of_a_sequence_is_read",
+    ),
+    Guarantee(
+        "A branch does not read rows that its parent wrote after the branch point.",
+        see(file_reader.FileReader.__init__, lambda it: it.ceiling, None),
+        "unit/lsm/test_ceilings.py::test_a_branch_does_not_read_newer_rows_of_its_parent",
+    ),
+    Guarantee(
+        "A lookup of one key does not pass the ceiling of a file.",
+        see(file_reader.FileReader.get, lambda it: it._ceiling, None),
+        "unit/lsm/test_ceilings.py::test_a_ceiling_bounds_what_a_reader_is_asked_for",
+    ),
+    Guarantee(
+        "A compaction of a branch writes no row that its parent wrote after the branch point.",
+        answer(
+            compact._rows,
+            files.FileStore.reader,
+            lambda reader, meta: reader(msgspec.structs.replace(meta, through_sequence=None)),
+        ),
+        "unit/lsm/test_ceilings.py::test_a_compaction_writes_nothing_above_a_ceiling",
+    ),
+    Guarantee(
+        "Versions that share a file each see their own part of it.",
+        see(files.FileStore.reader, lambda it: it.through_sequence, None),
+        "unit/lsm/test_ceilings.py::test_a_ceiling_bounds_what_a_reader_is_asked_for",
+    ),
+    Guarantee(
+        "A read as of a sequence whose history is gone is refused, not answered wrongly.",
+        raise_nothing(tree.Tree.view),
+        "unit/lsm/test_ceilings.py::test_a_view_of_what_is_not_there_is_refused",
+    ),
+    # ---- the object store
+    Guarantee(
+        "A store that ignores create-only puts is refused.",
+        returns(probe.probe_create_only, None),
+        "behaviour/lake/test_lake.py::test_a_store_that_ignores_create_only_is_refused",
+    ),
+    Guarantee(
+        "A writer that withdraws its file leaves that of another alone.",
+        always(numbered_log.NumberedLog.withdraw, lambda it: it._write_id_of),
+        "property/test_numbered_log.py::test_a_withdrawal_leaves_the_file_of_another_writer",
+    ),
+    Guarantee(
+        "An upload replaces no object.",
+        pass_on(create_once.put_new, ObjectStore.put, create_only=False),
+        "behaviour/server/test_late_uploads.py::test_no_upload_replaces_an_object",
+    ),
+    Guarantee(
+        "A large upload to a folder replaces no object.",
+        pass_on(local._LocalUpload.finish, local._give_name, create_only=False),
+        "behaviour/objects/test_streaming.py::test_a_create_only_stream_replaces_nothing[local-10485760]",
+    ),
+]

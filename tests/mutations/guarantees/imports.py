@@ -1,0 +1,60 @@
+"""Guarantees of files that others wrote: what is taken over shows its rows, and stays with its owner."""
+
+from __future__ import annotations
+
+from lakebed.table import adopt
+from lakebed.table.imports.take_over import (
+    _check_in_place,
+    check_new_names,
+    copy_object,
+    take_over,
+    without_outside,
+)
+from mutations.defects import answer, raise_nothing, returns
+from mutations.guarantee import Guarantee
+
+PARQUET = "behaviour/lake/test_import_parquet.py"
+ADOPT = "unit/table/test_adopt.py"
+
+GUARANTEES = [
+    Guarantee(
+        "What a failed import discards does not include files that stay with their owner.",
+        answer(take_over, without_outside, lambda original, change, outside: change),
+        f"{PARQUET}::test_in_place_files_survive_a_refused_commit",
+    ),
+    Guarantee(
+        "A file in a folder that a table could own is not registered in place.",
+        raise_nothing(_check_in_place),
+        f"{PARQUET}::test_what_is_refused_in_place",
+    ),
+    Guarantee(
+        "A file is registered once, and two files of a partition have two names.",
+        raise_nothing(check_new_names),
+        f"{PARQUET}::test_what_is_refused_in_place",
+    ),
+    Guarantee(
+        "A copy of another size than its source had is an error.",
+        raise_nothing(copy_object),
+        f"{PARQUET}::test_a_source_that_is_replaced_meanwhile",
+    ),
+    Guarantee(
+        "A file with a column of another type is refused.",
+        returns(adopt._reads_as, True),
+        f"{ADOPT}::test_what_does_not_fit_is_refused",
+    ),
+    Guarantee(
+        "A file that may hold nulls where the table may not is refused.",
+        answer(adopt.check_columns, adopt._null_count, lambda original, *args: 0),
+        f"{ADOPT}::test_what_does_not_fit_is_refused",
+    ),
+    Guarantee(
+        "A file whose columns have the ids of another table is refused where they should be the table's.",
+        raise_nothing(adopt.check_columns),
+        f"{ADOPT}::test_field_ids",
+    ),
+    Guarantee(
+        "A file is in the partition that its footer shows.",
+        raise_nothing(adopt._check_partition),
+        f"{ADOPT}::test_a_partition_is_proven",
+    ),
+]

@@ -1,0 +1,209 @@
+"""Guarantees of repositories: no commit, staged entry or object that something names is lost or read as another.
+
+What races of processes break is in `tests/simulation/test_repo_mutations.py`.
+"""
+
+from __future__ import annotations
+
+from lakebed.errors import NotFound, UnsupportedFormat
+from lakebed.repo import branches, catalog, collect, commit, data, directories, fs, intact, mark, tags
+from lakebed.repo.records import replace_record
+from lakebed.repo.staging import view, write
+from mutations.defects import (
+    always,
+    answer,
+    change_arguments,
+    forget,
+    never,
+    pass_on,
+    raise_nothing,
+    replace,
+    returns,
+    see,
+    skip,
+)
+from mutations.guarantee import Guarantee
+
+SUPERSEDED = "behaviour/repo/test_superseded.py"
+
+
+def read_no_hidden_branches(original, snapshot, key, kind):
+    """Leave hidden branches out of what is read."""
+    return ((name, record) for name, record in original(snapshot, key, kind) if not getattr(record, "hidden", False))
+
+
+def create_in_deleted(original, key_value, puts, *, expected):
+    """Do not expect that the repository is there, which is the last of what is expected."""
+    return original(key_value, puts, expected=dict(list(expected.items())[:-1]))
+
+
+def change_whatever_is_there(original, key_value, key, changed, *, expected):
+    """Write a record over another one than was read."""
+    key_value.set(key, changed)
+    return True
+
+
+GUARANTEES = [
+    # ---- collection
+    Guarantee(
+        "What a branch gave up stays for the minimum age after that, however old its files are.",
+        pass_on(collect._Collection._mark, mark.mark, grace_ms=0),
+        f"{SUPERSEDED}::test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced[compaction]",
+    ),
+    Guarantee(
+        "What was compacted on a deleted branch stays for the minimum age.",
+        answer(branches.delete_branch, branches.superseded_compaction, lambda original, *args, **facts: []),
+        f"{SUPERSEDED}::test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced[deletion of the branch]",
+    ),
+    Guarantee(
+        "What a deleted tag named stays for the minimum age.",
+        answer(tags.delete_tag, lambda it: it.write, lambda write, puts, *args, **facts: write((), *args, **facts)),
+        f"{SUPERSEDED}::test_what_a_tag_named_stays_for_the_minimum_age[deleted]",
+    ),
+    Guarantee(
+        "What an expired tag named stays for the minimum age.",
+        change_arguments(mark.mark, grace_ms=0),
+        f"{SUPERSEDED}::test_what_a_tag_named_stays_for_the_minimum_age[expired]",
+    ),
+    Guarantee(
+        "The objects of what was replaced stay as long as its ranges.",
+        answer(collect._Collection._doomed, lambda it: it.setdefault, lambda original, *args: None),
+        f"{SUPERSEDED}::test_the_objects_of_a_replaced_state_stay_too",
+    ),
+    Guarantee(
+        "What a collection with a shorter minimum age has taken does not stop another.",
+        returns(collect._Listed.is_gone, False),
+        f"{SUPERSEDED}::test_collections_with_other_minimum_ages_do_not_stop_one_another",
+    ),
+    Guarantee(
+        "A range of a newer format protects everything from a collection.",
+        see(collect._Collection._guarded, UnsupportedFormat, ZeroDivisionError),
+        "behaviour/repo/test_collection.py::test_a_range_of_a_newer_format_protects_everything",
+    ),
+    Guarantee(
+        "A commit that loses its objects is marked as expired, also when the rules change during a collection.",
+        forget(collect._Collection._judge, lambda it: it.active),
+        "behaviour/repo/test_collection.py::test_rules_that_change_during_a_collection_take_nothing_without_a_mark",
+    ),
+    Guarantee(
+        "A collection keeps the objects of hidden branches.",
+        answer(mark.mark, mark.read_records, read_no_hidden_branches),
+        "behaviour/repo/test_retention.py::test_hidden_branches_keep_their_objects",
+    ),
+    Guarantee(
+        "A collection keeps what is staged in sealed tokens.",
+        see(mark.mark, lambda it: it.sealed, ()),
+        "behaviour/repo/test_retention.py::test_sealed_tokens_keep_their_objects",
+    ),
+    Guarantee(
+        "Of two rules of retention for one commit the longer wins.",
+        answer(mark._keep_longest, min, lambda original, *times: max(times)),
+        "behaviour/repo/test_retention.py::test_of_two_rules_for_one_commit_the_longer_wins",
+    ),
+    Guarantee(
+        "Retention keeps what commits of older versions follow.",
+        never(mark._kept_behind, lambda it: it.stored_at_ms),
+        "behaviour/repo/test_retention.py::test_commits_of_older_versions_are_kept",
+    ),
+    Guarantee(
+        "A clock that was set back does not make a commit older than what it follows.",
+        answer(
+            commit.new_commit,
+            max,
+            lambda original, values, **facts: original(values, **facts) if facts else values[0],
+        ),
+        "behaviour/repo/test_retention.py::test_a_clock_that_was_set_back_ages_no_commit",
+    ),
+    # ---- readers
+    Guarantee(
+        "A reader whose state was collected before its first row looks again.",
+        replace(view.look_again, lambda original, look: look()),
+        f"{SUPERSEDED}::test_no_verb_fails_because_what_it_opened_was_replaced_and_collected[exists]",
+    ),
+    Guarantee(
+        "A reader that is too late for its state is told to read again, not that something is damaged.",
+        always(mark.explaining_missing, all),
+        f"{SUPERSEDED}::test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced[commit]",
+    ),
+    Guarantee(
+        "A missing file that a branch needs is corruption.",
+        never(mark.explaining_missing, all),
+        f"{SUPERSEDED}::test_a_file_that_the_branch_needs_and_misses_is_still_corruption",
+    ),
+    Guarantee(
+        "An object that was overwritten and collected while it was opened is looked up again.",
+        see(data.read_found, NotFound, ZeroDivisionError),
+        f"{SUPERSEDED}::test_an_object_that_is_replaced_and_collected_while_it_is_opened_is_looked_up_again",
+    ),
+    Guarantee(
+        "A commit that a collection is about to forget is reported as expired, not as damaged.",
+        skip(tags.reading_commits, tags.refuse_expired),
+        "behaviour/repo/test_collection.py::test_a_commit_whose_collection_ended_early_has_expired",
+    ),
+    Guarantee(
+        "An imported object whose source changed is an error, never other bytes.",
+        skip(intact._check_read, intact.check_source),
+        "behaviour/repo/test_intact.py::test_an_imported_object_that_changed_is_not_read[process-same size]",
+    ),
+    Guarantee(
+        "A source that changes while it is streamed is noticed.",
+        skip(intact._checked, intact.check_source),
+        "behaviour/repo/test_intact.py::test_a_source_that_changes_during_a_stream_is_noticed",
+    ),
+    Guarantee(
+        "An object of a repository that is shorter or longer than recorded is corrupt.",
+        raise_nothing(intact._check_read),
+        "behaviour/repo/test_intact.py::test_a_whole_read_sees_an_object_that_grew",
+    ),
+    # ---- writers
+    Guarantee(
+        "A handle of a deleted repository acknowledges no write that the deletion takes away.",
+        answer(
+            catalog.LocalCatalog.delete,
+            catalog.write_unique,
+            lambda original, key_value, puts, deletes, **facts: original(key_value, puts, deletes[:1], **facts),
+        ),
+        "behaviour/repo/test_repositories.py::test_a_deleted_repository_takes_no_write",
+    ),
+    Guarantee(
+        "A handle of a deleted repository makes no branch in it.",
+        answer(branches._create, branches.write_unique, create_in_deleted),
+        "behaviour/repo/test_repositories.py::test_a_deleted_repository_takes_no_write",
+    ),
+    Guarantee(
+        "A branch that is made while its repository is deleted goes with it.",
+        answer(catalog.LocalCatalog.delete, lambda it: it.write, lambda write, *args: None),
+        "behaviour/repo/test_repositories.py::test_a_branch_that_is_made_while_its_repository_is_deleted_goes_too",
+    ),
+    Guarantee(
+        "Who sets a key of a repository's metadata loses no key that another one has set meanwhile.",
+        answer(catalog.LocalCatalog.change_metadata, replace_record, change_whatever_is_there),
+        "behaviour/repo/test_repositories.py::test_changes_that_meet_another_are_made_again",
+    ),
+    Guarantee(
+        "An upload with If-Match is decided at the moment in which it is staged.",
+        raise_nothing(write.stage_if_match),
+        "behaviour/server/test_lakefs.py::test_an_upload_can_expect_what_is_there",
+    ),
+    Guarantee(
+        "Bytes that were uploaded by others and linked survive a power loss.",
+        skip(data.linked, lambda it: it.sync),
+        "behaviour/repo/test_data.py::test_linked_bytes_survive_a_power_loss",
+    ),
+    Guarantee(
+        "A file whose writing failed does not become an object.",
+        skip(fs._StagedFile.__exit__, fs._StagedFile.discard),
+        "behaviour/repo/test_filesystem.py::test_what_goes_wrong",
+    ),
+    # ---- directories
+    Guarantee(
+        "A download of a mistyped prefix with --delete does not empty the local directory.",
+        raise_nothing(directories.download_directory),
+        "behaviour/repo/test_directories.py::test_a_prefix_without_objects_empties_no_directory[typo-True]",
+    ),
+    Guarantee(
+        "An upload of a directory deletes only when it is told to.",
+        change_arguments(directories.upload_directory, delete=True),
+        "behaviour/repo/test_directories.py::test_deleting_what_the_other_side_does_not_have",
+    ),
+]

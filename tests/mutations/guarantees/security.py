@@ -1,0 +1,135 @@
+"""Guarantees of access: nobody reads or changes what a key does not permit, and nothing leads outside."""
+
+from __future__ import annotations
+
+from lakebed.http import authentication, call, endpoint, signing
+from lakebed.objects.port import ObjectStore
+from lakebed.repo import data, directories, foreign, outbound
+from lakebed.repo.import_policy import ImportPolicy
+from lakebed.repo.staging import write
+from lakebed.server import errors, keys
+from lakebed.server.routes import staging
+from mutations.defects import (
+    answer,
+    change_arguments,
+    change_result,
+    never,
+    pass_on,
+    raise_nothing,
+    replace,
+    returns,
+    see,
+    skip,
+)
+from mutations.guarantee import Guarantee
+
+ISOLATION = "behaviour/server/test_isolation.py"
+
+GUARANTEES = [
+    # ---- keys, tokens, signatures
+    Guarantee(
+        "A service does nothing without its token.",
+        raise_nothing(authentication.check_token),
+        "behaviour/fleet/log/test_service.py::test_the_token",
+    ),
+    Guarantee(
+        "A service refuses what a known caller may not do.",
+        skip(endpoint.EndpointApp._authenticate, lambda it: it.authorize),
+        "behaviour/http/test_service.py::test_two_routes_a_token_and_errors",
+    ),
+    Guarantee(
+        "A token ends with the rotation of its access key, also of one at that moment.",
+        never(keys.AccessKeys.verify, lambda it: it.compare_digest),
+        "unit/server/test_keys.py::test_a_token_that_outlived_its_key_is_refused",
+    ),
+    Guarantee(
+        "A login leaves no token of an access key that is revoked at that moment.",
+        pass_on(keys.AccessKeys.login, keys.AccessKeys._store, expected={}),
+        "unit/server/test_keys.py::test_a_token_made_beside_a_change_of_its_key_is_dead",
+    ),
+    Guarantee(
+        "A signed upload address permits nothing once its key was revoked or rotated.",
+        change_result(keys.AccessKeys.holder, lambda holder: (holder[0], "")),
+        "behaviour/server/test_objects.py::test_a_signed_url_ends_with_the_key_that_got_it",
+    ),
+    Guarantee(
+        "A signature is of the time of expiry too.",
+        change_arguments(signing.Signer.sign, expires_at_s=0),
+        "unit/http/test_signing.py",
+    ),
+    Guarantee(
+        "A letter that moves from one signed part to the next makes another signature.",
+        replace(
+            signing.Signer.sign,
+            lambda original, self, *parts, expires_at_s: original(self, "".join(parts), expires_at_s=expires_at_s),
+        ),
+        "unit/http/test_signing.py",
+    ),
+    # ---- uploads
+    Guarantee(
+        "A late PUT to a signed address of the server changes nothing.",
+        pass_on(staging._put, ObjectStore.put_stream, create_only=False),
+        "behaviour/server/test_late_uploads.py::test_a_late_put_to_a_signed_address_is_refused",
+    ),
+    Guarantee(
+        "What is put to a vendor's signed URL after it was linked changes nothing.",
+        answer(data.linked, data._taken_over, lambda original, context, address: address),
+        "behaviour/repo/test_data.py::test_what_was_put_to_a_signed_url_is_copied_when_it_is_linked",
+    ),
+    Guarantee(
+        "A body that has not the MD5 of its Content-MD5 is refused.",
+        raise_nothing(call._check_digest),
+        "behaviour/server/test_objects.py::test_a_body_that_is_not_what_was_announced_is_refused[raw-5]",
+    ),
+    # ---- what an entry may name
+    Guarantee(
+        "Entries in columns name only what may be imported.",
+        skip(write.stage_many, lambda it: it.check),
+        f"{ISOLATION}::test_no_key_names_what_nobody_allowed",
+    ),
+    Guarantee(
+        "No entry names an object of another repository or store, also where a folder of the storage is listed.",
+        returns(ImportPolicy._is_taken, False),
+        "unit/repo/test_import_policy.py",
+    ),
+    Guarantee(
+        "A symbolic link in a listed folder leads nowhere else.",
+        answer(foreign.ForeignStores._located, foreign.real_url, lambda original, place: place),
+        f"{ISOLATION}::test_an_entry_that_names_what_is_not_allowed_is_not_read",
+    ),
+    Guarantee(
+        "A 404 names no other repository.",
+        see(errors.error_reply, lambda it: it._PLAIN, {}),
+        f"{ISOLATION}::test_a_404_tells_neither_paths_nor_other_names",
+    ),
+    Guarantee(
+        "A download writes nothing outside of its directory, wherever links in it lead.",
+        raise_nothing(directories._check_names),
+        "behaviour/repo/test_directories.py::test_nothing_is_written_outside_of_the_directory[in/out]",
+    ),
+    # ---- requests of the server to others
+    Guarantee(
+        "A webhook reaches no private address that is not listed.",
+        returns(outbound._is_public, True),
+        "behaviour/repo/test_outbound.py::test_loopback_is_refused_however_it_is_spelled",
+    ),
+    Guarantee(
+        "A webhook reaches no private address through an address that carries it.",
+        returns(outbound._carried, ()),
+        "behaviour/repo/test_outbound.py::test_what_is_not_public_is_refused",
+    ),
+    Guarantee(
+        "A webhook connects to the address that was checked.",
+        answer(
+            outbound.post,
+            outbound._pool,
+            lambda original, scheme, address, port, *, host, **facts: original(scheme, host, port, host=host, **facts),
+        ),
+        "behaviour/repo/test_outbound.py::test_a_name_that_resolves_anew_is_not_asked_again",
+    ),
+    Guarantee(
+        "A webhook follows no redirect.",
+        pass_on(outbound.post, lambda it: it.urlopen, redirect=True, retries=1),
+        "behaviour/repo/test_hooks.py::test_an_answer_that_is_not_2xx_refuses",
+    ),
+]

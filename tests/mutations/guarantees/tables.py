@@ -1,0 +1,331 @@
+"""Guarantees of commits, rows, compactions and deletion vectors of tables: what would lose, hide or invent rows."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import numpy as np
+
+from lakebed.errors import NotFound
+from lakebed.table import (
+    commit,
+    compact,
+    compact_plan,
+    conflicts,
+    discard,
+    index_after,
+    lookup,
+    rows,
+    sequence,
+    stream,
+    update,
+    vector_update,
+    vectors,
+    write,
+    write_settings,
+)
+from lakebed.table.context import TableBranch
+from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update
+from lakebed.table.model import Split
+from lakebed.table.scan import Scan
+from lakebed.table.schema_log import SchemaLog
+from mutations.defects import (
+    always,
+    answer,
+    change_arguments,
+    never,
+    pass_on,
+    raise_nothing,
+    replace,
+    returns,
+    see,
+    set_value,
+    skip,
+)
+from mutations.guarantee import Guarantee
+
+GUARANTEES = [
+    # ---- commits that race
+    Guarantee(
+        "A rewrite whose race was lost to a snapshot that expired since is checked against what is live.",
+        replace(
+            commit._Commit._deltas_between,
+            lambda original, self, before, head: [
+                (snapshot, self.branch.manifests.delta_entries(snapshot))
+                for snapshot in map(self.branch.snapshots.find, range(before.id + 1, head.id + 1))
+                if snapshot is not None
+            ],
+        ),
+        "behaviour/table/test_foreign_rollback.py::test_a_rewrite_whose_race_was_lost_to_an_expired_snapshot_is_checked",
+    ),
+    Guarantee(
+        "A change planned on a snapshot is checked again when another client used its id again.",
+        never(commit._Commit._deltas_between, lambda it: it.find),
+        "behaviour/table/test_foreign_rollback.py"
+        "::test_a_change_made_before_a_rollback_does_not_fit_the_same_id_of_another_line",
+    ),
+    Guarantee(
+        "A delete by predicate asks again after a lost race: rows that no longer match stay.",
+        returns(commit._Commit._check_basis, None),
+        "behaviour/table/test_deletes_that_lose_races.py::test_a_row_that_no_longer_matches_stays",
+    ),
+    Guarantee(
+        "A verb that finds its commit made already deletes the files that it wrote again.",
+        skip(commit._Commit.run, discard.discard_changes),
+        "behaviour/table/test_lost_replies.py::test_a_repeated_commit_leaves_no_file_of_its_own",
+    ),
+    Guarantee(
+        "Files of a commit that was tried are never deleted by it.",
+        always(commit._Commit.run, lambda it: it.tries),
+        "behaviour/table/test_lost_replies.py::test_files_of_a_commit_that_was_tried_are_left_alone",
+    ),
+    Guarantee(
+        "Files that a caller wrote are not deleted when their commit is repeated: they may be those of the first.",
+        change_arguments(rows.commit_changes, are_own=True),
+        "behaviour/table/test_lost_replies.py::test_files_that_the_caller_wrote_stay_when_their_commit_is_repeated",
+    ),
+    Guarantee(
+        "A commit on a snapshot that a rollback deleted meanwhile is made again on the newest one.",
+        never(commit._Commit.run, NotFound),
+        "behaviour/table/test_deletion_vectors.py::test_a_delete_that_loses_a_race",
+    ),
+    Guarantee(
+        "A commit keeps the list of its changelog after a lost race.",
+        replace(
+            commit._Commit._discard,
+            lambda original, self, *, keep: original(
+                self, keep=frozenset(keep) - (self.changelog.paths if self.changelog else frozenset())
+            ),
+        ),
+        "behaviour/table/test_changelog.py::test_rows_are_logged_as_they_are_written",
+    ),
+    Guarantee(
+        "What a change that was not committed logged is deleted.",
+        see(discard.paths_written, lambda it: it.changelog, ()),
+        "behaviour/table/test_changelog.py::test_a_compaction_that_loses_deletes_its_changelog",
+    ),
+    Guarantee(
+        "An update replaces the rows of the version that it read.",
+        pass_on(update._changes, rows.without_matching, basis=None),
+        "behaviour/table/test_update.py::test_an_update_that_loses_a_race_is_repeated[append]",
+    ),
+    Guarantee(
+        "An update of keys is repeated when another writer changed rows meanwhile.",
+        pass_on(update.update, rows.commit_prepared, basis=None),
+        "behaviour/table/test_update.py::test_an_update_that_loses_a_race_is_repeated[keyed]",
+    ),
+    # ---- old handles
+    Guarantee(
+        "A snapshot has the newest schema's id, whatever its handle has seen, and so do its tags.",
+        answer(commit._Commit._look, TableBranch.refresh, lambda refresh: refresh.__self__.schema),
+        "behaviour/table/test_stale_handles.py::test_a_column_that_is_added_during_a_compaction_is_kept_and_shown",
+    ),
+    Guarantee(
+        "A delete by an old handle works by the newest columns.",
+        answer(rows._delete_where, TableBranch.look, lambda look: look.__self__.detach()),
+        (
+            "behaviour/table/test_stale_handles.py::test_a_dropped_column_is_refused_by_old_handles_too",
+            "behaviour/table/test_stale_handles.py::test_an_old_name_that_is_another_column_now_is_that_column",
+        ),
+    ),
+    Guarantee(
+        "An update by an old handle writes the columns that it has not seen.",
+        answer(update.update, TableBranch.look, lambda look: look.__self__.detach()),
+        "behaviour/table/test_stale_handles.py::test_versions_and_tags_have_the_columns_of_their_rows",
+    ),
+    Guarantee(
+        "Rows without a column that was added meanwhile do not erase it in an upsert.",
+        change_arguments(write_settings.writes_alike, upserts=False),
+        "behaviour/table/test_stale_handles.py::test_rows_without_a_column_do_not_erase_it_in_an_upsert",
+    ),
+    Guarantee(
+        "Rows that were written before an option asked for a changelog are not committed without one.",
+        returns(write_settings._options_of_writes, None),
+        "behaviour/table/test_stale_handles.py::test_rows_that_were_not_logged_are_refused_where_they_must_be",
+    ),
+    Guarantee(
+        "A rewrite under an older schema than that of the files it read is refused.",
+        answer(conflicts.check_schemas, max, lambda max, values: 0),
+        "behaviour/table/test_stale_handles.py::test_a_rewrite_does_not_go_back_behind_the_columns_that_it_read",
+    ),
+    Guarantee(
+        "A thread that looks for the newest schema does not move it in the middle of another one's verb.",
+        answer(TableBranch.detach, SchemaLog.detach, lambda detach: detach.__self__),
+        "behaviour/table/test_stale_handles.py::test_threads_that_share_a_handle_do_not_move_each_others_schema",
+    ),
+    Guarantee(
+        "A full compaction that moves a file of an older schema logs it.",
+        see(compact._read_plan, lambda it: it.moved, ()),
+        "behaviour/table/test_stale_handles.py::test_a_moved_file_of_an_older_schema_is_logged",
+    ),
+    Guarantee(
+        "A commit to a table that was dropped is refused, not put into an empty folder.",
+        answer(SchemaLog.refresh, SchemaLog.latest, lambda latest: latest() or latest.__self__.seen),
+        "behaviour/table/test_stale_handles.py::test_a_table_that_was_dropped_is_not_written_to",
+    ),
+    Guarantee(
+        "An old handle of a table that was dropped and created again takes the new one's columns.",
+        never(SchemaLog.latest, lambda it: it._object),
+        "behaviour/table/test_stale_handles.py::test_a_table_that_was_created_again_is_the_new_one_for_old_handles",
+    ),
+    # ---- merges of rows
+    Guarantee(
+        "A partial compaction merges deletes with all older rows of their keys.",
+        returns(compact_plan._needs_oldest, False),
+        "unit/table/test_engines.py::test_a_delete_in_a_partial_compaction_meets_all_older_rows",
+    ),
+    Guarantee(
+        "A sum that its column cannot hold is an error.",
+        raise_nothing(arithmetic._whole_sums),
+        "unit/table/test_engines.py::test_a_sum_that_is_too_large",
+    ),
+    Guarantee(
+        "Products of decimals are rounded in the order of rows, whatever was compacted.",
+        never(aggregation.Aggregation.merges_apart, lambda it: it.rounds),
+        "unit/table/test_engines.py::test_products_of_decimals_are_rounded_one_by_one",
+    ),
+    Guarantee(
+        "A compaction of a first-row table takes every level: clients that read levels without a merge see a key once.",
+        set_value(first_row.FirstRow, lambda it: it.keeps_levels_apart, False),
+        "unit/table/test_engines.py::test_a_key_of_a_first_row_table_is_in_one_level",
+    ),
+    Guarantee(
+        "A row that is older than the delete of its key does not return after a full compaction.",
+        always(partial_update.PartialUpdate.drops_deletes, lambda it: it.order),
+        "unit/table/test_engines.py::test_a_late_row_does_not_return_after_a_delete",
+    ),
+    Guarantee(
+        "Deletes of a table with sequence.field survive a full compaction.",
+        see(compact_plan._Bucket.tasks, lambda it: it.drops_deletes, True),
+        "behaviour/table/test_sequence_field.py::test_a_delete_is_ordered_as_rows_are",
+    ),
+    Guarantee(
+        "Within one batch the greatest sequence wins.",
+        see(write.TableWriter._grouped, lambda it: it.order, None),
+        "behaviour/table/test_sequence_field.py::test_within_one_batch",
+    ),
+    Guarantee(
+        "A delete by predicate has the sequence of the row it found.",
+        returns(sequence.sequence_order, None),
+        "behaviour/table/test_sequence_field.py::test_a_delete_by_predicate_takes_the_rows_own_sequence",
+    ),
+    # ---- deletion vectors
+    Guarantee(
+        "A damaged vector is an error.",
+        never(vectors.load_positions, zlib.crc32),
+        "behaviour/table/test_deletion_vectors.py::test_vectors_of_64_bits_and_damage",
+    ),
+    Guarantee(
+        "Rows that vectors delete are not counted.",
+        answer(Scan._count, vectors.deleted_count, lambda original, store, split: 0),
+        "behaviour/table/test_deletion_vectors.py::test_rows_are_marked_and_no_file_is_written_again",
+    ),
+    Guarantee(
+        "Files with vectors are never read as plain Parquet.",
+        see(Split.is_whole, lambda it: it.vectors, ()),
+        "behaviour/table/test_deletion_vectors.py::test_every_way_of_reading",
+    ),
+    Guarantee(
+        "A change whose rows were read before another writer deleted some of them is refused.",
+        raise_nothing(vector_update.check_vectors),
+        "behaviour/table/test_deletion_vectors.py::test_a_compaction_that_loses_a_race",
+    ),
+    Guarantee(
+        "Rows of a file that another writer replaced are not marked.",
+        raise_nothing(vector_update.check_live),
+        "behaviour/table/test_deletion_vectors.py::test_a_delete_that_loses_a_race",
+    ),
+    Guarantee(
+        "A vector joins the rows that were deleted before with those that are deleted now.",
+        answer(vector_update._joined, np.union1d, lambda original, one, other: one),
+        "behaviour/table/test_deletion_vectors.py::test_index_files_live_as_long_as_a_version",
+    ),
+    Guarantee(
+        "A compaction applies the vectors of the files that it rewrites.",
+        answer(
+            compact_plan.plan_compaction,
+            compact_plan._with_files,
+            lambda original, split, files, _: original(split, files, {}),
+        ),
+        "behaviour/table/test_deletion_vectors.py::test_a_crash_at_any_call",
+        is_long=True,
+    ),
+    Guarantee(
+        "Two compactions do not mark the rows of one file unseen by each other.",
+        returns(commit._Commit._check_vectors, None),
+        "behaviour/table/test_deletion_vectors.py::test_a_compaction_that_loses_a_race",
+    ),
+    Guarantee(
+        "A change fits the vectors that it states to have read, not those of its basis.",
+        see(vector_update.check_vectors, lambda it: it.applied, {}),
+        "unit/table/test_vector_update.py::test_a_change_fits_the_vectors_that_it_was_made_with",
+    ),
+    Guarantee(
+        "A vector in a large index file is joined with the rows that are deleted now.",
+        never(vector_update.vector_update, lambda it: it.data_file),
+        "unit/table/test_vector_update.py::test_no_deleted_row_returns",
+    ),
+    Guarantee(
+        "A compaction marks the older row of every key that it takes up.",
+        skip(lookup.Lookup._merged, lookup.Lookup._note),
+        "behaviour/table/test_lookup.py::test_rows_are_visible_after_a_compaction_that_rewrites_no_older_file",
+    ),
+    Guarantee(
+        "An older file of which every row is marked leaves the table.",
+        never(lookup.Lookup.marks, lambda it: it.row_count),
+        "behaviour/table/test_lookup.py::test_a_file_without_a_row_that_is_left_ends",
+    ),
+    Guarantee(
+        "An older file of which the last rows are marked leaves the table, whenever the others were.",
+        answer(lookup.Lookup.marks, vectors.deleted_count, lambda original, store, split: 0),
+        "behaviour/table/test_lookup.py::test_a_file_that_loses_its_last_rows_later_ends",
+    ),
+    Guarantee(
+        "A new file with keys that older files may have is not moved without a look-up.",
+        answer(
+            compact_plan._Bucket._groups, compact_plan._sharing_keys, lambda original, *files, schema: (set(), set())
+        ),
+        "behaviour/table/test_lookup.py::test_new_keys_of_dynamic_buckets_keep_the_vectors",
+    ),
+    Guarantee(
+        "Readers of a primary-key table with deletion vectors leave out rows that no compaction has seen.",
+        see(Scan._visible, lambda it: it._skips_new, False),
+        "behaviour/table/test_lookup.py::test_rows_are_visible_after_a_compaction_that_rewrites_no_older_file",
+    ),
+    Guarantee(
+        "A commit of keys in dynamic buckets keeps the deletion vectors.",
+        answer(
+            index_after.index_after,
+            index_after._vectors_after,
+            lambda original, *args, **kwargs: original(*args, **kwargs) or vector_update.VectorUpdate((), ()),
+        ),
+        "behaviour/table/test_lookup.py::test_new_keys_of_dynamic_buckets_keep_the_vectors",
+    ),
+    # ---- streams of changes
+    Guarantee(
+        "A stream whose next snapshot has expired ends, and does not leave it out.",
+        replace(
+            stream.TableStream._steps,
+            lambda original, self, start, until, **facts: original(
+                self, msgspec.structs.replace(start, snapshot=self._branch.snapshots.ids()[0] - 1), until, **facts
+            ),
+        ),
+        "behaviour/table/test_stream.py::test_a_stream_that_would_leave_out_rows_ends_with_a_sentence",
+    ),
+    Guarantee(
+        "A table that was dropped and created again is another table.",
+        never(stream.TableStream._check_table, lambda it: it.table),
+        "behaviour/table/test_stream.py::test_a_stream_that_would_leave_out_rows_ends_with_a_sentence",
+    ),
+    Guarantee(
+        "A deletion in a stream of rows is refused and not left out.",
+        raise_nothing(stream.TableStream._check_deletes),
+        "behaviour/table/test_stream.py::test_deletions_by_key_are_refused_skipped_or_read",
+    ),
+    Guarantee(
+        "A consumer in the middle of a snapshot holds that snapshot.",
+        see(stream.TableStream.hold, lambda it: it.units, None),
+        "behaviour/table/test_stream.py::test_a_consumer_holds_what_is_not_read_yet",
+    ),
+]

@@ -1,0 +1,467 @@
+"""Guarantees of tenants: without fences, seals and logs rows are lost, come twice or are of another history.
+
+What races of processes break is in `tests/simulation/test_fleet_mutations.py`.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from lakebed.errors import Conflict
+from lakebed.fleet import client, ledger, machine, manifest, together
+from lakebed.fleet import timeline as client_timeline
+from lakebed.fleet.control.claim import claim_storage
+from lakebed.fleet.control.collector import Collector
+from lakebed.fleet.control.members import Members
+from lakebed.fleet.control.plane import ControlPlane
+from lakebed.fleet.log import changes as log_changes
+from lakebed.fleet.log import jetstream_subjects, record
+from lakebed.fleet.log import timeline as log_timeline
+from lakebed.fleet.log.key_value_log import KeyValueLog
+from lakebed.fleet.log.timeline import End
+from lakebed.fleet.node import attached, changes, indices, reads, timeline, timeline_set, transaction
+from lakebed.fleet.node.node import Node
+from mutations.defects import (
+    always,
+    answer,
+    change_arguments,
+    change_result,
+    forget,
+    never,
+    pass_on,
+    raise_nothing,
+    replace,
+    returns,
+    see,
+    skip,
+)
+from mutations.guarantee import Guarantee
+
+NAMES = "behaviour/fleet/client/test_names.py"
+CRASHES = "behaviour/fleet/node/test_crashes.py"
+ATTACHMENTS = "behaviour/fleet/node/test_attachments.py"
+CONTRACT = "behaviour/fleet/log/test_contract.py"
+MACHINE = "unit/fleet/test_machine.py"
+RECORD = "unit/fleet/log/test_record.py"
+
+
+class Forgetful(dict):
+    """A dictionary that keeps nothing."""
+
+    def __setitem__(self, key, value):
+        """Forget it."""
+
+
+def append_anew(append, *args, write_id, expected):
+    """Append under another write id each time."""
+    return append(*args, write_id=str(uuid.uuid4()), expected=expected)
+
+
+GUARANTEES = [
+    # ---- who may commit
+    Guarantee(
+        "A transaction that began from an older state is never granted.",
+        never(machine.commit, lambda it: it.committed),
+        f"{MACHINE}::test_an_older_base_is_rejected_for_good",
+    ),
+    Guarantee(
+        "An attachment that may not commit is not granted.",
+        never(machine.commit, lambda it: it.may_commit),
+        f"{MACHINE}::test_who_may_not_commit_is_rejected_for_good",
+    ),
+    Guarantee(
+        "A transaction is granted to its own attachment only.",
+        never(machine.commit, lambda it: it.node),
+        f"{MACHINE}::test_only_the_current_attachment_is_granted",
+    ),
+    Guarantee(
+        "A lost reply is given again only for the manifest that was committed.",
+        never(machine._again, lambda it: it.manifest),
+        f"{MACHINE}::test_a_lost_reply_is_given_again_only_for_the_same_manifest",
+    ),
+    Guarantee(
+        "A timeline does not go backwards.",
+        never(machine.commit, lambda it: it.timelines),
+        f"{MACHINE}::test_a_timeline_does_not_go_backwards",
+    ),
+    Guarantee(
+        "A grant dooms every other open transaction.",
+        answer(machine._granted, machine.doomed, lambda original, transactions, **facts: tuple(transactions)),
+        f"{MACHINE}::test_a_grant_dooms_every_other_open_transaction_and_says_what_died",
+    ),
+    Guarantee(
+        "An open transaction is not acknowledged by force: it may still be granted.",
+        never(machine.force_ack, lambda it: it.MOVES),
+        "behaviour/fleet/control/test_collection.py::test_force_ack_is_for_a_rejected_transaction_only",
+    ),
+    Guarantee(
+        "A lost local state acknowledges nothing: an older process may still write.",
+        always(machine.restart, lambda it: it.local_id),
+        f"{MACHINE}::test_a_lost_local_state_acknowledges_nothing",
+    ),
+    Guarantee(
+        "A new tenant of an old name begins above its transactions.",
+        change_result(machine.new_tenant, lambda made: msgspec.structs.replace(made, next_txn=1)),
+        f"{MACHINE}::test_a_new_tenant_of_an_old_name_begins_above_it",
+    ),
+    Guarantee(
+        "The source of a relocation waits for its target.",
+        never(machine.commit, lambda it: it.source_waits_until_ms),
+        f"{MACHINE}::test_the_source_of_a_relocation_waits_and_then_wins",
+    ),
+    Guarantee(
+        "A record is written only over the one it was decided from.",
+        forget(ledger._Write.add, lambda it: it.expected),
+        "unit/fleet/test_ledger.py::test_two_processes_decide_from_what_is_there",
+    ),
+    Guarantee(
+        "A tenant never uses ids of one of its name that came and went at the same time.",
+        forget(ledger.Ledger.create, lambda it: it.expected),
+        "unit/fleet/test_ledger.py::test_a_tenant_begins_above_one_that_came_and_went_meanwhile",
+    ),
+    Guarantee(
+        "A control plane does not start over a storage that another ledger committed to.",
+        raise_nothing(claim_storage),
+        "behaviour/fleet/control/test_claim.py::test_a_second_ledger_is_refused_and_the_first_is_not",
+    ),
+    Guarantee(
+        "A control plane that stood still gives every node a fresh interval.",
+        see(Members.overdue, lambda it: it._looked_s, float("inf")),
+        "behaviour/fleet/control/test_detection.py::test_a_control_plane_that_stood_still_gives_a_fresh_interval",
+    ),
+    Guarantee(
+        "A control plane doubts itself when more than half of the nodes fall silent.",
+        always(Members.overdue, len),
+        "behaviour/fleet/control/test_detection.py::test_it_doubts_itself_when_more_than_half_fall_silent_at_once",
+    ),
+    Guarantee(
+        "A folder has one fleet.",
+        answer(together.FolderLocks.__init__, together._is_locked, lambda original, descriptor: True),
+        "unit/fleet/test_together.py::test_a_folder_has_one_fleet",
+    ),
+    # ---- what is deleted
+    Guarantee(
+        "What a commit replaced is not deleted before the settle time.",
+        answer(Collector._collect_commit, Collector._settled_in_s, lambda original, since_ms: 0),
+        "behaviour/fleet/control/test_collection.py::test_each_commit_has_a_settle_time_of_its_own",
+    ),
+    Guarantee(
+        "The second LIST waits for the settle time, also in another process.",
+        answer(Collector._collect_rejected, Collector._settled_in_s, lambda original, since_ms: 0),
+        "behaviour/fleet/control/test_collection.py::test_a_new_control_plane_waits_before_the_second_list",
+    ),
+    Guarantee(
+        "A hold delays a deletion.",
+        answer(Collector._collect_commit, lambda it: it.is_held, lambda original, *args, **facts: False),
+        "behaviour/fleet/control/test_collection.py::test_a_reader_delays_the_deletion_of_what_it_may_read",
+    ),
+    Guarantee(
+        "A deleted tenant stays until what its rejected transactions wrote is collected.",
+        answer(Collector._remove, any, lambda original, tasks: False),
+        "behaviour/fleet/control/test_collection.py"
+        "::test_a_deleted_tenant_stays_until_its_rejected_transactions_are_collected",
+    ),
+    Guarantee(
+        "A deleted tenant stays until its transactions are acknowledged.",
+        see(Collector._remove, lambda it: it.transactions, ()),
+        "behaviour/fleet/control/test_collection.py::test_a_deleted_tenant_leaves_nothing",
+    ),
+    # ---- seals
+    Guarantee(
+        "A timeline that a restore has replaced, or that is deleted, takes no row any more.",
+        returns(machine._lost_names, ()),
+        (
+            f"{NAMES}::test_a_restore_takes_the_writes_of_clients_with_an_old_route",
+            f"{NAMES}::test_a_dropped_timeline_takes_no_write",
+        ),
+    ),
+    Guarantee(
+        "A drop is answered when the log takes no rows any more.",
+        skip(ControlPlane.delete_tenant, lambda it: it.conclude),
+        f"{NAMES}::test_a_seal_without_an_answer_is_made_before_anyone_is_told[drop tenant-False]",
+    ),
+    Guarantee(
+        "A restore is answered when the log of the old timeline takes no rows any more.",
+        skip(ControlPlane.change_timeline, lambda it: it.conclude),
+        f"{NAMES}::test_a_seal_without_an_answer_is_made_before_anyone_is_told[restore-False]",
+    ),
+    Guarantee(
+        "No route shows that a name has moved before the log is sealed.",
+        skip(ControlPlane.route, lambda it: it.seal),
+        f"{NAMES}::test_a_seal_without_an_answer_is_made_before_anyone_is_told[restore-False]",
+    ),
+    Guarantee(
+        "A sealed timeline takes no append.",
+        never(log_changes.Append.plan, lambda it: it.OPEN),
+        f"{CONTRACT}::test_a_sealed_timeline_takes_no_append[shared memory]",
+    ),
+    Guarantee(
+        "A seal is in the store, for every process and for the next one.",
+        answer(
+            log_changes.Seal.plan,
+            log_changes.encode_tail,
+            lambda original, tail: original(tail._replace(end=End.OPEN)),
+        ),
+        f"{CONTRACT}::test_what_is_sealed_or_dropped_stays_so_after_reopening[shared memory]",
+    ),
+    Guarantee(
+        "A lakebed that does not know how a timeline has ended refuses it.",
+        raise_nothing(log_timeline._read_tail),
+        f"{RECORD}::test_an_end_that_is_not_known_is_refused",
+    ),
+    # ---- the log
+    Guarantee(
+        "A record that does not continue what was ingested stops the consumer.",
+        raise_nothing(record.check_follows),
+        f"{RECORD}::test_a_history_is_followed_and_another_one_is_not",
+    ),
+    Guarantee(
+        "A record of another timeline is not taken for the first of this one.",
+        change_arguments(record.begin, timeline=""),
+        f"{RECORD}::test_a_history_is_followed_and_another_one_is_not",
+    ),
+    Guarantee(
+        "A damaged link between records is found.",
+        never(record.decode_log_record, record._link),
+        f"{RECORD}::test_every_damaged_byte_is_found",
+    ),
+    Guarantee(
+        "A reader that met a fork stays where it was.",
+        answer(
+            record.ChainReader.read,
+            record.check_chain,
+            lambda original, timeline, mark, records: records[-1].mark if records else mark,
+        ),
+        f"{RECORD}::test_a_reader_stops_at_a_fork_and_stays_there",
+    ),
+    Guarantee(
+        "The same write id is one append.",
+        see(log_changes.Append.plan, lambda it: it.write_ids, Forgetful()),
+        f"{CONTRACT}::test_the_same_write_id_is_one_append[memory]",
+    ),
+    Guarantee(
+        "Of two appends at one position one fails.",
+        skip(log_changes.Append.plan, lambda it: it.expect_tail),
+        "behaviour/fleet/log/test_faults.py::test_two_processes_share_a_store",
+    ),
+    Guarantee(
+        "A refusal from memory counts only if the store agrees.",
+        skip(KeyValueLog._write_once, lambda it: it.expect_tail),
+        "behaviour/fleet/log/test_faults.py::test_a_process_that_lost_its_store_reports_no_loss",
+    ),
+    Guarantee(
+        "A read below the horizon is refused, and has no hole.",
+        never(KeyValueLog.read_bodies, lambda it: it.first),
+        f"{CONTRACT}::test_pruning_forgets_whole_records[memory]",
+    ),
+    Guarantee(
+        "A read behind the end is refused: the log has lost records.",
+        never(KeyValueLog.read_bodies, lambda it: it.last),
+        f"{CONTRACT}::test_a_log_that_lost_records_is_noticed[memory]",
+    ),
+    Guarantee(
+        "Memory knows which records it has no more.",
+        forget(log_timeline.Timeline.forget_recent, lambda it: it.recent_after),
+        "behaviour/fleet/log/test_faults.py::test_memory_for_recent_records_is_bounded",
+    ),
+    Guarantee(
+        "A replica that lacks a message gives no record behind the hole.",
+        never(jetstream_subjects.dense, lambda it: it.first_lsn),
+        "unit/fleet/log/test_jetstream_subjects.py::test_records_end_at_a_hole",
+    ),
+    # ---- clients
+    Guarantee(
+        "A client reads what it wrote.",
+        skip(client_timeline.Timeline.write, client_timeline._Reads.saw),
+        "behaviour/fleet/client/test_client.py::test_it_reads_what_it_wrote",
+    ),
+    Guarantee(
+        "A client never reads an older state than it has read before.",
+        never(client_timeline._Reads.saw, lambda it: it._seen),
+        "behaviour/fleet/client/test_client.py::test_a_zombie_does_not_lead_a_client_back",
+    ),
+    Guarantee(
+        "A write without a reply is not done twice.",
+        answer(client_timeline.Timeline.write, lambda it: it.append, append_anew),
+        "behaviour/fleet/client/test_client.py::test_a_lost_reply_of_an_append_writes_once",
+    ),
+    Guarantee(
+        "A row of a scan that was interrupted comes once.",
+        answer(client_timeline._Reads._batches, lambda it: it.as_py, lambda as_py: as_py()[:-1]),
+        "behaviour/fleet/client/test_scans.py::test_a_scan_over_a_failover_has_each_row_once_as_of_one_lsn",
+    ),
+    Guarantee(
+        "The rest of a scan that was interrupted is of the same LSN.",
+        answer(client_timeline._Reads._batches, client_timeline._lsn_of, lambda original, batch: None),
+        "behaviour/fleet/client/test_scans.py::test_a_scan_over_a_failover_has_each_row_once_as_of_one_lsn",
+    ),
+    Guarantee(
+        "A client whose route is old writes to the timeline that has the name now.",
+        see(client_timeline.Timeline.write, Conflict, ZeroDivisionError),
+        f"{NAMES}::test_a_restore_takes_the_writes_of_clients_with_an_old_route",
+    ),
+    Guarantee(
+        "An LSN that was expected of the timeline before a restore is not taken for one of the restored.",
+        raise_nothing(client_timeline.Timeline.write),
+        f"{NAMES}::test_an_expected_lsn_of_before_a_restore_is_refused",
+    ),
+    Guarantee(
+        "Branches and pins are of the timeline that has the name now.",
+        pass_on(client_timeline.Timeline.change, lambda it: it.timeline_id, fresh=False),
+        f"{NAMES}::test_branches_pins_and_ends_are_of_the_restored_timeline",
+    ),
+    Guarantee(
+        "A client that does not reach the control plane waits for it instead of trusting its old route.",
+        answer(
+            client_timeline.Timeline._successor,
+            lambda it: it.ask_route,
+            lambda ask_route, attempts: ask_route.__self__.route(fresh=True),
+        ),
+        f"{NAMES}::test_a_client_that_does_not_reach_the_control_plane_writes_nowhere",
+    ),
+    Guarantee(
+        "Record and manifest of a state are of one transaction.",
+        always(client.Tenant._read_state, lambda it: it.txn),
+        "behaviour/fleet/client/test_client.py::test_a_state_is_of_one_transaction",
+    ),
+    # ---- nodes
+    Guarantee(
+        "A manifest that is not the one that was committed is refused.",
+        raise_nothing(manifest.decode_referenced),
+        "unit/fleet/node/test_manifest.py::test_a_reference_pins_the_bytes",
+    ),
+    Guarantee(
+        "A file that died is put on the deadlist.",
+        see(transaction.OpenTransaction.freeze, lambda it: it._base_paths, frozenset()),
+        f"{CRASHES}::test_requests_of_each_step",
+    ),
+    Guarantee(
+        "A path that was minted and is not named is put on the deadlist.",
+        see(transaction.OpenTransaction.freeze, lambda it: it._minted, {}),
+        f"{CRASHES}::test_late_landing_after_the_commit",
+    ),
+    Guarantee(
+        "A file that another timeline names does not go on the deadlist.",
+        answer(
+            transaction.OpenTransaction.freeze,
+            transaction.all_paths,
+            lambda original, tenant, timelines: original(tenant, timelines[:1]),
+        ),
+        "behaviour/fleet/node/test_reads.py::test_a_pin_is_read_at_its_lsn_alone",
+    ),
+    Guarantee(
+        "Minted paths survive a restart, so that their late puts are on the deadlist.",
+        see(transaction.OpenTransaction.__init__, lambda it: it.minted, ()),
+        f"{CRASHES}::test_crash_at_every_store_call[CRASH_LATE-restart]",
+    ),
+    Guarantee(
+        "After a restart, what the local state does not know is deleted.",
+        answer(attached.AttachedTenant._load, lambda it: it.delete_unknown, lambda delete_unknown: 0),
+        f"{CRASHES}::test_unknown_objects_are_deleted_after_a_restart",
+    ),
+    Guarantee(
+        "Nothing is uploaded from the freeze of a commit to its answer.",
+        see(attached.AttachedTenant._may_write, lambda it: it.request, None),
+        f"{CRASHES}::test_a_lost_answer_is_asked_again",
+    ),
+    Guarantee(
+        "A rejection is remembered across restarts.",
+        skip(attached.AttachedTenant._break, lambda it: it.remember),
+        f"{CRASHES}::test_a_rejection_is_written_down_before_it_is_acknowledged",
+    ),
+    Guarantee(
+        "A rejected attachment writes nothing any more.",
+        skip(attached.AttachedTenant._break, attached.AttachedTenant._give_up),
+        f"{CRASHES}::test_rejection_is_remembered",
+    ),
+    Guarantee(
+        "A detached generation is refused, also when its location comes late.",
+        never(Node.put_location, lambda it: it.generation),
+        f"{ATTACHMENTS}::test_stale_and_repeated_locations",
+    ),
+    Guarantee(
+        "A location of an older generation is refused.",
+        raise_nothing(attached.AttachedTenant.put_location),
+        f"{ATTACHMENTS}::test_stale_and_repeated_locations",
+    ),
+    Guarantee(
+        "A delayed location does not undo a newer one, nor let a stale attachment write again.",
+        returns(attached.AttachedTenant._is_late, False),
+        (
+            f"{ATTACHMENTS}::test_a_stale_attachment_does_not_commit_again",
+            f"{ATTACHMENTS}::test_a_location_that_was_delayed_does_not_undo_a_newer_one",
+        ),
+    ),
+    Guarantee(
+        "Nothing is committed before the control plane knows what a new process has resumed.",
+        see(attached.AttachedTenant.commit_once, lambda it: it.is_reported, True),
+        f"{CRASHES}::test_a_restart_without_the_control_plane",
+    ),
+    Guarantee(
+        "A log with another history stops the timeline.",
+        answer(timeline.Timeline._take, timeline.check_follows, lambda original, key, mark, found: found.mark),
+        f"{ATTACHMENTS}::test_another_history_stops_the_timeline",
+    ),
+    Guarantee(
+        "A branch does not read its parent's later rows.",
+        answer(indices.branched, lambda it: it.through, lambda through, lsn: through.__self__),
+        "behaviour/fleet/node/test_reads.py::test_random_steps",
+    ),
+    Guarantee(
+        "A branch is made at a committed LSN.",
+        raise_nothing(changes._branch),
+        f"{ATTACHMENTS}::test_refused_changes",
+    ),
+    Guarantee(
+        "Rows in memory are kept when an attachment is replaced.",
+        skip(timeline_set.TimelineSet.show, timeline.Timeline.adopt),
+        f"{ATTACHMENTS}::test_a_relocation_keeps_rows_in_memory",
+    ),
+    Guarantee(
+        "Rows in memory above a row that is not in the base are read from the log again.",
+        never(timeline.Timeline.adopt, lambda it: it.first_sequence),
+        f"{ATTACHMENTS}::test_rows_in_memory_that_do_not_follow_the_base_are_read_again",
+    ),
+    Guarantee(
+        "A pruned log makes the node ask, and learn its rejection.",
+        never(attached.AttachedTenant.ingest_timeline, attached.is_pruned),
+        f"{ATTACHMENTS}::test_a_pruned_log_means_a_rejection",
+    ),
+    Guarantee(
+        "A missing file makes the node ask, and learn its rejection.",
+        skip(reads.Reads.file_gone, attached.AttachedTenant.ask),
+        f"{ATTACHMENTS}::test_a_missing_file_means_a_rejection",
+    ),
+    Guarantee(
+        "A request that was delayed until after a timeline was deleted does not make it again.",
+        skip(attached.AttachedTenant.apply_change, attached.check_not_gone),
+        f"{ATTACHMENTS}::test_a_delayed_request_does_not_make_a_timeline_again",
+    ),
+    Guarantee(
+        "Ids of deleted timelines are remembered over further commits.",
+        see(transaction.OpenTransaction._manifest, lambda it: it.gone, ()),
+        f"{ATTACHMENTS}::test_a_delayed_request_does_not_make_a_timeline_again",
+    ),
+    Guarantee(
+        "A working set that cannot be read is not resumed.",
+        never(Node.start, lambda it: it.can_resume),
+        "behaviour/fleet/node/test_defects.py::test_a_working_set_that_cannot_be_read_is_not_resumed",
+    ),
+    Guarantee(
+        "Versions are kept for the age of the policy.",
+        see(timeline.Timeline.advance_cutoff, lambda it: it.retain_ms, 0),
+        "behaviour/fleet/node/test_retention.py::test_versions_are_kept_for_their_age",
+    ),
+    Guarantee(
+        "The cutoff does not pass a scan that runs.",
+        see(timeline.Timeline.advance_cutoff, lambda it: it._scans, {}),
+        "behaviour/fleet/node/test_retention.py::test_a_scan_that_runs_holds_its_state",
+    ),
+    Guarantee(
+        "A wall clock that is set ages no row.",
+        replace(timeline.Timeline._now_ms, lambda original, self: self._clock.now_ms()),
+        "behaviour/fleet/node/test_retention.py::test_a_wall_clock_that_is_set_ages_nothing",
+    ),
+]

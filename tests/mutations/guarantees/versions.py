@@ -1,0 +1,193 @@
+"""Guarantees of tags, branches, expiry and orphans of tables: no version that is kept loses a file."""
+
+from __future__ import annotations
+
+from lakebed.table import (
+    branches,
+    deletion,
+    expire,
+    fast_forward,
+    incremental,
+    lineage,
+    live_versions,
+    orphans,
+    reachability,
+    recovery,
+    tags,
+)
+from lakebed.table.snapshots import SnapshotLog
+from mutations.defects import answer, never, pass_on, raise_nothing, replace, returns, see, skip
+from mutations.guarantee import Guarantee
+
+_listings = []
+
+
+def list_every_second_time(original, branch):
+    """Give what was listed before at every second call."""
+    if _listings:
+        return _listings.pop()
+    _listings.append(original(branch))
+    return _listings[0]
+
+
+def clear_without_pin(original, main, name, *, pin):
+    """Let the pin of a branch go before the branch is cleared."""
+    main.tags.unpin_hidden(f"branch.{name}")
+    return original(main, name, pin=pin)
+
+
+def find_used_first(original, lines, older_than_ms):
+    """Ask what is used before files are listed."""
+    used = list(orphans.used_paths(lines))
+    return orphans.search_of(orphans.list_files(lines[0], older_than_ms=older_than_ms), used)
+
+
+GUARANTEES = [
+    # ---- expiry
+    Guarantee(
+        "A commit after a rollback of another client below the boundary ends.",
+        answer(SnapshotLog.next_id, lambda it: it.free_from, lambda free_from: 0),
+        "behaviour/table/test_foreign_rollback.py::test_an_append_after_a_rollback_below_the_boundary_ends",
+    ),
+    Guarantee(
+        "Expiry keeps the snapshots that another client wrote below the marks.",
+        never(lineage.withdraw_late, lineage.is_ours),
+        "behaviour/table/test_foreign_rollback.py::test_expiry_keeps_what_another_client_made_newest",
+    ),
+    Guarantee(
+        "The snapshot that lakebed committed on after a rollback of another client stays.",
+        answer(lineage.withdraw_late, lineage.follows, lambda original, snapshot: None),
+        "behaviour/table/test_foreign_rollback.py::test_what_came_before_the_next_commit_stays_readable",
+    ),
+    Guarantee(
+        "A deletion from before a rollback of another client is not judged by ids that were used again.",
+        pass_on(deletion.carry_out, deletion.judge, is_lost=False),
+        "behaviour/table/test_foreign_rollback.py"
+        "::test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there[expire-6]",
+    ),
+    Guarantee(
+        "An unfinished expiry does not hide snapshots that another client wrote under the same ids.",
+        answer(deletion._hide_snapshots, deletion.fits, lambda original, *args: True),
+        "behaviour/table/test_foreign_rollback.py"
+        "::test_unfinished_work_from_before_a_rollback_is_finished_by_what_is_there[expire-5]",
+    ),
+    Guarantee(
+        "A snapshot to which another client rolls back while it is being hidden is put back.",
+        answer(deletion._hide_snapshots, deletion.restore_newest, lambda original, *args: None),
+        "behaviour/table/test_foreign_rollback.py::test_a_rollback_while_an_expiry_runs_keeps_its_target",
+    ),
+    Guarantee(
+        "Snapshots that land after their ids had passed are withdrawn.",
+        answer(recovery.recover, lineage.withdraw_late, lambda original, branch: []),
+        "behaviour/table/test_expire.py::test_a_snapshot_that_lands_late_is_withdrawn",
+    ),
+    Guarantee(
+        "A snapshot that lands late right below the oldest one is withdrawn.",
+        answer(lineage.withdraw_late, lineage._has_lists, lambda original, *args: True),
+        "behaviour/table/test_expire.py::test_a_snapshot_that_lands_late_below_the_oldest_is_withdrawn",
+    ),
+    Guarantee(
+        "A deletion hides a tag only while it is the file that was read.",
+        answer(deletion._hide, deletion.is_unchanged, lambda original, *args: True),
+        "behaviour/table/test_deletion_rules.py"
+        "::test_a_tag_that_was_pointed_elsewhere_is_not_deleted_by_a_recovered_deletion",
+    ),
+    Guarantee(
+        "What holds versions is collected until two collections are equal.",
+        answer(live_versions.read_live_versions, live_versions._listed, list_every_second_time),
+        "behaviour/table/test_deletion_rules.py::test_holders_are_collected_until_two_collections_are_equal",
+    ),
+    Guarantee(
+        "A recovered expiry hides nothing that a consumer claimed since.",
+        answer(recovery._finish_expiry, recovery.held_from, lambda original, branch: None),
+        "behaviour/table/test_deletion_rules.py::test_a_recovered_expiry_honours_consumers",
+    ),
+    Guarantee(
+        "It is noted below which id every snapshot has expired.",
+        skip(deletion._hide_snapshots, deletion.note_expired_below),
+        "behaviour/table/test_deletion_rules.py::test_the_boundary_of_expired_snapshots_is_noted_before_they_go",
+    ),
+    Guarantee(
+        "A deletion that could not delete everything is finished later.",
+        see(deletion.carry_out, lambda it: it.complete, True),
+        "behaviour/table/test_deletion_rules.py::test_a_deletion_that_could_not_delete_everything_is_finished_later",
+    ),
+    # ---- orphans
+    Guarantee(
+        "Orphan cleaning lists files before it asks what is used.",
+        replace(orphans.find_unused, find_used_first),
+        "behaviour/table/test_deletion_rules.py::test_orphan_cleaning_lists_before_it_asks_what_is_used",
+    ),
+    Guarantee(
+        "Cleaning a table finishes the deletions of a branch without the files that it shares with main.",
+        skip(reachability._keep_of_others, reachability._keep_forks),
+        "behaviour/table/test_orphans.py::test_an_expiry_of_a_branch_that_was_cut_short_takes_nothing_of_main",
+    ),
+    Guarantee(
+        "Cleaning a table looks up where a branch started before it finishes the branch's deletions.",
+        answer(orphans.remove_orphan_files, map, lambda original, look_up, lines: lines),
+        "behaviour/table/test_orphans.py::test_an_expiry_of_a_branch_that_was_cut_short_takes_nothing_of_main",
+    ),
+    # ---- tags and branches
+    Guarantee(
+        "A tag that was made while the clock was ahead ends.",
+        never(expire._is_outlived, expire.is_future),
+        "behaviour/table/test_clock_jumps.py::test_a_tag_made_while_the_clock_was_ahead_ends",
+    ),
+    Guarantee(
+        "A tag is not made from a tag whose version is being deleted.",
+        answer(tags.Tags._is_whole, tags.load_deletions, lambda original, *args: ()),
+        "behaviour/table/test_deletion_rules.py::test_a_tag_is_not_made_from_a_tag_whose_deletion_is_under_way",
+    ),
+    Guarantee(
+        "A branch is pinned until it is cleared.",
+        answer(branches.delete_branch, branches._clear, clear_without_pin),
+        "behaviour/table/test_deletion_rules.py::test_a_branch_keeps_its_pin_until_it_is_cleared",
+    ),
+    Guarantee(
+        "Changes that lack the first snapshot after their start are refused.",
+        raise_nothing(incremental.changes),
+        "behaviour/table/test_travel.py::test_changes_need_every_snapshot_in_between",
+    ),
+    # ---- publishing a branch
+    Guarantee(
+        "Main is fast-forwarded only to a branch that started from its newest version.",
+        answer(fast_forward.plan_fast_forward, fast_forward._is_same, lambda original, *args: True),
+        "behaviour/table/test_fast_forward.py::test_main_that_has_moved_is_refused",
+    ),
+    Guarantee(
+        "Publishing a branch loses no commit that main has of its own.",
+        never(fast_forward._derive, fast_forward._is_same),
+        "behaviour/table/test_fast_forward.py::test_a_writer_that_is_faster_wins[manifest/]",
+    ),
+    Guarantee(
+        "A branch is not published over columns or options that main got since the fork.",
+        skip(fast_forward.plan_fast_forward, fast_forward._check_schemas),
+        "behaviour/table/test_fast_forward.py::test_main_has_a_schema_of_its_own[branch-as-it-was-column]",
+    ),
+    Guarantee(
+        "A column that main gets while a branch is published keeps the branch from being published over it.",
+        skip(fast_forward._derive, fast_forward._check_schemas),
+        "behaviour/table/test_fast_forward.py::test_a_schema_of_main_that_is_faster[lakebed/published/]",
+    ),
+    Guarantee(
+        "A branch does not delete what main has from it.",
+        skip(fast_forward._publish, fast_forward._pin),
+        "behaviour/table/test_fast_forward.py::test_neither_line_deletes_what_the_other_has[branch]",
+    ),
+    Guarantee(
+        "Main does not delete what a published branch still has.",
+        answer(reachability._keep_unpinned, lambda it: it.list, lambda original, *args: ()),
+        "behaviour/table/test_fast_forward.py::test_neither_line_deletes_what_the_other_has[main]",
+    ),
+    Guarantee(
+        "A file that comes back into main by a publication is kept for the tags of its first stretch.",
+        returns(fast_forward._may_return, False),
+        "behaviour/table/test_fast_forward.py::test_files_that_come_back_are_kept_for_tags",
+    ),
+    Guarantee(
+        "A file that comes back into main after a rollback of another client is kept for a tag of its first stretch.",
+        answer(fast_forward._may_return, any, lambda original, marks: False),
+        "behaviour/table/test_fast_forward.py::test_a_tag_that_outlives_a_rollback_of_another_client",
+    ),
+]

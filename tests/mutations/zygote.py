@@ -1,0 +1,182 @@
+"""Runs the tests of a room's guarantees in forks of one process, which has imported and collected everything before.
+
+Owns: the protocol. A line on stdin is the number of a guarantee of the room; the line on stdout that answers it is a
+JSON object with ``outcome`` ("found", "missed", "broken" or "unfit"), ``details`` and ``seconds`` of a processor. Each
+guarantee takes two forks: one runs its tests as the code is, where all must pass, and one with the defect, where one
+must fail. The first answer comes when the tests are collected.
+
+A fork's temporary folder ends with it. Hypothesis keeps its examples in a folder of the zygote: those that a defect
+yields are no use to other runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TextIO
+
+import pytest
+
+from mutations.defects import DoesNotFit
+from mutations.guarantee import Guarantee, load_room
+from worlds import waiting
+
+SECONDS_MAX = 300
+HANG_S = 8  # instead of `worlds.waiting.HANG_S`, in a test that is to fail
+OF_PYTHON = (AttributeError, ImportError, NameError, SyntaxError, TypeError)  # may be mistakes of the defect itself
+# Warnings about the runner: what it imported ahead, and what pytest's cleaning leaves when a test is stopped.
+RUNNERS_OWN = (
+    *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
+    *("-W", "ignore:unclosed scandir iterator:ResourceWarning"),
+)
+
+
+class Zygote:
+    """A plugin of pytest that answers requests instead of running all that was collected."""
+
+    def __init__(self, room: str, requests: TextIO, replies: TextIO) -> None:
+        self._room, self._requests, self._replies = room, requests, replies
+        self._failure: tuple[BaseException, str] | None = None
+        self._passing: set[str] = set()
+
+    # ---- what pytest calls
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+        """Note the first error that makes a test fail."""
+        report = yield
+        if report.failed and call.excinfo is not None and self._failure is None:
+            self._failure = call.excinfo.value, f"{item.nodeid}\n{report.longreprtext}"
+        return report
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Answer requests until they end."""
+        if session.testsfailed:
+            self._reply("broken", "the tests could not be collected")
+            return True
+        guarantees = load_room(self._room)
+        self._reply("ready", f"{len(session.items)} tests")
+        for line in self._requests:
+            guarantee = guarantees[int(line)]
+            start_s = seconds_of_children()
+            outcome = self._judge(guarantee, _items_of(session.items, guarantee.nodes))
+            self._reply(*outcome, seconds=seconds_of_children() - start_s)
+        return True
+
+    # ---- one guarantee
+
+    def _judge(self, guarantee: Guarantee, items: Sequence[pytest.Item]) -> tuple[str, str]:
+        before = [item for item in items if item.nodeid not in self._passing]
+        if before:
+            outcome, details = self._fork(before, None)
+            if outcome != "passed":
+                return "broken", f"without the defect the tests do not pass ({outcome}):\n{details}"
+            self._passing |= {item.nodeid for item in before}
+        outcome, details = self._fork(items, guarantee)
+        return {"passed": "missed", "failed": "found"}.get(outcome, outcome), details
+
+    def _fork(self, items: Sequence[pytest.Item], guarantee: Guarantee | None) -> tuple[str, str]:
+        """Run tests in a process of their own, with a defect or without: "passed", "failed", or why that is unknown."""
+        with tempfile.TemporaryDirectory(prefix="lakebed-run-", ignore_cleanup_errors=True) as folder:
+            os.chmod(folder, 0o755)  # the programs of PostgreSQL run as another user
+            result = os.path.join(folder, "result")
+            child = os.fork()
+            if child == 0:
+                self._become(items, guarantee, folder, result)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status == -signal.SIGALRM:
+                return "broken", f"no test ended within {SECONDS_MAX} s"
+            if not os.path.exists(result):
+                return "broken", f"the process of the tests ended with {status}"
+            with open(result) as file:
+                outcome, details = json.load(file)
+            return outcome, details
+
+    def _become(self, items: Sequence[pytest.Item], guarantee: Guarantee | None, folder: str, result: str) -> None:
+        """Run the tests in this process, write what came of it to a file, and end."""
+        outcome = "broken", "the process was ended"
+        try:
+            signal.alarm(SECONDS_MAX)
+            os.environ["TMPDIR"] = tempfile.tempdir = folder
+            outcome = self._run(items, guarantee)
+        except BaseException:
+            outcome = "broken", traceback.format_exc()
+        finally:
+            with open(f"{result}.new", "w") as file:
+                json.dump(outcome, file)
+            os.rename(f"{result}.new", result)
+            os._exit(0)
+
+    def _run(self, items: Sequence[pytest.Item], guarantee: Guarantee | None) -> tuple[str, str]:
+        if guarantee is not None:
+            shorten_waits()
+            try:
+                guarantee.defect.apply()
+            except DoesNotFit as misfit:
+                return "unfit", str(misfit)
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failure is not None:
+                with suppress(Exception):
+                    item.session._setupstate.teardown_exact(None)  # or servers of fixtures would be left
+                return self._judge_failure(*self._failure, None if guarantee is None else guarantee.error)
+        return "passed", ""
+
+    def _judge_failure(self, problem: BaseException, text: str, error: type[BaseException] | None) -> tuple[str, str]:
+        if isinstance(problem, OF_PYTHON) and not (error is not None and isinstance(problem, error)):
+            return "broken", f"a mistake of the defect, or state it as its error:\n{text[-3000:]}"
+        return "failed", text[-3000:]
+
+    def _reply(self, outcome: str, details: str, seconds: float = 0) -> None:
+        reply = {"outcome": outcome, "details": details, "seconds": seconds}
+        print(json.dumps(reply), file=self._replies, flush=True)
+
+
+def seconds_of_children() -> float:
+    """The processor time of all forks that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def shorten_waits() -> None:
+    """Let a test that is to fail wait less: many defects are found by a wait that does not end."""
+    for function in vars(waiting).values():
+        defaults = getattr(function, "__kwdefaults__", None)
+        if defaults and defaults.get("timeout_s") == waiting.HANG_S:
+            defaults["timeout_s"] = HANG_S
+
+
+def _items_of(items: Sequence[pytest.Item], nodes: Sequence[str]) -> list[pytest.Item]:
+    chosen = [
+        item
+        for item in items
+        if any(item.nodeid == node or item.nodeid.startswith((f"{node}[", f"{node}::")) for node in nodes)
+    ]
+    assert chosen, f"no test is called {nodes}"
+    return chosen
+
+
+def main(room: str, output: str) -> None:
+    """Serve one room; what pytest prints goes to the file `output`."""
+    replies = os.fdopen(os.dup(1), "w")
+    printed = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for target in (1, 2):
+        os.dup2(printed, target)
+    requests = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # tests do not read requests
+    nodes = sorted({node for guarantee in load_room(room) for node in guarantee.nodes})
+    with tempfile.TemporaryDirectory(prefix="lakebed-zygote-") as folder:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *RUNNERS_OWN, *nodes]
+        pytest.main(arguments, plugins=[Zygote(room, requests, replies)])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
