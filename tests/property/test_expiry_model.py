@@ -152,7 +152,7 @@ def no_next_neighbour(patch: pytest.MonkeyPatch) -> None:
 
 def no_interval_test(patch: pytest.MonkeyPatch) -> None:
     """Tags protect nothing of known birth."""
-    patch.setattr(reachability, "needed_by_interval", lambda born, dead, versions: np.zeros(len(born), np.bool_))
+    patch.setattr(reachability, "find_needed_files", lambda born, dead, versions: np.zeros(len(born), np.bool_))
 
 
 def no_manifests_in_the_walk(patch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def branch_pins_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def carried_files_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Expiry leaves index manifests, index files and statistics."""
-    patch.setattr(referenced_files.ReferencedFiles, "_carried_left", lambda self, walk: [])
+    patch.setattr(referenced_files.ReferencedFiles, "_candidates_carried_on", lambda self, walk: [])
 
 
 def index_files_are_not_read(patch: pytest.MonkeyPatch) -> None:

@@ -138,5 +138,5 @@ ROOT: Final = Group(
         "version": "Print lakebed's version.",
         "completion": 'Print the completion script of a shell: `eval "$(lakebed completion bash)"`.',
     },
-    groups={one.name: one for one in _GROUPS},
+    groups={group.name: group for group in _GROUPS},
 )

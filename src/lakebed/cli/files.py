@@ -83,9 +83,9 @@ def read_file(
         else:
             # The footer comes last: a stream is held whole.
             file = pa.parquet.ParquetFile(pa.BufferReader(source.read()) if path == "-" else source)
-            batches = _counted_rows(file.iter_batches(), file.metadata.num_rows, progress)
+            batches = _report_progress(file.iter_batches(), file.metadata.num_rows, progress)
             reader = pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
-    return pa.RecordBatchReader.from_batches(reader.schema, _translated(reader, path, source))
+    return pa.RecordBatchReader.from_batches(reader.schema, _translate_errors(reader, path, source))
 
 
 class _Watched:
@@ -112,7 +112,7 @@ class _Watched:
         return self._file.closed
 
 
-def _counted_rows(
+def _report_progress(
     batches: Iterator[pa.RecordBatch], total: int, progress: Callable[[Loaded], None] | None
 ) -> Iterator[pa.RecordBatch]:
     done = 0
@@ -183,7 +183,7 @@ def write_rows(
     Returns:
         How many rows were written.
     """
-    written = _Counted(_limited(batches, limit))
+    written = _Counted(_limit_rows(batches, limit))
     rows: Iterator[pa.RecordBatch] = iter(written)
     head = next(rows, None)
     if head is not None:
@@ -215,7 +215,7 @@ def print_rows(rows: pa.Table, *, json: bool) -> None:
 
 def _write(rows: Iterator[pa.RecordBatch], schema: pa.Schema, format: Format, sink: IO[bytes]) -> None:
     if format == "table":
-        _shown(rows, schema)
+        _show(rows, schema)
     elif format == "json":
         _write_json(rows, sink)
     elif format == "csv":
@@ -244,7 +244,7 @@ def _write_json(rows: Iterator[pa.RecordBatch], sink: IO[bytes]) -> None:
     sink.write(b"[]\n" if separator == b"[\n" else b"\n]\n")
 
 
-def _shown(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+def _show(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
     first: list[pa.RecordBatch] = []
     total = 0
     for batch in rows:
@@ -286,7 +286,7 @@ class _Counted:
             yield batch
 
 
-def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
     rest = limit
     if rest == 0:
         return
@@ -303,10 +303,10 @@ def _limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[p
 def _format_of(path: str, format: str | None) -> Format:
     if format in ("csv", "json", "parquet"):
         return format  # type: ignore[return-value]  # narrowed by the line above
-    found = _BY_SUFFIX.get(Path(path).suffix.lower())
-    if format is not None or found is None:
+    suffix_format = _BY_SUFFIX.get(Path(path).suffix.lower())
+    if format is not None or suffix_format is None:
         raise InvalidRequest(f"Of what format is {path}? Say --format csv, json or parquet.", kind="unknown_format")
-    return found
+    return suffix_format
 
 
 def _source_of(path: str) -> Any:
@@ -317,7 +317,7 @@ def _source_of(path: str) -> Any:
     return local_path(path)
 
 
-def _translated(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
+def _translate_errors(reader: pa.RecordBatchReader, path: str, source: Any) -> Iterator[pa.RecordBatch]:
     try:
         with _translating(path):
             yield from reader

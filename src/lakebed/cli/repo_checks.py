@@ -43,7 +43,7 @@ def tag_to_drop(repository: Repository, name: str) -> NamedCommit:
     """
     check_change(repository)
     check_tag_name(name)
-    found = next((one for one in repository.tags(prefix=name) if one.name == name), None)
-    if found is None:
-        raise missing_tag(repository.name, name, there=(one.name for one in repository.tags()))
-    return found
+    tag = next((entry for entry in repository.tags(prefix=name) if entry.name == name), None)
+    if tag is None:
+        raise missing_tag(repository.name, name, names=(entry.name for entry in repository.tags()))
+    return tag

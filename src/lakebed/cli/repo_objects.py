@@ -52,8 +52,8 @@ class Put(RepositoryCommand, name="put"):
                 entry = target.put(
                     self.path, source, content_type=self.content_type, metadata=named, only_if_absent=self.if_absent
                 )
-        found = {"path": self.path, "bytes": entry.size_bytes, "checksum": entry.checksum}
-        self.result(found, f"Wrote {self.path} ({output.size(entry.size_bytes)}) to {self.branch}, uncommitted.")
+        facts = {"path": self.path, "bytes": entry.size_bytes, "checksum": entry.checksum}
+        self.result(facts, f"Wrote {self.path} ({output.size(entry.size_bytes)}) to {self.branch}, uncommitted.")
 
 
 class Get(RepositoryCommand, name="get"):
@@ -103,15 +103,20 @@ class Ls(RepositoryCommand, name="ls"):
     def run(self) -> None:
         with self.reading() as repository:
             listed = repository.ref(self.reference).list(self.prefix, delimiter="" if self.recursive else "/")
-            found = (of_listed(one) for one in islice(listed, self.limit))
+            records = (of_listed(entry) for entry in islice(listed, self.limit))
             rows = (
-                (one["path"], "", "")
-                if one["kind"] == "prefix"
-                else (one["path"], output.size(one["bytes"]), output.ago(one["changed_ms"]))
-                for one in found
+                (record["path"], "", "")
+                if record["kind"] == "prefix"
+                else (record["path"], output.size(record["bytes"]), output.ago(record["changed_ms"]))
+                for record in records
             )
             self.grid(
-                found, ("path", "size", "changed"), rows, right=("size",), less=("changed", "size"), empty="No objects."
+                records,
+                ("path", "size", "changed"),
+                rows,
+                right=("size",),
+                less=("changed", "size"),
+                empty="No objects.",
             )
 
 
@@ -148,9 +153,9 @@ class Rm(Deletion, RepositoryCommand, name="rm"):
 
     def run(self) -> None:
         with self.reading() as repository:
-            there = repository.ref(self.branch)
-            below = sum(1 for _ in islice(there.list(self.path), None if self.dry_run else 1))
-            count = below if self.recursive else int(there.exists(self.path))
+            reference = repository.ref(self.branch)
+            below = sum(1 for _ in islice(reference.list(self.path), None if self.dry_run else 1))
+            count = below if self.recursive else int(reference.exists(self.path))
             if self.dry_run and count:
                 check_change(repository, self.branch)
         if not count:
@@ -190,11 +195,11 @@ class ImportObjects(RepositoryCommand, name="import"):
             target = repository.branch(self.branch)
             before = target.commit_id
             done = target.import_objects([origin], message=self.message or f"Import {self.source}")
-            found = of_commit(repository.ref(str(done.commit_id)).head())
+            facts = of_commit(repository.ref(str(done.commit_id)).head())
         where = f"as {self.destination}" if self.single else f"below {self.destination or 'the root'}"
         objects = output.count(done.ingested_count, "object")
         if done.commit_id == before:
             text = f"Nothing changed, no commit: {self.branch} already has the {objects} of {self.source} {where}."
         else:
-            text = f"Imported {objects} of {self.source} {where} on {self.branch}: commit {found['id'][:12]}."
-        self.result({**found, "imported": done.ingested_count, "changed": done.commit_id != before}, text)
+            text = f"Imported {objects} of {self.source} {where} on {self.branch}: commit {facts['id'][:12]}."
+        self.result({**facts, "imported": done.ingested_count, "changed": done.commit_id != before}, text)

@@ -133,7 +133,7 @@ class AddColumn(TableCommand, name="add-column"):
     def run(self) -> None:
         opened = self.open_table()
         opened.add_column(self.column, self.type, comment=self.comment)
-        _changed(opened, f"Added the column {self.column}.", json=self.json)
+        _report_change(opened, f"Added the column {self.column}.", json=self.json)
 
 
 class DropColumn(Confirmed, TableCommand, name="drop-column"):
@@ -145,7 +145,7 @@ class DropColumn(Confirmed, TableCommand, name="drop-column"):
         opened = self.open_table()
         self.ask(f"Remove the column {self.column} from {self.table}?")
         opened.drop_column(self.column)
-        _changed(opened, f"Removed the column {self.column}.", json=self.json)
+        _report_change(opened, f"Removed the column {self.column}.", json=self.json)
 
 
 class RenameColumn(TableCommand, name="rename-column"):
@@ -157,7 +157,7 @@ class RenameColumn(TableCommand, name="rename-column"):
     def run(self) -> None:
         opened = self.open_table()
         opened.rename_column(self.column, self.new)
-        _changed(opened, f"Renamed the column {self.column} to {self.new}.", json=self.json)
+        _report_change(opened, f"Renamed the column {self.column} to {self.new}.", json=self.json)
 
 
 class WidenColumn(TableCommand, name="widen-column"):
@@ -169,7 +169,7 @@ class WidenColumn(TableCommand, name="widen-column"):
     def run(self) -> None:
         opened = self.open_table()
         opened.widen_column(self.column, self.type)
-        _changed(opened, f"The column {self.column} is {self.type} now.", json=self.json)
+        _report_change(opened, f"The column {self.column} is {self.type} now.", json=self.json)
 
 
 class SetOption(TableCommand, name="set-option"):
@@ -180,7 +180,7 @@ class SetOption(TableCommand, name="set-option"):
     def run(self) -> None:
         opened = self.open_table()
         opened.set_options(pairs(self.options))
-        _changed(opened, f"Set {', '.join(self.options)}.", json=self.json)
+        _report_change(opened, f"Set {', '.join(self.options)}.", json=self.json)
 
 
 class UnsetOption(TableCommand, name="unset-option"):
@@ -191,10 +191,10 @@ class UnsetOption(TableCommand, name="unset-option"):
     def run(self) -> None:
         opened = self.open_table()
         opened.remove_options(self.names)
-        _changed(opened, f"Removed {', '.join(self.names)}.", json=self.json)
+        _report_change(opened, f"Removed {', '.join(self.names)}.", json=self.json)
 
 
-def _changed(opened: Any, text: str, *, json: bool) -> None:
+def _report_change(opened: Any, text: str, *, json: bool) -> None:
     schema = opened.refresh()
     output.result(
         json,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from lakebed.errors import InvalidRequest, Unavailable
-from lakebed.fleet.address import CONTROL_VARIABLE, LOG_VARIABLE, control_url, read_address, shown
+from lakebed.fleet.address import CONTROL_VARIABLE, LOG_VARIABLE, control_url, display_url, read_address
 from lakebed.fleet.client import Tenant
 from lakebed.fleet.http_ports import HttpControl, HttpNode
 from lakebed.fleet.log.open import open_log
@@ -137,8 +137,8 @@ def connect(
     token = os.environ.get(TOKEN_VARIABLE) or None
 
     def find() -> str:
-        found = read_address(storage)  # another control plane may have taken over and written its URL
-        return url if found is None else found.url
+        address = read_address(storage)  # another control plane may have taken over and written its URL
+        return url if address is None else address.url
 
     is_named = bool(control or os.environ.get(CONTROL_VARIABLE))
     operator = HttpControl(url, token=token, environment=environment, find=None if is_named else find)
@@ -199,7 +199,7 @@ def _not_answering(storage: ObjectStore, url: str, problem: Unavailable) -> Unav
         )
     return Unavailable(
         f"The fleet of {storage.root_url} does not run: its control plane was at {url} and does not answer. Start it "
-        f"with lakebed fleet up {shown(storage)}.",
+        f"with lakebed fleet up {display_url(storage)}.",
         kind="fleet_not_running",
         url=url,
     )

@@ -63,8 +63,8 @@ from lakebed.http.asking import (
     REPLY_S_MAX,
     Servers,
     check_endpoint,
-    encoded,
     error_of,
+    quote_segment,
     read_reply,
 )
 from lakebed.runtime import Environment
@@ -219,7 +219,7 @@ class Asker:
 def _endpoints(urls: str | Sequence[str]) -> list[str]:
     """URLs, checked. Raises `InvalidRequest` (``invalid_url``)."""
     listed = urls.split(",") if isinstance(urls, str) else urls
-    return [check_endpoint(one.strip()) for one in listed if one.strip()]
+    return [check_endpoint(url.strip()) for url in listed if url.strip()]
 
 
 def _may_be_retried(error: LakebedError) -> bool:
@@ -296,17 +296,17 @@ class HttpControl(ControlPort, OperatorPort):
         if not replies:
             raise Unavailable("No control plane answers a heartbeat.", kind="no_answer") from failure
         return HeartbeatReply(
-            is_known=all(one.is_known for one in replies),
-            report=tuple(dict.fromkeys(tenant for one in replies for tenant in one.report)),
-            pause=tuple(dict.fromkeys(tenant for one in replies for tenant in one.pause)),
+            is_known=all(answer.is_known for answer in replies),
+            report=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.report)),
+            pause=tuple(dict.fromkeys(tenant for answer in replies for tenant in answer.pause)),
         )
 
     def attached(self, report: NodeReport) -> list[Location]:
         return cast(list[Location], self._asker.ask("POST", "/upcall/v1/attached", list[Location], report))
 
     def commit(self, requests: Sequence[CommitRequest]) -> list[CommitReply]:
-        found = self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
-        return cast(list[CommitReply], found)
+        replies = self._asker.ask("POST", "/upcall/v1/commit", list[CommitReply], requests, reply_s_max=_COMMIT_S_MAX)
+        return cast(list[CommitReply], replies)
 
     def ack(self, requests: Sequence[AckRequest]) -> list[AckReply]:
         return cast(list[AckReply], self._asker.ask("POST", "/upcall/v1/ack", list[AckReply], requests))
@@ -318,62 +318,62 @@ class HttpControl(ControlPort, OperatorPort):
         return self._one(TenantRecord, "POST", "/v1/tenant", asked, again=False, reply_s=_CHANGE_S)
 
     def delete_tenant(self, tenant: str) -> None:
-        self._asker.ask("DELETE", f"/v1/tenant/{encoded(tenant)}", again=False, reply_s=_CHANGE_S)
+        self._asker.ask("DELETE", f"/v1/tenant/{quote_segment(tenant)}", again=False, reply_s=_CHANGE_S)
 
     def tenants(self) -> list[TenantRecord]:
         """Cost: 1 request a thousand tenants."""
-        found: list[TenantRecord] = []
+        records: list[TenantRecord] = []
         while True:
-            query = {"limit": _PAGE, "after": found[-1].tenant if found else ""}
+            query = {"limit": _PAGE, "after": records[-1].tenant if records else ""}
             page = self._asker.ask("GET", "/v1/tenant", list[TenantRecord], query=query)
-            found += page
+            records += page
             if len(page) < _PAGE:
-                return found
+                return records
 
     def tenant(self, tenant: str) -> TenantRecord:
-        return self._one(TenantRecord, "GET", f"/v1/tenant/{encoded(tenant)}")
+        return self._one(TenantRecord, "GET", f"/v1/tenant/{quote_segment(tenant)}")
 
     def set_policy(self, tenant: str, policy: Policy) -> TenantRecord:
-        return self._one(TenantRecord, "PUT", f"/control/v1/tenant/{encoded(tenant)}/policy", policy)
+        return self._one(TenantRecord, "PUT", f"/control/v1/tenant/{quote_segment(tenant)}/policy", policy)
 
     def route(self, tenant: str) -> Route:
-        found = self._asker.ask("GET", f"/v1/tenant/{encoded(tenant)}/route", Route, reply_s_max=_ROUTE_S_MAX)
-        return cast(Route, found)
+        route = self._asker.ask("GET", f"/v1/tenant/{quote_segment(tenant)}/route", Route, reply_s_max=_ROUTE_S_MAX)
+        return cast(Route, route)
 
     def change_timeline(self, tenant: str, change: TimelineChange) -> TimelineInfo:
-        path = f"/v1/tenant/{encoded(tenant)}/timeline"
+        path = f"/v1/tenant/{quote_segment(tenant)}/timeline"
         return cast(
             TimelineInfo, self._asker.ask("POST", path, TimelineInfo, change, reply_s=_CHANGE_S, reply_s_max=CHANGE_S)
         )
 
     def manifest(self, tenant: str) -> Manifest:
-        return self._one(Manifest, "GET", f"/v1/tenant/{encoded(tenant)}/manifest")
+        return self._one(Manifest, "GET", f"/v1/tenant/{quote_segment(tenant)}/manifest")
 
     def transactions(self, tenant: str) -> TransactionList:
-        return self._one(TransactionList, "GET", f"/control/v1/tenant/{encoded(tenant)}/txns")
+        return self._one(TransactionList, "GET", f"/control/v1/tenant/{quote_segment(tenant)}/txns")
 
     def nodes(self) -> list[NodeStatus]:
         return cast(list[NodeStatus], self._asker.ask("GET", "/control/v1/node", list[NodeStatus]))
 
     def migrate(self, tenant: str, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/tenant/{encoded(tenant)}/migrate", query={"node": node})
+        self._asker.ask("POST", f"/control/v1/tenant/{quote_segment(tenant)}/migrate", query={"node": node})
 
     def attach_reader(self, tenant: str, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/tenant/{encoded(tenant)}/reader", query={"node": node})
+        self._asker.ask("POST", f"/control/v1/tenant/{quote_segment(tenant)}/reader", query={"node": node})
 
     def drain(self, node: str, *, undo: bool = False) -> None:
-        self._asker.ask("POST", f"/control/v1/node/{encoded(node)}/drain", query={"undo": undo})
+        self._asker.ask("POST", f"/control/v1/node/{quote_segment(node)}/drain", query={"undo": undo})
 
     def decommission(self, node: str) -> None:
-        self._asker.ask("POST", f"/control/v1/node/{encoded(node)}/decommission")
+        self._asker.ask("POST", f"/control/v1/node/{quote_segment(node)}/decommission")
 
     def force_ack(self, tenant: str, txn: int) -> AckReply:
-        return self._one(AckReply, "POST", f"/control/v1/txn/{encoded(tenant)}/{txn}/force_ack")
+        return self._one(AckReply, "POST", f"/control/v1/txn/{quote_segment(tenant)}/{txn}/force_ack")
 
     def events(self, *, after: str = "", limit: int = 1_000) -> list[tuple[str, Event]]:
         query = {"after": after, "limit": limit}
-        found = self._asker.ask("GET", "/control/v1/event", list[PlacedEvent], query=query)
-        return [(one.position, one.event) for one in found]
+        events = self._asker.ask("GET", "/control/v1/event", list[PlacedEvent], query=query)
+        return [(entry.position, entry.event) for entry in events]
 
     def address(self) -> FleetAddress:
         return self._one(FleetAddress, "GET", "/v1/fleet")
@@ -381,8 +381,8 @@ class HttpControl(ControlPort, OperatorPort):
     def _one(
         self, kind: type[T], method: str, path: str, body: Any = None, *, again: bool = True, reply_s: float = REPLY_S
     ) -> T:
-        found: T = self._asker.ask(method, path, kind, body, again=again, reply_s=reply_s)
-        return found
+        value: T = self._asker.ask(method, path, kind, body, again=again, reply_s=reply_s)
+        return value
 
 
 COMPACT_S: Final = 600.0
@@ -550,15 +550,15 @@ class _Body(io.RawIOBase):
 
     @override
     def read(self, size: int = -1) -> bytes:
-        held = self._held
-        if size < 0 or size > len(held):
-            missing = None if size < 0 else max(size - len(held), _PIECE_BYTES)
-            found = self._reply.read(missing)
-            self.last = (self.last + found[-8:])[-8:]
-            held = memoryview(b"".join((held, found)) if len(held) else found)
-        size = len(held) if size < 0 else min(size, len(held))
-        self._held = held[size:]
-        return bytes(held[:size])
+        rest = self._held
+        if size < 0 or size > len(rest):
+            missing = None if size < 0 else max(size - len(rest), _PIECE_BYTES)
+            piece = self._reply.read(missing)
+            self.last = (self.last + piece[-8:])[-8:]
+            rest = memoryview(b"".join((rest, piece)) if len(rest) else piece)
+        size = len(rest) if size < 0 else min(size, len(rest))
+        self._held = rest[size:]
+        return bytes(rest[:size])
 
 
 def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBatch]:
@@ -579,8 +579,8 @@ def _batches(reply: urllib3.BaseHTTPResponse, url: str) -> Iterator[pa.RecordBat
 
 
 def _tenant(tenant: str) -> str:
-    return f"{NODE_API}/tenants/{encoded(tenant)}"
+    return f"{NODE_API}/tenants/{quote_segment(tenant)}"
 
 
 def _timeline(tenant: str, timeline: str) -> str:
-    return f"{_tenant(tenant)}/timelines/{encoded(timeline)}"
+    return f"{_tenant(tenant)}/timelines/{quote_segment(timeline)}"

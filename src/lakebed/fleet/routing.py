@@ -68,12 +68,12 @@ class Attempts(Backoff):
     ) -> None:
         super().__init__(environment, Pauses(options.pause_s, options.pause_s_max, jitter=0.5), retry_s=retry_s)
         self._what = what
-        self._waited = f"{retry_s:g} s"
+        self._wait = f"{retry_s:g} s"
         self._tenant = tenant
 
     def failure(self) -> LakebedError:
         """The error of the call, after its last attempt."""
-        waited, last = self._waited, self.reason.message.rstrip(".")
+        waited, last = self._wait, self.reason.message.rstrip(".")
         facts = {"tenant": self._tenant, "last_kind": self.reason.kind}
         if self.unclear is not None:
             return OutcomeUnknown(
@@ -162,15 +162,15 @@ class Router:
 
     def _load_route(self) -> Route:
         try:
-            found = self.control.route(self.tenant)
+            route = self.control.route(self.tenant)
         except NotFound:
             with self._lock:
                 self._route = None
             raise
         with self._lock:
-            self._route = found
+            self._route = route
             self._wait_s = self.options.route_s
-        return found
+        return route
 
     def timeline_id(self, name: str, *, attempts: Attempts, fresh: bool = False) -> str:
         """The id of a committed timeline, by its name, its id, or ``@<id>``.

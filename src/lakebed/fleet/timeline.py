@@ -144,7 +144,7 @@ class Timeline:
         self._router.slow_down()
         for _ in attempts:
             if expected is not None and before not in (None, id):
-                raise self._replaced(expected)
+                raise self._restore_conflict(expected)
             try:
                 lsn = self._log.append(log_key(self.tenant, id), batch, write_id=write_id, expected=expected)
             except (NotFound, Conflict) as problem:
@@ -183,10 +183,10 @@ class Timeline:
         if id in route.sealed:
             raise self._read_only("what a restore has replaced")
         if isinstance(problem, NotFound):
-            found = next((one for one in self._infos(self._reads.attempts()) if one.id == id), None)
-            if found is None or not found.is_read_only:
+            successor = next((info for info in self._infos(self._reads.attempts()) if info.id == id), None)
+            if successor is None or not successor.is_read_only:
                 raise problem
-            raise self._read_only(f"a pin at LSN {found.lsn}")
+            raise self._read_only(f"a pin at LSN {successor.lsn}")
         return id  # an old owner of the ledger does not know yet what the log does
 
     def _read_only(self, what: str) -> InvalidRequest:
@@ -197,7 +197,7 @@ class Timeline:
             timeline=self.name,
         )
 
-    def _replaced(self, expected: int) -> Conflict:
+    def _restore_conflict(self, expected: int) -> Conflict:
         return Conflict(
             f"The timeline {self.name} of the tenant {self.tenant} was restored, so it is another one than that of "
             f"which LSN {expected} was expected: read again, and decide again.",
@@ -273,9 +273,9 @@ class Timeline:
             try:
                 return self._log.bounds(log_key(self.tenant, id)).last
             except NotFound as problem:
-                found = self.status()
-                if found.is_read_only:
-                    return found.lsn
+                info = self.status()
+                if info.is_read_only:
+                    return info.lsn
                 raise problem
             except (Unavailable, OutcomeUnknown) as problem:
                 attempts.note(problem)
@@ -285,9 +285,9 @@ class Timeline:
         """How far the timeline is on its node, and what can be read of it. Raises `NotFound`. Cost: 1 request."""
         attempts = self._reads.attempts()
         id = self._router.timeline_id(self.name, attempts=attempts, fresh=True)
-        for one in self._infos(attempts):
-            if one.id == id:
-                return one
+        for info in self._infos(attempts):
+            if info.id == id:
+                return info
         raise Unavailable(f"The timeline {self.name} was dropped this moment: ask again.", kind="timeline_changed")
 
     def _infos(self, attempts: Attempts) -> list[TimelineInfo]:
@@ -386,16 +386,16 @@ class Timeline:
         """
         makes = kind in ("branch", "pin", "restore")
         attempts = self._commit_attempts()
-        own = self._router.timeline_id(self.name if makes else name, attempts=attempts, fresh=True)
+        own_id = self._router.timeline_id(self.name if makes else name, attempts=attempts, fresh=True)
         if makes and lsn is None:
             last = self.catch_up()
             if last > self.status().committed_lsn:
-                self._commit(own, last, self._commit_attempts())
+                self._commit(own_id, last, self._commit_attempts())
         change = TimelineChange(
             kind=kind,
             name=check_timeline(name),
-            id=new_id(self._router) if makes else own,
-            parent=by_id(own) if makes else "",
+            id=new_id(self._router) if makes else own_id,
+            parent=by_id(own_id) if makes else "",
             lsn=None if lsn is None else check_lsn(lsn),
             kept_as=kept_as,
             expires_ms=expires_ms,
@@ -405,7 +405,7 @@ class Timeline:
         except InvalidRequest as problem:
             if problem.kind != "lsn_not_committed" or lsn is None or lsn > self.lsn():
                 raise
-            self._commit(own, lsn, self._commit_attempts())
+            self._commit(own_id, lsn, self._commit_attempts())
             made = change_timeline(self._router, change)
         self._router.route(fresh=True)
         return made
@@ -438,14 +438,14 @@ def change_timeline(router: Router, change: TimelineChange) -> TimelineInfo:
 
 def check_timeline(name: object) -> str:
     """The name of a timeline, if it is valid and does not read as a version. Raises `InvalidRequest`."""
-    found = check_name(name, what="timeline")
-    if found.isdigit():
+    timeline_name = check_name(name, what="timeline")
+    if timeline_name.isdigit():
         raise InvalidRequest(
-            f"The timeline name {found!r} reads as the number of a version: begin it with a letter.",
+            f"The timeline name {timeline_name!r} reads as the number of a version: begin it with a letter.",
             kind="invalid_timeline_name",
-            name=found,
+            name=timeline_name,
         )
-    return found
+    return timeline_name
 
 
 def check_lsn(lsn: object) -> int:
@@ -478,11 +478,11 @@ class _Reads:
 
     def id(self, attempts: Attempts) -> str:
         """The timeline's id. A restore moves the name to another one, and what was seen before does not count there."""
-        found = self._router.timeline_id(self._name, attempts=attempts)
+        timeline_id = self._router.timeline_id(self._name, attempts=attempts)
         with self._lock:
-            if self._id != found:
-                self._id, self._seen = found, 0
-        return found
+            if self._id != timeline_id:
+                self._id, self._seen = timeline_id, 0
+        return timeline_id
 
     def saw(self, id: str, lsn: int) -> None:
         """Remember an LSN of the timeline with this id."""
@@ -627,8 +627,8 @@ def _scan(
 
 
 def _lsn_of(batch: pa.RecordBatch) -> int | None:
-    found = (batch.schema.metadata or {}).get(LSN_METADATA)
-    return None if found is None else int(found)
+    lsn = (batch.schema.metadata or {}).get(LSN_METADATA)
+    return None if lsn is None else int(lsn)
 
 
 def _pairs(reader: pa.RecordBatchReader) -> Iterator[tuple[bytes, bytes]]:

@@ -52,7 +52,7 @@ class FolderLocks:
     """
 
     def __init__(self, folder: Path, *, environment: Environment, say: Callable[[str], None]) -> None:
-        self._fleet = _opened(folder / FLEET_LOCK)
+        self._fleet = _open_lock(folder / FLEET_LOCK)
         if not _is_locked(self._fleet):
             owner = (folder / FLEET_LOCK).read_text().strip() or "unknown"
             os.close(self._fleet)
@@ -64,7 +64,7 @@ class FolderLocks:
             )
         os.ftruncate(self._fleet, 0)
         os.write(self._fleet, f"{os.getpid()}\n".encode())
-        self.parts = _opened(folder / PARTS_LOCK)
+        self.parts = _open_lock(folder / PARTS_LOCK)
         try:
             self._wait(folder, environment, say)
         except BaseException:
@@ -90,7 +90,7 @@ class FolderLocks:
         os.close(self.parts)
 
 
-def _opened(path: Path) -> int:
+def _open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 

@@ -32,19 +32,19 @@ def list_external(table: Table, listed: Iterable[str], used: Collection[str]) ->
     Cost: 1 GET a schema; for each root 1 LIST a folder of partitions and 1 a thousand files; 1 HEAD for each file of
     `used` that is elsewhere.
     """
-    schema, found = table.schema, dict[str, ObjectMeta]()
+    schema, metas = table.schema, dict[str, ObjectMeta]()
     for root in roots_of(table.store, listed).every:
         place = open_elsewhere(table.store, root)
         for folder in bucket_folders_below(place, Placement.of(schema).directory, depth=len(schema.partition_keys)):
-            found.update((f"{root}/{meta.path}", meta) for meta in place.list(folder))
+            metas.update((f"{root}/{meta.path}", meta) for meta in place.list(folder))
     for url in used:
-        if url not in found:
+        if url not in metas:
             place, name = place_of(table.store, url)
             try:
-                found[url] = place.head(name)
+                metas[url] = place.head(name)
             except NotFound:
                 continue  # the check of sizes reports it
-    return found
+    return metas
 
 
 def report_unnamed(table: Table, outside: dict[str, ObjectMeta], used: Collection[str], findings: Findings) -> None:

@@ -51,9 +51,9 @@ class Connections:
     def __init__(self, *, server_count: int, connection_count_max: int) -> None:
         self._counts = server_count, connection_count_max
         self._process = os.getpid()
-        self._pool = self._made()
+        self._pool = self._make()
 
-    def _made(self) -> urllib3.PoolManager:
+    def _make(self) -> urllib3.PoolManager:
         server_count, connection_count_max = self._counts
         return urllib3.PoolManager(num_pools=server_count, maxsize=connection_count_max)
 
@@ -66,7 +66,7 @@ class Connections:
             retries: whether, and how, it is repeated when its connection breaks.
         """
         if self._process != os.getpid():
-            self._process, self._pool = os.getpid(), self._made()
+            self._process, self._pool = os.getpid(), self._make()
         return self._pool.request(method, url, retries=retries, redirect=False, **options)
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Servers:
     @property
     def endpoints(self) -> tuple[str, ...]:
         """The URLs, in the order in which they are asked."""
-        return tuple(one.url for one in self._order())
+        return tuple(server.url for server in self._order())
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
@@ -178,7 +178,7 @@ class Servers:
                     backoff.note(error)
                 else:
                     if server is not self._servers[0]:
-                        self._servers = (server, *(one for one in self._servers if one is not server))
+                        self._servers = (server, *(other for other in self._servers if other is not server))
                     return reply
             self._look_for_others(clock.monotonic_s())
         raise backoff.unclear or backoff.reason
@@ -294,7 +294,7 @@ class Servers:
             urls = self._find()
         except LakebedError:
             return
-        known = {one.url: one for one in self._servers}
+        known = {server.url: server for server in self._servers}
         if set(urls) != set(known):
             self._servers = tuple(known.get(url) or _Server(url) for url in urls)
 
@@ -337,7 +337,7 @@ class _ErrorBody(msgspec.Struct):
     facts: dict[str, Any] = {}
 
 
-def encoded(segment: str) -> str:
+def quote_segment(segment: str) -> str:
     """One segment of a URL's path."""
     return quote(segment, safe="")
 
@@ -367,21 +367,21 @@ def error_of(reply: urllib3.BaseHTTPResponse, *, endpoint: str, again: bool) -> 
     """
     kind, name = reply.headers.get(KIND_HEADER), reply.headers.get(CLASS_HEADER, "")
     try:
-        found = msgspec.json.decode(reply.data, type=_ErrorBody)
+        body = msgspec.json.decode(reply.data, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = _ErrorBody(f"The server at {endpoint} answered with status {reply.status}.")
+        body = _ErrorBody(f"The server at {endpoint} answered with status {reply.status}.")
     made = getattr(errors, name) if name in errors.__all__ else None
     if made is None and kind is not None:
         made = InternalError  # a server of another version
     if made is None and reply.status in _UNCLEAR and not again:
         made = OutcomeUnknown
     if made is None:
-        found = _ErrorBody(
+        body = _ErrorBody(
             f"The reply of {endpoint} is not a lakebed server's, but perhaps a proxy's: status {reply.status}."
         )
         made = Unavailable if reply.status >= 500 else InvalidRequest
-    error: LakebedError = made(found.message, kind=kind)
-    error.facts.update(found.facts)
+    error: LakebedError = made(body.message, kind=kind)
+    error.facts.update(body.facts)
     return error
 
 

@@ -104,7 +104,7 @@ def drop_table(
     roots also what `own_external_files` costs.
     """
     folder = store.sub(name.folder)
-    marked = _marked(folder)
+    marked = _load_mark(folder)
     external, warnings = _external_files(folder, name, environment)
     external = {**(marked or {}), **external}  # schemas may have been deleted since the mark was written
     if not dry_run and external != marked:
@@ -147,7 +147,7 @@ def _external_files(
         return {}, (f"The table cannot be read, so files that it may have outside its folder are left: {error}",)
 
 
-def _marked(folder: ObjectStore) -> dict[str, int] | None:
+def _load_mark(folder: ObjectStore) -> dict[str, int] | None:
     """Return the files outside that the mark of an earlier attempt lists; None without a mark. Cost: 1 GET."""
     try:
         body = bytes(folder.get(_MARK))

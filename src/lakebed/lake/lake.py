@@ -163,9 +163,9 @@ class Lake(Stores):
         """
         wanted = parse_table_name(name)
         folder = self.store.sub(wanted.folder)
-        there = folder.list_with_delimiter("")
+        listing = folder.list_with_delimiter("")
         # A listing is not atomic: it may contain another creator's first rows, and not the schema written before them.
-        if there.folders or any(not is_probe(meta.path) for meta in there.objects):
+        if listing.folders or any(not is_probe(meta.path) for meta in listing.objects):
             if not self.has_table(name):
                 raise leftover(wanted, url=self.url)
             return self._existing(wanted, if_not_exists=if_not_exists)
@@ -212,10 +212,10 @@ class Lake(Stores):
                 raise self._absent(str(wanted))
         elif not force:
             table = self.table(name)
-            held = [f"tag {tag.name}" for tag in table.tags()]
-            held += [f"branch {branch.name}" for branch in table.branches()]
-            if held:
-                shown = ", ".join(held[:5]) + (", ..." if len(held) > 5 else "")
+            pins = [f"tag {tag.name}" for tag in table.tags()]
+            pins += [f"branch {branch.name}" for branch in table.branches()]
+            if pins:
+                shown = ", ".join(pins[:5]) + (", ..." if len(pins) > 5 else "")
                 raise InvalidRequest(
                     f"The table {wanted} is pinned by {shown}: delete these first, or drop it with force.",
                     kind="table_pinned",
@@ -279,8 +279,8 @@ class Lake(Stores):
             NotFound: ``fleet_not_found``.
         Cost: as `lakebed.fleet.scrub.Scrubber.scrub`. Needs no running fleet.
         """
-        found: ScrubReport = module_of("tenant").scrub(self.root, ledger=ledger, dry_run=dry_run, grace=grace)
-        return found
+        report: ScrubReport = module_of("tenant").scrub(self.root, ledger=ledger, dry_run=dry_run, grace=grace)
+        return report
 
     # ---- inside
 

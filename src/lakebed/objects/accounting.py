@@ -146,7 +146,7 @@ class AccountedStore(ObjectStore):
                 f"{self.root_url} exists in this process only and cannot be sent to another: use a folder or a bucket",
                 kind="not_picklable",
             )
-        return (_reopened, (self._shared.reopen, self._folder))
+        return (_reopen, (self._shared.reopen, self._folder))
 
     @property
     def reopen(self) -> Callable[[], ObjectStore] | None:
@@ -200,7 +200,7 @@ class AccountedStore(ObjectStore):
 
     def head(self, path: str) -> ObjectMeta:
         full, driver = self._full(path), self._driver
-        return self._shown(self._call("head", lambda: driver.head(full), _nothing, path=full))
+        return self._relative(self._call("head", lambda: driver.head(full), _nothing, path=full))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         full, view, driver = self._full(path), byte_view(body), self._driver
@@ -315,7 +315,7 @@ class AccountedStore(ObjectStore):
             empty_count = 0
             if not page:
                 return
-            yield from map(self._shown, page)
+            yield from map(self._relative, page)
             after = page[-1].path
             if len(page) < page_count:
                 return
@@ -323,16 +323,16 @@ class AccountedStore(ObjectStore):
     def list_with_delimiter(self, prefix: str = "") -> Listing:
         folder, driver = join_path(self._folder, check_folder(prefix)), self._driver
         page_count = self._shared.limits.list_page_count
-        found = self._call(
+        listing = self._call(
             "list",
             lambda: driver.list_level(folder),
             _nothing,
             requests_of=lambda found: max(1, -(-(len(found.objects) + len(found.folders)) // page_count)),
         )
         if not self._folder:
-            return found
+            return listing
         skip = len(self._folder) + 1
-        return Listing(tuple(map(self._shown, found.objects)), tuple(name[skip:] for name in found.folders))
+        return Listing(tuple(map(self._relative, listing.objects)), tuple(name[skip:] for name in listing.folders))
 
     def delete(self, paths: Iterable[str]) -> None:
         driver, durable, remaining = self._driver, self._shared.durable, map(self._full, paths)
@@ -379,7 +379,7 @@ class AccountedStore(ObjectStore):
         check_path(path)
         return f"{self._folder}/{path}" if self._folder else path
 
-    def _shown(self, meta: ObjectMeta) -> ObjectMeta:
+    def _relative(self, meta: ObjectMeta) -> ObjectMeta:
         if not self._folder:
             return meta
         return ObjectMeta(meta.path[len(self._folder) + 1 :], meta.size_bytes, meta.modified_ms, meta.etag)
@@ -441,7 +441,7 @@ def _is_retried(error: LakebedError, *, repeatable: bool) -> bool:
     return isinstance(error, Unavailable) or (repeatable and isinstance(error, OutcomeUnknown))
 
 
-def _reopened(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
+def _reopen(reopen: Callable[[], ObjectStore], folder: str) -> ObjectStore:
     store = reopen()
     return store.sub(folder) if folder else store
 

@@ -105,9 +105,9 @@ class Boundary:
             self.was_read = True
             if not places:
                 return place, marker
-            found = self._load(places[-1])
-            if found is not None:  # else it was removed as too old meanwhile: newer ones exist
-                self._newest = (places[-1], found)
+            newest_marker = self._load(places[-1])
+            if newest_marker is not None:  # else it was removed as too old meanwhile: newer ones exist
+                self._newest = (places[-1], newest_marker)
                 return self._newest
         raise Conflict(
             f"The newest marker in {self._folder} was listed {LOOKS_MAX} times and gone each time that it was read: "

@@ -72,13 +72,13 @@ def create_once(
         except AlreadyExists:
             # Even after the first try it may be ours: a proxy or a client may have repeated the request.
             try:
-                there = store.get(path)
+                content = store.get(path)
             except NotFound:
                 continue  # deleted since: try again
             except (Unavailable, OutcomeUnknown) as error:
                 unclear = error
                 continue
-            if is_ours(there) if is_ours is not None else memoryview(there) == memoryview(body).cast("B"):
+            if is_ours(content) if is_ours is not None else memoryview(content) == memoryview(body).cast("B"):
                 return
             raise
         else:

@@ -65,8 +65,8 @@ def addresses_of(values: pa.BinaryArray, *, where: str) -> pa.RecordBatch:
     is_long = lengths[rows] >= _BEFORE + len(_HEADER) + FILE_ID_CHARACTERS
     heads = content[np.where(is_long, begins, 0)[:, None] + np.arange(len(_HEADER))]
     is_ours = is_long & (heads == _HEADER).all(axis=1)
-    found = content[begins[is_ours][:, None] + len(_HEADER) + np.arange(FILE_ID_CHARACTERS)]
-    ulids = cast(Any, np.ascontiguousarray(found)).view(f"S{FILE_ID_CHARACTERS}").ravel().astype(str).tolist()
+    characters = content[begins[is_ours][:, None] + len(_HEADER) + np.arange(FILE_ID_CHARACTERS)]
+    ulids = cast(Any, np.ascontiguousarray(characters)).view(f"S{FILE_ID_CHARACTERS}").ravel().astype(str).tolist()
     for row in rows[~is_ours].tolist():
         ulid = address_ulid(decode_entry(values[row].as_py(), where=where).address)
         if ulid is not None:
@@ -81,12 +81,12 @@ def addresses_of_ranges(metarange: Metarange, ranges: Iterable[RangeMeta]) -> It
         Corruption: a range is damaged or gone; then nothing may be deleted.
     Cost: 1 GET a range.
     """
-    for one in ranges:
-        for batch in metarange.rows_of(one):
-            yield addresses_of(batch.column(1), where=f"the range {one.file.id}")
+    for meta in ranges:
+        for batch in metarange.rows_of(meta):
+            yield addresses_of(batch.column(1), where=f"the range {meta.file.id}")
 
 
-def unnamed(listed: pa.Table, named: pa.Array | pa.ChunkedArray) -> pa.Table:
+def drop_named(listed: pa.Table, named: pa.Array | pa.ChunkedArray) -> pa.Table:
     """The listed objects that nothing names.
 
     Args:

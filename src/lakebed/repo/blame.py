@@ -39,7 +39,7 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
     their ranges those that differ between the smallest path and the largest.
     """
     keys = {check_path(path): path for path in paths}
-    found: dict[bytes, CommitWithId] = {}
+    commits: dict[bytes, CommitWithId] = {}
     with context.key_value.snapshot() as snapshot:
         start, head = resolve_commit(context, ref, snapshot=snapshot)
         _check_there(context, head.metarange, keys, ref=ref)
@@ -53,7 +53,7 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
                 if not left:
                     break
                 parent = known.get(parent_id) or load_commit(context, parent_id, snapshot=snapshot)
-                changed = _changed(context, parent.metarange, commit.metarange, left)
+                changed = _find_changed(context, parent.metarange, commit.metarange, left)
                 unchanged = left - changed
                 if unchanged:
                     if parent_id not in known:
@@ -61,8 +61,8 @@ def blame(context: RepositoryContext, ref: str, *, paths: Sequence[str]) -> dict
                         heapq.heappush(waiting, (-parent.generation, parent_id))
                     pending[parent_id] |= unchanged
                 left = left & changed
-            found.update((key, CommitWithId(id, commit)) for key in left)
-    return {path: found[key] for key, path in keys.items()}
+            commits.update((key, CommitWithId(id, commit)) for key in left)
+    return {path: commits[key] for key, path in keys.items()}
 
 
 def _check_there(context: RepositoryContext, metarange: MetarangeRef, keys: dict[bytes, str], *, ref: str) -> None:
@@ -78,7 +78,9 @@ def _check_there(context: RepositoryContext, metarange: MetarangeRef, keys: dict
             )
 
 
-def _changed(context: RepositoryContext, before: MetarangeRef, after: MetarangeRef, keys: set[bytes]) -> set[bytes]:
+def _find_changed(
+    context: RepositoryContext, before: MetarangeRef, after: MetarangeRef, keys: set[bytes]
+) -> set[bytes]:
     """Which of some paths differ between two metaranges."""
     if before.id == after.id:
         return set()

@@ -31,7 +31,7 @@ from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError
 from lakebed.objects.accounting import coalesce
 from lakebed.objects.counting import Kind, RequestCounter
 from lakebed.objects.limits import StoreLimits
-from lakebed.objects.memory import absent, occupied
+from lakebed.objects.memory import absent, exists_error
 from lakebed.objects.path import check_folder, check_path, is_path, join_path
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, Listing, ObjectMeta, ObjectStore, RequestCounts
 from lakebed.objects.streaming import byte_view, stream_ranges
@@ -176,9 +176,9 @@ class BranchStore(ObjectStore, EntryStore):
 
     def get(self, path: str, *, byte_range: ByteRange | None = None) -> Buffer:
         full = self._full(path)
-        return self._counted(
+        return self._count_request(
             "get",
-            lambda: self._found(path, lambda: self._objects.read(full, byte_range=byte_range)),
+            lambda: self._run_request(path, lambda: self._objects.read(full, byte_range=byte_range)),
             read_bytes=_size_of,
         )
 
@@ -186,9 +186,9 @@ class BranchStore(ObjectStore, EntryStore):
         full = self._full(path)
         if not ranges:
             return []
-        return self._counted(
+        return self._count_request(
             "get",
-            lambda: self._found(path, lambda: self._objects.read_ranges(full, ranges)),
+            lambda: self._run_request(path, lambda: self._objects.read_ranges(full, ranges)),
             requests=len(coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)),
             read_bytes=lambda bodies: sum(map(_size_of, bodies)),
         )
@@ -200,7 +200,7 @@ class BranchStore(ObjectStore, EntryStore):
         if not self._objects.is_streaming:
             return stream_ranges(self, path, byte_range=byte_range, chunk_bytes=chunk_bytes)
         begin = partial(self._objects.stream, full, byte_range=byte_range, chunk_bytes=chunk_bytes)
-        chunks = self._counted("get", lambda: self._found(path, begin))
+        chunks = self._count_request("get", lambda: self._run_request(path, begin))
         if byte_range is None:
             self._counter.add("head", self._folder, seconds=0.0)
         return self._rest_of_stream(chunks)
@@ -214,41 +214,43 @@ class BranchStore(ObjectStore, EntryStore):
 
     def head(self, path: str) -> ObjectMeta:
         """See `ObjectStore.head`. The etag is the checksum of the bytes."""
-        return self._counted("head", lambda: _meta(path, self._entry(path)))
+        return self._count_request("head", lambda: _meta(path, self._entry(path)))
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectMeta]:
         """See `ObjectStore.list`. It shows the moment at which its first name is asked for."""
         folder = join_path(self._folder, check_folder(prefix))
         after = "" if start_after is None else self._full(start_after)
-        return self._listed(folder, after)
+        return self._list_metas(folder, after)
 
-    def _listed(self, folder: str, after: str) -> Iterator[ObjectMeta]:
+    def _list_metas(self, folder: str, after: str) -> Iterator[ObjectMeta]:
         lines = self._objects.rows(_below(folder), after=after)
         while True:
-            page = self._counted("list", lambda: list(islice(lines, PAGE_COUNT)))
+            page = self._count_request("list", lambda: list(islice(lines, PAGE_COUNT)))
             for line in page:
                 if line.entry is not None and is_path(line.path):
-                    yield _meta(self._shown(line.path), line.entry)
+                    yield _meta(self._relative_path(line.path), line.entry)
             if len(page) < PAGE_COUNT:
                 return
 
     def list_with_delimiter(self, prefix: str = "") -> Listing:
         folder = join_path(self._folder, check_folder(prefix))
-        lines = self._counted("list", lambda: list(self._objects.rows(_below(folder), delimiter="/")))
+        lines = self._count_request("list", lambda: list(self._objects.rows(_below(folder), delimiter="/")))
         if len(lines) > PAGE_COUNT:
             self._counter.add("list", self._folder, seconds=0.0, requests=(len(lines) - 1) // PAGE_COUNT)
         objects = [
-            _meta(self._shown(line.path), line.entry) for line in lines if line.entry is not None and is_path(line.path)
+            _meta(self._relative_path(line.path), line.entry)
+            for line in lines
+            if line.entry is not None and is_path(line.path)
         ]
         folders = [line.path.removesuffix("/") for line in lines if line.entry is None]
-        return Listing(tuple(objects), tuple(self._shown(one) for one in folders if is_path(one)))
+        return Listing(tuple(objects), tuple(self._relative_path(path) for path in folders if is_path(path)))
 
     def put(self, path: str, body: Buffer, *, create_only: bool = False, durable: bool = True) -> None:
         """See `ObjectStore.put`. Always durable. A create-only put that is known to lose uploads nothing."""
         full, view = self._full(path), byte_view(body)
         self._objects.check_writable(full)
         put = partial(self._objects.put, full, view, only_if_absent=create_only)
-        self._counted("put", lambda: self._free(path, put), written_bytes=lambda _: len(view))
+        self._count_request("put", lambda: self._free(path, put), written_bytes=lambda _: len(view))
 
     def put_stream(
         self, path: str, chunks: Iterable[Buffer], *, create_only: bool = False, durable: bool = True
@@ -262,21 +264,21 @@ class BranchStore(ObjectStore, EntryStore):
                 kind="invalid_body",
             )
         put = partial(self._objects.put_stream, full, chunks, only_if_absent=create_only)
-        return self._counted("put", lambda: self._free(path, put), written_bytes=lambda size_bytes: size_bytes)
+        return self._count_request("put", lambda: self._free(path, put), written_bytes=lambda size_bytes: size_bytes)
 
     def delete(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.delete`. Nothing is freed: see `is_versioned`."""
         self._objects.check_writable()
         remaining = iter(paths)
         while batch := [self._full(path) for path in islice(remaining, PAGE_COUNT)]:
-            self._counted("delete", partial(self._objects.delete_many, batch))
+            self._count_request("delete", partial(self._objects.delete_many, batch))
 
     def copy(self, source: str, target: str, *, create_only: bool = False) -> None:
         """See `ObjectStore.copy`. Content type and metadata are copied too."""
         full_source, full_target = self._full(source), self._full(target)
         self._objects.check_writable(full_target)
         copy = partial(self._objects.copy, full_source, full_target, only_if_absent=create_only)
-        self._counted("copy", lambda: self._free(target, lambda: self._found(source, copy)))
+        self._count_request("copy", lambda: self._free(target, lambda: self._run_request(source, copy)))
 
     def sync(self, paths: Iterable[str]) -> None:
         """See `ObjectStore.sync`. Everything here is durable: it only checks that the paths exist."""
@@ -303,21 +305,21 @@ class BranchStore(ObjectStore, EntryStore):
             )
         if expires_in_s < 1:
             raise InvalidRequest(f"expires_in_s is {expires_in_s}: a signed URL must live for at least a second")
-        return self._found(path, lambda: self._objects.signed_url(full, expires_in_s=expires_in_s))
+        return self._run_request(path, lambda: self._objects.signed_url(full, expires_in_s=expires_in_s))
 
     def entries(self, paths: Sequence[str]) -> dict[str, Entry]:
         full = [self._full(path) for path in paths]
         if not full:
             return {}
         requests = -(-len(full) // PAGE_COUNT)
-        found = self._counted("head", lambda: self._objects.entries(full), requests=requests)
-        return {path: entry for path, entry in zip(paths, found, strict=True) if entry is not None}
+        entries = self._count_request("head", lambda: self._objects.entries(full), requests=requests)
+        return {path: entry for path, entry in zip(paths, entries, strict=True) if entry is not None}
 
     def stage_entries(self, entries: Sequence[tuple[str, Entry]]) -> None:
         self._objects.check_writable()
         pairs = [(self._full(path), entry) for path, entry in entries]
         if pairs:
-            self._counted("put", lambda: self._objects.stage_many(pairs))
+            self._count_request("put", lambda: self._objects.stage_many(pairs))
 
     def for_tasks(self, *, writes: bool = False) -> TaskStore:
         if writes:
@@ -337,14 +339,14 @@ class BranchStore(ObjectStore, EntryStore):
         check_path(path)
         return f"{self._folder}/{path}" if self._folder else path
 
-    def _shown(self, path: str) -> str:
+    def _relative_path(self, path: str) -> str:
         return path[len(self._folder) + 1 :] if self._folder else path
 
     def _entry(self, path: str) -> Entry:
         full = self._full(path)
-        return self._found(path, lambda: self._objects.stat(full))
+        return self._run_request(path, lambda: self._objects.stat(full))
 
-    def _found(self, path: str, request: Callable[[], R]) -> R:
+    def _run_request(self, path: str, request: Callable[[], R]) -> R:
         """Run a request; a missing path is the error of a missing object."""
         try:
             return request()
@@ -358,9 +360,9 @@ class BranchStore(ObjectStore, EntryStore):
         try:
             return request()
         except AlreadyExists as error:
-            raise occupied(path, self.root_url) from error
+            raise exists_error(path, self.root_url) from error
 
-    def _counted(
+    def _count_request(
         self,
         kind: Kind,
         request: Callable[[], R],

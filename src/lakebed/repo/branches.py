@@ -18,10 +18,10 @@ from lakebed.repo.model import Branch
 from lakebed.repo.names import check_branch_name, parse_reference
 from lakebed.repo.options import DAY_MS
 from lakebed.repo.protection import check_deletable, check_not_read_only
-from lakebed.repo.records import decode_record, encode_record, lost_race, new_token, read_records, write_unique
+from lakebed.repo.records import decode_record, encode_record, new_token, race_error, read_records, write_unique
 from lakebed.repo.reflog import reflog, reflog_line
 from lakebed.repo.refs import no_such_branch, resolve
-from lakebed.repo.superseded import superseded_compaction
+from lakebed.repo.superseded import supersede_compaction
 from lakebed.repo.tags import find_tag, name_taken, refuse_deleted, refuse_expired
 
 
@@ -45,16 +45,16 @@ def load_branch(
         Corruption: the record is damaged.
     Cost: 1 linearizable read of the key-value store, none with a snapshot.
     """
-    found = find_branch(context, check_branch_name(name), snapshot=snapshot)
-    if found is None:
+    record = find_branch(context, check_branch_name(name), snapshot=snapshot)
+    if record is None:
         if snapshot is not None:
             raise no_such_branch(context, name, snapshot=snapshot)
-        with context.key_value.snapshot() as own:
-            raise no_such_branch(context, name, snapshot=own)
-    return found
+        with context.key_value.snapshot() as new_snapshot:
+            raise no_such_branch(context, name, snapshot=new_snapshot)
+    return record
 
 
-def known_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
+def peek_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
     """The same as this process knows it, for what a conditional write proves later. Raises as `load_branch`.
 
     That there is none is true, not only what this process knows. Cost: 1 peek.
@@ -67,7 +67,7 @@ def known_branch(context: RepositoryContext, name: str) -> tuple[Branch, bytes]:
 def branch_moved(context: RepositoryContext, branch: str, operation: str) -> Conflict:
     """The error of an operation that lost every race for a branch."""
     of = f"branch {branch} of repository {context.name}"
-    return lost_race(operation, of=of, kind="branch_moved", repository=context.name, branch=branch)
+    return race_error(operation, of=of, kind="branch_moved", repository=context.name, branch=branch)
 
 
 def create_branch(
@@ -160,7 +160,7 @@ def delete_branch(context: RepositoryContext, name: str, *, committer: str = "")
         dropped = str(context.now_ms()).encode()
         puts = [reflog_line(context, name, before=branch.commit_id, after=None, what="delete", committer=committer)]
         puts += [(context.keys.cleanup(token.id), dropped) for token in (branch.staging, *branch.sealed)]
-        puts += superseded_compaction(context, branch.compacted, after=None, branch=name, what="delete")
+        puts += supersede_compaction(context, branch.compacted, after=None, branch=name, what="delete")
         key = context.keys.branch(name)
         try:
             write_unique(context.key_value, puts, [key], expected={key: raw})
@@ -226,8 +226,8 @@ def list_branches(
     Cost: 1 scan.
     """
     if snapshot is None:
-        with context.key_value.snapshot() as own:
-            yield from list_branches(context, prefix=prefix, after=after, hidden=hidden, snapshot=own)
+        with context.key_value.snapshot() as new_snapshot:
+            yield from list_branches(context, prefix=prefix, after=after, hidden=hidden, snapshot=new_snapshot)
         return
     for name, branch in read_records(snapshot, context.keys.branch(), Branch, begins_with=prefix, after=after):
         if hidden or not branch.hidden:

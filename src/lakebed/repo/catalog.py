@@ -36,8 +36,8 @@ from lakebed.repo.options import RepositoryOptions
 from lakebed.repo.records import (
     decode_record,
     encode_record,
-    lost_race,
     new_token,
+    race_error,
     read_records,
     replace_record,
     write_unique,
@@ -185,14 +185,14 @@ class LocalCatalog(Catalog):
 
     def repositories(self, verb: ListRepositories, *, amount: int | None) -> Iterator[Transport]:
         self.check_open()
-        found = self.contexts(prefix=verb.prefix, after=verb.after)
-        return (LocalTransport(context) for context in islice(found, amount))
+        contexts = self.contexts(prefix=verb.prefix, after=verb.after)
+        return (LocalTransport(context) for context in islice(contexts, amount))
 
     def contexts(self, *, prefix: str = "", after: str | None = None) -> Iterator[RepositoryContext]:
         """All repositories in the order of their names, those of one moment, lazily. Cost: 1 snapshot, 1 scan."""
         with self.key_value.snapshot() as snapshot:
-            found = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord, begins_with=prefix, after=after)
-            for name, record in found:
+            records = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord, begins_with=prefix, after=after)
+            for name, record in records:
                 yield self._context(name, record)
 
     def record_of_catalog(self) -> CatalogRecord:
@@ -207,18 +207,20 @@ class LocalCatalog(Catalog):
             except Conflict:
                 continue  # another process was faster
             return made
-        raise self.lost_race("creation")
+        raise self.race_error("creation")
 
-    def lost_race(self, operation: str) -> Conflict:
+    def race_error(self, operation: str) -> Conflict:
         """The error of a change of the catalog that others were faster than, at every attempt."""
-        return lost_race(operation, of=f"the repositories at {self.url}", kind="repositories_moved", url=self.url)
+        return race_error(operation, of=f"the repositories at {self.url}", kind="repositories_moved", url=self.url)
 
     def _namespaces(self) -> tuple[str, ...]:
         """The folders of all repositories, deleted ones that are not cleaned up included. Cost: 1 snapshot."""
         with self.key_value.snapshot() as snapshot:
-            found = [record for _, record in read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)]
-            found += [one.record for _, one in read_records(snapshot, DELETED_PREFIX, DeletedRepository)]
-        return tuple(namespace_folder(record.namespace, root_url=self.url) for record in found)
+            records = [record for _, record in read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)]
+            records += [
+                repository.record for _, repository in read_records(snapshot, DELETED_PREFIX, DeletedRepository)
+            ]
+        return tuple(namespace_folder(record.namespace, root_url=self.url) for record in records)
 
     def check_free(self, name: str, folder: str) -> None:
         """Raise `AlreadyExists` when a repository, perhaps a deleted one, has the name or an overlapping folder."""
@@ -285,14 +287,14 @@ class LocalCatalog(Catalog):
             changed = encode_record(msgspec.structs.replace(record, metadata=metadata))
             if changed == raw or replace_record(self.key_value, key, changed, expected=raw):
                 return
-        raise lost_race("change", of=f"repository {name}", kind="repository_moved", repository=name)
+        raise race_error("change", of=f"repository {name}", kind="repository_moved", repository=name)
 
     def delete(self, name: str, *, force: bool) -> None:
         self.check_open()
         for _ in range(ATTEMPTS_MAX):
             key, raw, record = self._load(name)
             if record.read_only and not force:
-                raise refused_deletion(name)
+                raise read_only_error(name)
             keys = Keys(record.uid)
             note = encode_record(DeletedRepository(name, record, self.environment.clock.now_ms()))
             # Every write expects its branch's record: without them nothing that this deletes is acknowledged any more.
@@ -307,7 +309,7 @@ class LocalCatalog(Catalog):
             with self._lock:
                 self._contexts.pop(record.uid, None)
             return
-        raise lost_race("deletion", of=f"repository {name}", kind="repository_moved", repository=name)
+        raise race_error("deletion", of=f"repository {name}", kind="repository_moved", repository=name)
 
     def _branch_keys(self, keys: Keys) -> list[bytes]:
         with self.key_value.snapshot() as snapshot:
@@ -316,7 +318,7 @@ class LocalCatalog(Catalog):
     def deleted(self) -> tuple[DeletedRepository, ...]:
         """Repositories that are deleted and not cleaned up yet. Cost: 1 scan of the key-value store."""
         with self.key_value.snapshot() as snapshot:
-            return tuple(one for _, one in read_records(snapshot, DELETED_PREFIX, DeletedRepository))
+            return tuple(repository for _, repository in read_records(snapshot, DELETED_PREFIX, DeletedRepository))
 
     def _load(self, name: str) -> tuple[bytes, bytes, RepositoryRecord]:
         """Key, bytes and record of a repository. Raises `NotFound`, `InvalidRequest`, `Corruption`."""
@@ -328,8 +330,8 @@ class LocalCatalog(Catalog):
 
     def _missing(self, name: str) -> NotFound:
         with self.key_value.snapshot() as snapshot:
-            found = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)
-            names = [other for other, _ in islice(found, NAMES_COMPARED_MAX)]
+            records = read_records(snapshot, REPOSITORY_PREFIX, RepositoryRecord)
+            names = [other for other, _ in islice(records, NAMES_COMPARED_MAX)]
         return missing_repository(name, names=names, url=self.url)
 
     def _context(self, name: str, record: RepositoryRecord) -> RepositoryContext:
@@ -386,7 +388,7 @@ class LocalCatalog(Catalog):
         self.key_value.close()
 
 
-def refused_deletion(name: str) -> InvalidRequest:
+def read_only_error(name: str) -> InvalidRequest:
     """The error for the deletion of a read-only repository."""
     return InvalidRequest(
         f"Repository {name} is read-only: drop it with force (--force).", kind="read_only_repository", repository=name

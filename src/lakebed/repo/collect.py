@@ -39,7 +39,7 @@ from lakebed.objects.port import ObjectMeta
 from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweep, Sweeper, report_of
-from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, unnamed
+from lakebed.repo.addresses import ADDRESS_SCHEMA, LISTED_SCHEMA, addresses_of, addresses_of_ranges, drop_named
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.layout import (
     CLOCK_PATH,
@@ -93,12 +93,12 @@ def subtract_here(
     staged: pa.ChunkedArray,
 ) -> pa.Table:
     """`Subtraction` in this process. Cost: 1 GET a range; memory for what is listed and what one range names."""
-    left = unnamed(listed, staged)
-    for ref, one in ranges:
+    left = drop_named(listed, staged)
+    for ref, meta in ranges:
         if not left.num_rows:
             break
-        named = list(addresses_of_ranges(context.committed.open(ref), [one]))
-        left = unnamed(left, pa.Table.from_batches(named, schema=ADDRESS_SCHEMA).column("ulid"))
+        named = list(addresses_of_ranges(context.committed.open(ref), [meta]))
+        left = drop_named(left, pa.Table.from_batches(named, schema=ADDRESS_SCHEMA).column("ulid"))
     return left
 
 
@@ -179,24 +179,26 @@ class _Collection:
         now_ms = self._context.now_ms()
         listed = self._list(self._boundary(now_ms))
         with self._context.key_value.snapshot() as snapshot:
-            return self._guarded(lambda: self._doomed(listed, self._mark(snapshot, now_ms), snapshot))
+            return self._guard(lambda: self._plan_reclaim(listed, self._mark(snapshot, now_ms), snapshot))
 
     def prepare(self) -> ReclaimPlan:
         """Steps 1 to 4."""
         now_ms = self._now_ms()
         boundary = self._raise_boundary(self._boundary(now_ms))
         listed = self._list(boundary)
-        return self._guarded(lambda: self._judge(listed, now_ms=now_ms))
+        return self._guard(lambda: self._judge(listed, now_ms=now_ms))
 
     def finalize_marks(self) -> None:
         """Make the marks final, and delete the records of unreachable commits; the marks stay for old ids."""
         keys, key_value = self._context.keys, self._context.key_value
-        for one in self._marked:
-            self._change_mark(one, b"")
+        for commit_id in self._marked:
+            self._change_mark(commit_id, b"")
         for first in range(0, len(self._gone), _WRITE_COUNT_MAX):
-            key_value.write(deletes=[keys.commit(one) for one in self._gone[first : first + _WRITE_COUNT_MAX]])
+            key_value.write(
+                deletes=[keys.commit(commit_id) for commit_id in self._gone[first : first + _WRITE_COUNT_MAX]]
+            )
 
-    def _guarded(self, judge: Callable[[], ReclaimPlan]) -> ReclaimPlan:
+    def _guard(self, judge: Callable[[], ReclaimPlan]) -> ReclaimPlan:
         """Plan with nothing to delete when something is unreadable."""
         try:
             return judge()
@@ -251,9 +253,9 @@ class _Collection:
                 ulids.append(ulid)
                 sizes.append(meta.size_bytes)
             if len(ulids) == _LISTED_COUNT:
-                yield _listed_batch(ulids, sizes)
+                yield _object_batch(ulids, sizes)
                 ulids, sizes = [], []
-        yield _listed_batch(ulids, sizes)
+        yield _object_batch(ulids, sizes)
 
     def _judge(self, listed: _Listed, *, now_ms: int) -> ReclaimPlan:
         context = self._context
@@ -265,14 +267,14 @@ class _Collection:
         self._write_marks()
         with context.key_value.snapshot() as snapshot:
             second = self._mark(snapshot, now_ms)
-            for one in self._marked:
-                if one in second.active:
-                    self._change_mark(one, None)  # named before it was marked, and its objects are there still
+            for commit_id in self._marked:
+                if commit_id in second.active:
+                    self._change_mark(commit_id, None)  # named before it was marked, and its objects are there still
             second.commits = first.commits | second.commits
             second.active |= first.active
             second.remembered |= first.remembered
             self._gone = sorted(set(second.commits) - second.remembered)
-            return self._doomed(listed, second, snapshot)
+            return self._plan_reclaim(listed, second, snapshot)
 
     def _mark(self, snapshot: KeyValueSnapshot, now_ms: int) -> Marked:
         return mark(self._context, snapshot, now_ms=now_ms, grace_ms=self._min_age_ms)
@@ -282,35 +284,37 @@ class _Collection:
         keys, key_value = self._context.keys, self._context.key_value
         for first in range(0, len(self._marked), _WRITE_COUNT_MAX):
             some = self._marked[first : first + _WRITE_COUNT_MAX]
-            key_value.write([(keys.expired(one), self._run_id) for one in some])
+            key_value.write([(keys.expired(commit_id), self._run_id) for commit_id in some])
 
     def _change_mark(self, commit_id: str, value: bytes | None) -> None:
         """Remove a mark of this collection, or make it final; leave those of others."""
         with suppress(Conflict):
             self._context.key_value.set_if(self._context.keys.expired(commit_id), value, expected=self._run_id)
 
-    def _doomed(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> ReclaimPlan:
+    def _plan_reclaim(self, listed: _Listed, marked: Marked, snapshot: KeyValueSnapshot) -> ReclaimPlan:
         """Listed minus needed."""
         context = self._context
         files: set[str] = set()
-        for ref in marked.kept_metaranges():
+        for ref in marked.metaranges_to_keep():
             if ref.file is not None:
                 files.add(metarange_path(ref.file.id))
-                files.update(range_path(one.file.id) for one in context.committed.open(ref).ranges())
+                files.update(range_path(range_meta.file.id) for range_meta in context.committed.open(ref).ranges())
         needed: dict[str, tuple[MetarangeRef, RangeMeta]] = {}
         for ref in marked.metaranges_with_objects():
-            needed.update((one.file.id, (ref, one)) for one in context.committed.open(ref).ranges())
+            needed.update(
+                (range_meta.file.id, (ref, range_meta)) for range_meta in context.committed.open(ref).ranges()
+            )
         paths = {meta.path for meta in listed.files}
         for ref in marked.superseded:
             if ref.file is None or listed.is_gone(metarange_path(ref.file.id), paths):
                 continue
             files.add(metarange_path(ref.file.id))
-            for one in context.committed.open(ref).ranges():
-                files.add(range_path(one.file.id))
-                if not listed.is_gone(range_path(one.file.id), paths):
-                    needed.setdefault(one.file.id, (ref, one))
+            for range_meta in context.committed.open(ref).ranges():
+                files.add(range_path(range_meta.file.id))
+                if not listed.is_gone(range_path(range_meta.file.id), paths):
+                    needed.setdefault(range_meta.file.id, (ref, range_meta))
         garbage = self._subtract(
-            context, listed.objects, ranges=list(needed.values()), staged=_staged(context, marked, snapshot)
+            context, listed.objects, ranges=list(needed.values()), staged=_read_staged(context, marked, snapshot)
         )
         doomed = [
             Deletable(f"{DATA_FOLDER}/{ulid}", size_bytes, "no kept commit and nothing staged names it")
@@ -338,15 +342,15 @@ def _is_older(ulid: str, boundary: str) -> bool:
     return is_file_id(ulid) and ulid < boundary
 
 
-def _listed_batch(ulids: list[str], sizes: list[int]) -> pa.RecordBatch:
+def _object_batch(ulids: list[str], sizes: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(ulids, pa.string()), pa.array(sizes, pa.int64())], schema=LISTED_SCHEMA)
 
 
-def _staged(context: RepositoryContext, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
+def _read_staged(context: RepositoryContext, marked: Marked, snapshot: KeyValueSnapshot) -> pa.ChunkedArray:
     """What entries under the branches' tokens name."""
-    found: list[pa.Array] = [pa.array([], pa.string())]
+    ulids: list[pa.Array] = [pa.array([], pa.string())]
     for token in marked.tokens:
         prefix = context.keys.token(token.id)
         for batch in snapshot.scan_arrow(*prefix_range(prefix)):
-            found.append(addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0))
-    return pa.chunked_array(found, pa.string())
+            ulids.append(addresses_of(batch.column(1), where=f"the staging token {token.id}").column(0))
+    return pa.chunked_array(ulids, pa.string())

@@ -30,7 +30,7 @@ from lakebed.repo.hooks import HookCall, HookEvent
 from lakebed.repo.model import ROWS_SCHEMA, TOMBSTONE, Commit, MetarangeRef
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.records import not_unicode
-from lakebed.repo.rows import Interval, joined, prefix_range
+from lakebed.repo.rows import Interval, join_intervals, prefix_range
 
 _LOG: Final = logger("repo")
 
@@ -134,13 +134,13 @@ def move_by_commits(
         Rejected: ``hook_rejected``. Otherwise as `lakebed.repo.heads.move_branch`.
     """
 
-    def agreed(sealed: SealedBranch) -> Move:
+    def plan_with_hooks(sealed: SealedBranch) -> Move:
         move = plan(sealed)
         for new in move.commits:
             context.hooks.run_before(hook_call(context, events[0], branch, new, source=source))
         return move
 
-    made = move_branch(context, branch, operation=operation, plan=agreed).commits
+    made = move_branch(context, branch, operation=operation, plan=plan_with_hooks).commits
     for new in made:
         _LOG.info(operation, branch=branch, commit=new.id, objects=new.commit.metarange.entry_count)
         context.hooks.run_after(hook_call(context, events[1], branch, new, source=source))
@@ -175,7 +175,7 @@ def hook_call(
     )
 
 
-def chosen_intervals(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Interval, ...]:
+def intervals_of(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Interval, ...]:
     """Paths and prefixes as half-open ranges, sorted and disjoint.
 
     Raises:
@@ -185,11 +185,13 @@ def chosen_intervals(paths: Iterable[str], prefixes: Iterable[str]) -> tuple[Int
         if isinstance(given, str):
             raise InvalidRequest(f"{name} are a list of texts, and one text was given.", kind="wrong_type")
     keys = map(check_path, paths)
-    return joined([*((key, key + b"\0") for key in keys), *(prefix_range(check_prefix(one)) for one in prefixes)])
+    return join_intervals(
+        [*((key, key + b"\0") for key in keys), *(prefix_range(check_prefix(prefix)) for prefix in prefixes)]
+    )
 
 
 def with_paths_of(
-    context: RepositoryContext, onto: MetarangeRef, *, source: MetarangeRef, chosen: Sequence[Interval]
+    context: RepositoryContext, onto: MetarangeRef, *, source: MetarangeRef, intervals: Sequence[Interval]
 ) -> MetarangeRef:
     """A metarange whose chosen paths are as another one has them.
 
@@ -204,7 +206,7 @@ def with_paths_of(
         return onto
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for start, end in chosen:
+        for start, end in intervals:
             for batch in diff_metaranges(context.committed, onto, source, start=start, end=end):
                 values = pc.fill_null(batch.column("right"), TOMBSTONE)
                 yield pa.RecordBatch.from_arrays([batch.column("path"), values], schema=ROWS_SCHEMA)

@@ -26,16 +26,16 @@ from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import (
     Overtaken,
     SealedBranch,
-    applied_move,
     beginning_again,
+    compaction_move,
+    open_sealed_rows,
     publish,
     seal_for_compaction,
-    sealed_rows,
 )
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.staging.changes import changes_of
-from lakebed.repo.staging.sensor import wanted_compactions
+from lakebed.repo.staging.sensor import find_compactions
 
 SHOWN_BRANCHES_MAX: Final = 100
 """Branches of a repository that have gauges of their own: those with the most staged. There may be any number of
@@ -102,19 +102,19 @@ def _compact(context: RepositoryContext, branch: str, *, cooldown_ms: int) -> Co
     if sealed is None:
         return Compaction(branch, "idle")
     with suppress(Overtaken), beginning_again(context, sealed):
-        state, entry_count, tombstone_count = _applied(context, sealed)
-        if publish(context, sealed, move=applied_move(context, sealed, state), operation="compaction"):
+        state, entry_count, tombstone_count = _apply(context, sealed)
+        if publish(context, sealed, move=compaction_move(context, sealed, state), operation="compaction"):
             return Compaction(branch, "published", entry_count, tombstone_count)
     return Compaction(branch, "gave_up")
 
 
-def _applied(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
+def _apply(context: RepositoryContext, sealed: SealedBranch) -> tuple[MetarangeRef, int, int]:
     """What the sealed tokens make of the layers below them; how many entries and tombstones they hold."""
     counts = [0, 0]
-    with sealed_rows(context, sealed) as snapshot:
+    with open_sealed_rows(context, sealed) as snapshot:
         changes = changes_of(context, snapshot, sealed.record.sealed)
 
-        def counted() -> Iterator[pa.RecordBatch]:
+        def count_changes() -> Iterator[pa.RecordBatch]:
             counts[:] = [0, 0]
             for batch in changes.rows():
                 entry_count = int(np.count_nonzero(np.diff(offsets_of(batch.column(1)))))
@@ -122,7 +122,7 @@ def _applied(context: RepositoryContext, sealed: SealedBranch) -> tuple[Metarang
                 counts[1] += batch.num_rows - entry_count
                 yield batch
 
-        applied = apply_changes(context.committed, sealed.base, Changes(clears=changes.clears, rows=counted))
+        applied = apply_changes(context.committed, sealed.base, Changes(clears=changes.clears, rows=count_changes))
     return applied.ref, counts[0], counts[1]
 
 
@@ -143,7 +143,7 @@ def run_compactor_once(context: RepositoryContext) -> list[Compaction]:
         return []
     done: list[Compaction] = []
     failure: LakebedError | None = None
-    for branch, _ in wanted_compactions(context):
+    for branch, _ in find_compactions(context):
         try:
             done.append(compact_once(context, branch))
         except NotFound:
@@ -162,10 +162,10 @@ _shown: dict[str, set[str]] = {}
 
 def show_counts(context: RepositoryContext) -> None:
     """Set the gauges of the branches with the most staged, and remove those of all others."""
-    counted = context.counters.all_counts().items()
+    pairs = context.counters.all_counts().items()
     most = nlargest(
         SHOWN_BRANCHES_MAX,
-        counted,
+        pairs,
         key=lambda pair: (pair[1].staged_entries + pair[1].tombstones, pair[1].sealed_tokens),
     )
     for branch, counts in most:

@@ -59,7 +59,7 @@ class RepositoryContext:
         """Unix time in milliseconds, UTC."""
         return self.environment.clock.now_ms()
 
-    def forced(self) -> RepositoryContext:
+    def as_writable(self) -> RepositoryContext:
         """The same repository for a caller who may change it although it is read-only. Cost: no request."""
         if not self.record.read_only:
             return self

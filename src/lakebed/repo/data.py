@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.create_once import put_new
-from lakebed.objects.memory import occupied
+from lakebed.objects.memory import exists_error
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
 from lakebed.objects.streaming import byte_view
@@ -90,7 +90,7 @@ def upload_to(
         put_new(store, address, whole)
         size_bytes = len(whole)
     else:
-        chunks = _digested(cast(Iterable[Buffer], content), digest.update)
+        chunks = _digest_chunks(cast(Iterable[Buffer], content), digest.update)
         size_bytes = store.put_stream(address, chunks, create_only=True)
     return Entry(address, size_bytes, digest.hexdigest(), environment.clock.now_ms(), content_type, kept)
 
@@ -105,7 +105,7 @@ def whole_body(content: Buffer | Iterable[Buffer]) -> memoryview | None:
     return byte_view(cast(Buffer, content))
 
 
-def _digested(chunks: Iterable[Buffer], update: Callable[[Buffer], None]) -> Iterator[Buffer]:
+def _digest_chunks(chunks: Iterable[Buffer], update: Callable[[Buffer], None]) -> Iterator[Buffer]:
     for chunk in chunks:
         view = byte_view(chunk)
         update(view)
@@ -179,7 +179,7 @@ def read(context: RepositoryContext, entry: Entry, *, byte_range: ByteRange | No
     Cost: 1 GET; of an imported object 1 HEAD more.
     """
     store, path = _locate(context, entry)
-    with _explained(context, entry):
+    with _explain_missing(context, entry):
         return read_object(store, path, entry, byte_range=byte_range)
 
 
@@ -189,7 +189,7 @@ def read_ranges(context: RepositoryContext, entry: Entry, *, ranges: Sequence[By
     Cost: 1 GET a joined range; of an imported object 1 HEAD more.
     """
     store, path = _locate(context, entry)
-    with _explained(context, entry):
+    with _explain_missing(context, entry):
         return read_object_ranges(store, path, entry, ranges)
 
 
@@ -207,7 +207,7 @@ def stream(
     Cost: 1 GET a chunk, each when it is asked for; of an imported object 1 or 2 HEADs more. Memory: 1 chunk.
     """
     store, path = _locate(context, entry)
-    with _explained(context, entry):
+    with _explain_missing(context, entry):
         return stream_object(store, path, entry, byte_range=byte_range, chunk_bytes=chunk_bytes)
 
 
@@ -277,7 +277,7 @@ def copy(context: RepositoryContext, entry: Entry) -> Entry:
     if is_foreign(entry.address):
         return upload(context, stream(context, entry), content_type=entry.content_type, metadata=entry.metadata)
     address = new_address(context.environment)
-    with _explained(context, entry):
+    with _explain_missing(context, entry):
         _copy_new(context.store, entry.address, address)
     return msgspec.structs.replace(entry, address=address, modified_ms=context.now_ms())
 
@@ -295,7 +295,7 @@ def _copy_new(store: ObjectStore, source: str, address: str) -> None:
     except NotFound:
         store.copy(source, address)
     else:
-        raise occupied(address, store.root_url)
+        raise exists_error(address, store.root_url)
 
 
 def physical_url(context: RepositoryContext, entry: Entry) -> str:
@@ -303,16 +303,16 @@ def physical_url(context: RepositoryContext, entry: Entry) -> str:
     return entry.address if is_foreign(entry.address) else context.store.url(entry.address)
 
 
-def signed_get(context: RepositoryContext, entry: Entry, *, expires_in_s: int) -> str:
+def sign_get(context: RepositoryContext, entry: Entry, *, expires_in_s: int) -> str:
     """A URL with which anyone may read the bytes for a while. Raises `InvalidRequest` where the store has none."""
     store, path = _locate(context, entry)
     return store.signed_url(path, expires_in_s=expires_in_s)
 
 
-def signed_put(context: RepositoryContext, *, expires_in_s: int) -> tuple[str, str]:
-    """A new address, and a URL with which anyone may put the bytes there; `linked` makes an entry of them.
+def sign_put(context: RepositoryContext, *, expires_in_s: int) -> tuple[str, str]:
+    """A new address, and a URL with which anyone may put the bytes there; `link_object` makes an entry of them.
 
-    Until the URL ends its holder may put other bytes there, so the address is never an entry's: `linked` copies.
+    Until the URL ends its holder may put other bytes there, so the address is never an entry's: `link_object` copies.
     Raises `InvalidRequest` where the store has no signed URLs.
     """
     address = new_upload(context.environment)
@@ -341,7 +341,7 @@ def address_of(context: RepositoryContext, url: str) -> str:
     return inside
 
 
-def linked(
+def link_object(
     context: RepositoryContext,
     url: str,
     *,
@@ -349,7 +349,7 @@ def linked(
     content_type: str = CONTENT_TYPE,
     metadata: Mapping[str, str] | None = None,
 ) -> Entry:
-    """An entry of bytes that were put by another program: at an address of `signed_put`, or outside.
+    """An entry of bytes that were put by another program: at an address of `sign_put`, or outside.
 
     Args:
         url: an address, or a URL.
@@ -366,10 +366,10 @@ def linked(
     kept = check_metadata(metadata, content_type=content_type)
     address = address_of(context, url)
     if is_upload(address):
-        address = _taken_over(context, address)
+        address = _take_over(context, address)
     entry = Entry(address, 0, checksum or "", context.now_ms(), content_type, kept)
     store, path = _locate(context, entry)
-    with _explained(context, entry):
+    with _explain_missing(context, entry):
         meta = store.head(path)
         if not is_foreign(address):
             store.sync([path])
@@ -377,10 +377,10 @@ def linked(
     return msgspec.structs.replace(entry, size_bytes=meta.size_bytes, checksum=checksum or etag)
 
 
-def _taken_over(context: RepositoryContext, upload: str) -> str:
+def _take_over(context: RepositoryContext, upload: str) -> str:
     """A copy of an object put to a signed URL, at an address that has no signed URL; the first is garbage then."""
     address = new_address(context.environment)
-    with _explained(context, Entry(upload, 0, "", 0)):
+    with _explain_missing(context, Entry(upload, 0, "", 0)):
         _copy_new(context.store, upload, address)
     return address
 
@@ -390,7 +390,7 @@ def _locate(context: RepositoryContext, entry: Entry) -> tuple[ObjectStore, str]
 
 
 @contextmanager
-def _explained(context: RepositoryContext, entry: Entry) -> Iterator[None]:
+def _explain_missing(context: RepositoryContext, entry: Entry) -> Iterator[None]:
     """Say of missing bytes what became of them."""
     try:
         yield

@@ -95,9 +95,9 @@ def identities(values: pa.BinaryArray, *, where: str = "a column of entries") ->
         Corruption: a value is too short to begin with an identity.
     Cost: about 10 ns a value; the values are not copied.
     """
-    found = np.zeros((len(values), 2), np.uint64)
+    pairs = np.zeros((len(values), 2), np.uint64)
     if not len(values):
-        return found
+        return pairs
     offsets = offsets_of(values)
     lengths = np.diff(offsets)
     shortest = int(lengths.min())
@@ -107,15 +107,15 @@ def identities(values: pa.BinaryArray, *, where: str = "a column of entries") ->
     if values.null_count:
         present &= values.is_valid().to_numpy(zero_copy_only=False)
     if not present.any():
-        return found
+        return pairs
     if int(lengths[present].min()) < IDENTITY_BYTES:
         raise Corruption(
             f"{where[:1].upper()}{where[1:]} is damaged: a value has {int(lengths[present].min())} bytes, fewer than "
             f"an identity's {IDENTITY_BYTES}.",
             path=where,
         )
-    found[present] = _pairs(values)[offsets[:-1][present]]
-    return found
+    pairs[present] = _pairs(values)[offsets[:-1][present]]
+    return pairs
 
 
 def _pairs(values: pa.BinaryArray) -> npt.NDArray[np.uint64]:
@@ -179,8 +179,8 @@ def _sizes_behind_addresses(
     known &= (is_number | (kinds <= _FIXED_NUMBER_MAX)) & (ends + 1 + _NUMBER_BYTES <= stops)
     numbers = np.ndarray(len(content) - _NUMBER_BYTES + 1, ">u8", cast(Any, content), 0, (1,))
     bits = np.where(is_number, 8 << (kinds & 3), 64).astype(np.uint64)
-    found = numbers[np.where(known, ends + 1, 0)].astype(np.uint64) >> (np.uint64(64) - bits)
-    return np.where(is_number, found, kinds), known
+    values_behind = numbers[np.where(known, ends + 1, 0)].astype(np.uint64) >> (np.uint64(64) - bits)
+    return np.where(is_number, values_behind, kinds), known
 
 
 def new_address(environment: Environment, *, after: str | None = None) -> str:

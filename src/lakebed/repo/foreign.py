@@ -16,7 +16,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.objects.open import open_store
 from lakebed.objects.path import Scheme, StoreUrl, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.import_policy import ImportPolicy, Use, parse_allowed_folders, real_url, refused
+from lakebed.repo.import_policy import ImportPolicy, Use, parse_allowed_folders, real_url, refusal_error
 from lakebed.runtime import Environment
 
 STORE_COUNT_MAX = 64
@@ -101,7 +101,7 @@ class ForeignStores:
         if policy is not None:
             policy = replace(policy, taken=_Known(tuple(policy.taken())))
         opened = self._opened
-        return _reopened, (opened.scheme, opened.storage_options, policy, self._repository, self._is_limited)
+        return _reopen, (opened.scheme, opened.storage_options, policy, self._repository, self._is_limited)
 
     def of(self, repository: str, *, is_limited: bool = False) -> ForeignStores:
         """A view of one repository. The stores are shared.
@@ -128,15 +128,15 @@ class ForeignStores:
             InvalidRequest: kind ``invalid_url``: not the URL of an object; ``import_not_allowed``: it may not be read.
         Cost: no request.
         """
-        return self._located(address, use="read")
+        return self._locate(address, use="read")
 
     def locate_new(self, address: str) -> tuple[ObjectStore, str]:
         """The same for an address that becomes an entry. Raises as `locate`. Cost: no request."""
-        return self._located(address, use="name")
+        return self._locate(address, use="name")
 
     def folder(self, address: str) -> StoreUrl:
         """Where the folder is that an address names, to list what can be imported from it. Raises as `locate`."""
-        return self._judged(parse_url(address), address, use="list")
+        return self._judge(parse_url(address), address, use="list")
 
     def open(self, address: str) -> ObjectStore:
         """The folder that an address names, as a store. Raises as `locate`."""
@@ -165,7 +165,7 @@ class ForeignStores:
             if is_plain:
                 judged.add(folder)
 
-    def _located(self, address: str, *, use: Use) -> tuple[ObjectStore, str]:
+    def _locate(self, address: str, *, use: Use) -> tuple[ObjectStore, str]:
         url = parse_url(address)
         folder, _, name = url.prefix.rpartition("/")
         if not name or (url.scheme == "file" and not folder):
@@ -175,17 +175,17 @@ class ForeignStores:
                 address=address,
             )
         if url.scheme != "file":
-            self._judged(url, address, use=use)
+            self._judge(url, address, use=use)
             return self._opened.get(StoreUrl(url.scheme, url.place, "")), url.prefix
         # What is opened is what was judged. An object that is a link itself is refused by the store.
         place = StoreUrl("file", "", folder)
         if self._policy is None:
             return self._opened.get(place), name
         place = real_url(place)
-        self._judged(StoreUrl("file", "", os.path.join(place.prefix, name)), address, use=use, is_real=True)
+        self._judge(StoreUrl("file", "", os.path.join(place.prefix, name)), address, use=use, is_real=True)
         return self._opened.get(place), name
 
-    def _judged(self, url: StoreUrl, address: str, *, use: Use, is_real: bool = False) -> StoreUrl:
+    def _judge(self, url: StoreUrl, address: str, *, use: Use, is_real: bool = False) -> StoreUrl:
         """The URL where it really is, if it is allowed."""
         if self._policy is None:
             return url
@@ -193,7 +193,7 @@ class ForeignStores:
         limited = self._is_limited and use != "read"
         reason = self._policy.refusal(real, use=use, repository=self._repository, is_limited=limited)
         if reason is not None:
-            raise refused(address, reason, repository=self._repository, is_limited=limited)
+            raise refusal_error(address, reason, repository=self._repository, is_limited=limited)
         return real
 
 
@@ -212,7 +212,7 @@ def _is_service(records: str | os.PathLike[str]) -> bool:
     return os.fspath(records).startswith(("postgresql://", "postgres://"))
 
 
-def _reopened(
+def _reopen(
     scheme: Scheme | None,
     storage_options: Mapping[str, str],
     policy: ImportPolicy | None,

@@ -37,9 +37,9 @@ from lakebed.repo.rows import prefix_range
 from lakebed.repo.staging.changes import changes_of
 from lakebed.repo.staging.protocol import RETRIES
 from lakebed.repo.staging.uncommitted import is_dirty
-from lakebed.repo.superseded import superseded_compaction
+from lakebed.repo.superseded import supersede_compaction
 from lakebed.repo.tags import refuse_expired
-from lakebed.texts import shown, utc
+from lakebed.texts import format_value, utc
 
 
 class CommitWithId(NamedTuple):
@@ -50,7 +50,7 @@ class CommitWithId(NamedTuple):
 
     def __repr__(self) -> str:
         made = utc(self.commit.created_at_ms)
-        return f"Commit({self.id[:12]!r}, {shown(self.commit.message)}, by {self.commit.committer!r}, {made!r})"
+        return f"Commit({self.id[:12]!r}, {format_value(self.commit.message)}, by {self.commit.committer!r}, {made!r})"
 
     @property
     def message(self) -> str:
@@ -253,7 +253,7 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
     guards = _guards(context, sealed, move)
     for _ in range(context.options.publish_tries_max):
         unclear: OutcomeUnknown | None = None
-        after = _moved(record, sealed, move)
+        after = _move_record(record, sealed, move)
         encoded = encode_record(after)
         try:
             context.key_value.write([(key, encoded), *also], expected={**guards, key: raw})
@@ -262,13 +262,13 @@ def publish(context: RepositoryContext, sealed: SealedBranch, *, move: Move, ope
         except OutcomeUnknown as problem:
             unclear = problem
         else:
-            return _published(context, sealed, after)
+            return _note_publish(context, sealed, after)
         with nullcontext() if unclear is None else resolving_outcome(unclear):
             if unclear is not None and proof is not None and context.key_value.get(proof) is not None:
-                return _published(context, sealed, after)
+                return _note_publish(context, sealed, after)
             record, seen = load_branch(context, sealed.name)
         if unclear is not None and seen == encoded:
-            return _published(context, sealed, after)
+            return _note_publish(context, sealed, after)
         if seen == raw and unclear is None:  # not the record, but another key: a collection's, or the plan's own
             for id in (move.commit_id, *(commit.id for commit in move.commits), *move.relies_on):
                 refuse_expired(context, id)
@@ -287,7 +287,7 @@ def _also_written(
     puts = [(context.keys.commit(commit.id), encode_record(commit.commit)) for commit in move.commits]
     puts += [(context.keys.cleanup(token.id), now) for token in sealed.record.sealed]
     before, after = sealed.record.compacted, move.compacted
-    puts += superseded_compaction(context, before, after=after, branch=sealed.name, what=operation)
+    puts += supersede_compaction(context, before, after=after, branch=sealed.name, what=operation)
     puts += move.puts
     if move.commit_id == sealed.record.commit_id:
         return puts, None
@@ -312,7 +312,7 @@ def _guards(context: RepositoryContext, sealed: SealedBranch, move: Move) -> dic
     return guards
 
 
-def _moved(record: Branch, sealed: SealedBranch, move: Move) -> Branch:
+def _move_record(record: Branch, sealed: SealedBranch, move: Move) -> Branch:
     """The record after a move; it keeps the tokens that it has gained."""
     gained = record.sealed[: len(record.sealed) - len(sealed.record.sealed)]
     return msgspec.structs.replace(record, commit_id=move.commit_id, compacted=move.compacted, sealed=gained)
@@ -324,7 +324,7 @@ def _only_gained(record: Branch, before: Branch) -> bool:
     return record.commit_id == before.commit_id and record.compacted == before.compacted and tail == before.sealed
 
 
-def _published(context: RepositoryContext, sealed: SealedBranch, after: Branch) -> bool:
+def _note_publish(context: RepositoryContext, sealed: SealedBranch, after: Branch) -> bool:
     tokens = [token.id for token in (after.staging, *after.sealed)]
     context.counters.reset(sealed.name, sealed_count=len(after.sealed), tokens=tokens)
     return True
@@ -355,7 +355,7 @@ def beginning_again(context: RepositoryContext, sealed: SealedBranch) -> Iterato
 
 
 @contextmanager
-def sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterator[KeyValueSnapshot]:
+def open_sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterator[KeyValueSnapshot]:
     """A snapshot in which the sealed tokens have all their rows.
 
     A cleanup takes the rows of tokens that a publish has dropped. Who reads them only then sees a branch that never
@@ -373,7 +373,7 @@ def sealed_rows(context: RepositoryContext, sealed: SealedBranch) -> Iterator[Ke
         yield snapshot
 
 
-def applied_state(context: RepositoryContext, sealed: SealedBranch) -> MetarangeRef:
+def apply_sealed(context: RepositoryContext, sealed: SealedBranch) -> MetarangeRef:
     """The metarange of everything a branch shows: its sealed tokens applied to the layer below.
 
     Raises:
@@ -382,7 +382,7 @@ def applied_state(context: RepositoryContext, sealed: SealedBranch) -> Metarange
     """
     if not sealed.record.sealed:
         return sealed.base
-    with sealed_rows(context, sealed) as snapshot:
+    with open_sealed_rows(context, sealed) as snapshot:
         changes = changes_of(context, snapshot, sealed.record.sealed)
         return apply_changes(context.committed, sealed.base, changes).ref
 
@@ -396,7 +396,7 @@ def same_state(context: RepositoryContext, left: MetarangeRef, right: MetarangeR
 
 
 def equals_head(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> bool:
-    """Whether `applied_state` equals the head.
+    """Whether `apply_sealed` equals the head.
 
     Cost: nothing when it is the head itself, which is then returned as it is; else as `same_state`.
     """
@@ -405,8 +405,8 @@ def equals_head(context: RepositoryContext, sealed: SealedBranch, state: Metaran
     return same_state(context, sealed.head.metarange, state)
 
 
-def applied_move(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> Move:
-    """The move by which what is sealed, `applied_state`, becomes the compacted metarange, and nothing else changes."""
+def compaction_move(context: RepositoryContext, sealed: SealedBranch, state: MetarangeRef) -> Move:
+    """The move by which what is sealed, `apply_sealed`, becomes the compacted metarange, and nothing else changes."""
     return Move(sealed.record.commit_id, compacted=None if equals_head(context, sealed, state) else state)
 
 
@@ -420,7 +420,7 @@ def check_clean(context: RepositoryContext, sealed: SealedBranch, *, operation: 
     """
     if not sealed.has_changes:
         return
-    with sealed_rows(context, sealed) as snapshot:
+    with open_sealed_rows(context, sealed) as snapshot:
         if not is_dirty(context, snapshot, sealed.record, tokens=sealed.record.sealed):
             return
     raise dirty(sealed.name, repository=context.name, operation=operation)
@@ -446,8 +446,8 @@ def fold(context: RepositoryContext, branch: str, *, operation: str) -> bool:
     boundary, record, raw, _ = _look(context, branch)
     sealed = SealedBranch(branch, record, raw, boundary, load_commit(context, record.commit_id))
     with suppress(Overtaken), beginning_again(context, sealed):
-        state = applied_state(context, sealed)
-        return publish(context, sealed, move=applied_move(context, sealed, state), operation=operation)
+        state = apply_sealed(context, sealed)
+        return publish(context, sealed, move=compaction_move(context, sealed, state), operation=operation)
     return False
 
 
@@ -459,6 +459,6 @@ def keep_applied(context: RepositoryContext, sealed: SealedBranch, *, state: Met
     if not sealed.record.sealed:
         return
     try:
-        publish(context, sealed, move=applied_move(context, sealed, state), operation=operation)
+        publish(context, sealed, move=compaction_move(context, sealed, state), operation=operation)
     except (NotFound, Unavailable, OutcomeUnknown):
         RETRIES.add(1, operation)

@@ -159,7 +159,7 @@ class Hooks:
         failed: list[tuple[str, str, BaseException | None]] = []
         for event, name, hook in self._registered:
             if event == call.event and not (failed and until_failure):
-                error = _raised_by(hook, call)
+                error = _call_hook(hook, call)
                 if error is not None:
                     failed.append((name, str(error) or type(error).__name__, error))
         try:
@@ -183,7 +183,7 @@ class Hooks:
         return webhooks(self._key_value, keys=self._keys)
 
 
-def _raised_by(hook: Hook, call: HookCall) -> Exception | None:
+def _call_hook(hook: Hook, call: HookCall) -> Exception | None:
     """What a hook raised. A hook may raise anything, and all of it is passed on."""
     try:
         hook(call)
@@ -194,7 +194,7 @@ def _raised_by(hook: Hook, call: HookCall) -> Exception | None:
 
 def _post(webhook: Webhook, call: HookCall, *, allowed: AllowedHosts) -> str | None:
     """Why a webhook refused or failed; None: it accepted. Neither retried nor redirected: it may have effects."""
-    shown = shown_url(webhook.url)
+    shown = redact_url(webhook.url)
     try:
         status = post(webhook.url, msgspec.json.encode(call), timeout_ms=webhook.timeout_ms, allowed=allowed)
     except LakebedError as error:
@@ -253,7 +253,7 @@ def _invalid(sentence: str) -> InvalidRequest:
     return InvalidRequest(f"{sentence}.", kind="invalid_hook")
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """A URL without what may be secret: user, password and query."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port is not None else ""

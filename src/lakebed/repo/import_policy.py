@@ -45,13 +45,13 @@ def parse_allowed_folders(texts: Sequence[str | os.PathLike[str]]) -> tuple[Allo
         InvalidRequest: kind ``invalid_url``.
     Cost: of a folder of this machine a look at each folder above it.
     """
-    found = []
+    folders = []
     for given in texts:
         text = os.fspath(given)
         of_one = _OF_REPOSITORY.fullmatch(text)
         repository, url = of_one.groups() if of_one else (None, text)
-        found.append(AllowedFolder(real_url(parse_url(url)), repository))
-    return tuple(found)
+        folders.append(AllowedFolder(real_url(parse_url(url)), repository))
+    return tuple(folders)
 
 
 def real_url(url: StoreUrl) -> StoreUrl:
@@ -110,8 +110,8 @@ class ImportPolicy:
         """Whether something is the records or in them; of a folder that is listed, also whether they are in it."""
         if self.records is not None and _inside(url, self.records) is not None:
             return True
-        own = [one for one in (self.root, self.records) if one is not None]
-        return use == "list" and any(_inside(one, url) is not None for one in own)
+        places = [place for place in (self.root, self.records) if place is not None]
+        return use == "list" and any(_inside(place, url) is not None for place in places)
 
     def _is_taken(self, inside: str) -> bool:
         """Whether a path of the storage is in a store, or has one in it. Names count without case: disks may too."""
@@ -145,10 +145,10 @@ def _inside_folder(path: str, folder: str) -> str | None:
         return None
     for above in _upwards(path):
         try:
-            found = os.stat(above)
+            status = os.stat(above)
         except OSError:
             continue
-        if os.path.samestat(found, wanted):
+        if os.path.samestat(status, wanted):
             return path[len(above) :].strip("/")
     return None
 
@@ -162,7 +162,7 @@ def _upwards(path: str) -> Iterator[str]:
         path = above
 
 
-def refused(address: str, reason: str, *, repository: str, is_limited: bool) -> InvalidRequest:
+def refusal_error(address: str, reason: str, *, repository: str, is_limited: bool) -> InvalidRequest:
     """The error for a URL that is refused."""
     hint = (
         f"the access key is limited to some repositories, so a place must be allowed for {repository} itself "

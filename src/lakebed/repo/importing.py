@@ -21,7 +21,7 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.repo.commit import chosen_intervals, move_by_commits, new_commit
+from lakebed.repo.commit import intervals_of, move_by_commits, new_commit
 from lakebed.repo.committed.apply import Changes, apply_changes
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import encode_entries, encode_entry
@@ -103,11 +103,11 @@ def import_status(context: RepositoryContext, id: str) -> Import:
     return _load(context, id)[0]
 
 
-def unfinished_imports(context: RepositoryContext) -> list[Import]:
+def list_unfinished_imports(context: RepositoryContext) -> list[Import]:
     """Imports that are running, or were when their process ended: run them again. Cost: 1 scan."""
     with context.key_value.snapshot() as snapshot:
-        found = read_records(snapshot, context.keys.imported(), Import)
-        return [record for _, record in found if record.state == "running"]
+        records = read_records(snapshot, context.keys.import_record(), Import)
+        return [record for _, record in records if record.state == "running"]
 
 
 def cancel_import(context: RepositoryContext, id: str) -> Import:
@@ -140,7 +140,7 @@ def trim_imports(context: RepositoryContext) -> int:
     before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
     old: dict[bytes, bytes | None] = {}
     with context.key_value.snapshot() as snapshot:
-        for key, raw in snapshot.scan(*prefix_range(context.keys.imported())):
+        for key, raw in snapshot.scan(*prefix_range(context.keys.import_record())):
             if decode_record(raw, Import, key=key).updated_at_ms < before_ms:
                 old[key] = raw
                 if len(old) == _TRIM_COUNT_MAX:
@@ -196,7 +196,7 @@ class _Run:
 
     def __init__(self, context: RepositoryContext, id: str, storage_options: Mapping[str, str] | None) -> None:
         self._record, self._raw = _load(context, id)
-        self._context = context.forced() if self._record.force else context
+        self._context = context.as_writable() if self._record.force else context
         self._storage_options = storage_options
         self._done = self._record
 
@@ -222,7 +222,7 @@ class _Run:
         check_committable(context, record.branch)
         check_clean(context, sealed, operation="import")
         folders = [source for source in record.sources if source.kind == "prefix"]
-        cleared = chosen_intervals((), [_folder(source.destination) for source in folders]) if record.replace else ()
+        cleared = intervals_of((), [_folder(source.destination) for source in folders]) if record.replace else ()
         # By value: the same bytes at another place have the same identity, and must be read from there.
         changes = Changes(clears=cleared, rows=self._rows, by_value=True)
         applied = apply_changes(context.committed, sealed.head.metarange, changes)
@@ -239,7 +239,7 @@ class _Run:
         self._done = msgspec.structs.replace(
             self._record, state="completed", commit_id=new.id, updated_at_ms=context.now_ms()
         )
-        key = context.keys.imported(record.id)
+        key = context.keys.import_record(record.id)
         return Move(new.id, commits=[new], puts=[(key, encode_record(self._done))], expected={key: self._raw})
 
     def _rows(self) -> Iterator[pa.RecordBatch]:
@@ -285,9 +285,9 @@ class _Run:
     def _folder(self, source: ImportSource) -> Iterator[pa.RecordBatch]:
         """The objects of a folder, in the order of their paths, which is that of the listing."""
         store = self._open(real_url(self._context.foreign.folder(source.url)))
-        found: Iterable[ObjectMeta] = store.list()
+        objects: Iterable[ObjectMeta] = store.list()
         destination = _folder(source.destination)
-        for metas in _batched(found, _BATCH_ROW_COUNT):
+        for metas in _batch(objects, _BATCH_ROW_COUNT):
             paths = [check_path(destination + meta.path, writing=True) for meta in metas]
             yield rows_of(paths, encode_entries([_entry(store.root_url, meta) for meta in metas]))
 
@@ -304,9 +304,9 @@ class _Run:
 def _refuse_own(context: RepositoryContext, url: str) -> None:
     """Raise when a source has objects of this repository: a collection would delete those."""
     given, root = str(real_url(parse_url(url))), str(real_url(parse_url(context.store.root_url)))
-    own = [f"{root}/{folder}/" for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)]
+    folders = [f"{root}/{folder}/" for folder in (DATA_FOLDER, RANGE_FOLDER, METARANGE_FOLDER, UPLOAD_FOLDER)]
     place = given.removesuffix("/") + "/"
-    if any(place.startswith(folder) or folder.startswith(place) for folder in own):
+    if any(place.startswith(folder) or folder.startswith(place) for folder in folders):
         raise InvalidRequest(
             f"{given} has the objects of repository {context.name} itself, which a collection may delete: copy them on "
             "the branch instead of importing them.",
@@ -323,7 +323,7 @@ def _entry(root_url: str, meta: ObjectMeta) -> Entry:
     )
 
 
-def _batched(items: Iterable[ObjectMeta], count: int) -> Iterator[list[ObjectMeta]]:
+def _batch(items: Iterable[ObjectMeta], count: int) -> Iterator[list[ObjectMeta]]:
     rest = iter(items)
     while batch := list(islice(rest, count)):
         yield batch
@@ -346,7 +346,7 @@ def _folder_and_name(url: str) -> tuple[str, str]:
 
 
 def _load(context: RepositoryContext, id: str) -> tuple[Import, bytes]:
-    key = context.keys.imported(id)
+    key = context.keys.import_record(id)
     raw = context.key_value.get(key)
     if raw is None:
         raise NotFound(f"Repository {context.name} has no import {id!r}.", kind="import_not_found", id=id)
@@ -355,4 +355,4 @@ def _load(context: RepositoryContext, id: str) -> tuple[Import, bytes]:
 
 def _set(context: RepositoryContext, raw: bytes, record: Import) -> bool:
     """Set the record if it is still `raw`."""
-    return replace_record(context.key_value, context.keys.imported(record.id), encode_record(record), expected=raw)
+    return replace_record(context.key_value, context.keys.import_record(record.id), encode_record(record), expected=raw)

@@ -70,12 +70,10 @@ def stream_object(
         chunks = store.get_stream(path, byte_range=(start, start + size_bytes), chunk_bytes=chunk_bytes)
     if is_foreign(entry.address):
         check_source(entry, store.head(path))
-    return _checked(store, path, entry, chunks, size_bytes)
+    return _check(store, path, entry, chunks, size_bytes)
 
 
-def _checked(
-    store: ObjectStore, path: str, entry: Entry, chunks: Iterator[Buffer], size_bytes: int
-) -> Iterator[Buffer]:
+def _check(store: ObjectStore, path: str, entry: Entry, chunks: Iterator[Buffer], size_bytes: int) -> Iterator[Buffer]:
     given = 0
     for chunk in chunks:
         is_first, given = given == 0, given + memoryview(chunk).nbytes

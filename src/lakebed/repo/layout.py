@@ -47,7 +47,7 @@ def repository_key(name: str) -> bytes:
     return REPOSITORY_PREFIX + name.encode()
 
 
-def deleted_key(uid: str) -> bytes:
+def deletion_key(uid: str) -> bytes:
     """What is remembered of a deleted repository until its objects and records are gone."""
     return DELETED_PREFIX + uid.encode()
 
@@ -86,7 +86,7 @@ class Keys:
     @property
     def deleted(self) -> bytes:
         """The note that the repository was deleted: while it is there, no branch or tag is created."""
-        return deleted_key(self.uid)
+        return deletion_key(self.uid)
 
     def branch(self, name: str = "") -> bytes:
         """A branch; without a name the prefix of all."""
@@ -112,7 +112,7 @@ class Keys:
         """A token that was dropped; without an id the prefix of all."""
         return self.root + b"cleanup/" + token_id.encode()
 
-    def imported(self, import_id: str = "") -> bytes:
+    def import_record(self, import_id: str = "") -> bytes:
         """The state of an import."""
         return self.root + b"imports/" + import_id.encode()
 
@@ -128,7 +128,7 @@ class Keys:
         """A commit whose objects are about to go or are gone: nothing may refer to it any more."""
         return self.root + b"expired/" + commit_id.encode()
 
-    def superseded(self, ulid: str = "") -> bytes:
+    def supersession(self, ulid: str = "") -> bytes:
         """A state that was replaced; without a ULID the prefix of all."""
         return self.root + b"superseded/" + ulid.encode()
 

@@ -131,11 +131,11 @@ class LocalObjects(ReferenceObjects):
         return data.read_found(lambda: self.stat(path), read)
 
     def check_writable(self, path: str | None = None) -> None:
-        self._written()
+        self._require_branch()
         if path is not None:
             check_path(path, writing=True)
 
-    def _written(self) -> str:
+    def _require_branch(self) -> str:
         """The branch, when it may be written: asked before bytes are uploaded, and again when they are staged."""
         if self._branch is None:
             raise InvalidRequest(
@@ -165,19 +165,19 @@ class LocalObjects(ReferenceObjects):
         self._stage(path, data.read_found(lambda: self.stat(source), copy), only_if_absent=only_if_absent)
 
     def stage_many(self, entries: Sequence[tuple[str, Entry]]) -> None:
-        branch = self._written()
+        branch = self._require_branch()
         self._with_retries(lambda: stage_many(self._context, branch=branch, entries=entries))
 
     def delete_many(self, paths: Sequence[str]) -> None:
-        branch = self._written()
+        branch = self._require_branch()
         self._with_retries(lambda: delete_many(self._context, branch=branch, paths=paths))
 
     def _check_free(self, path: str) -> None:
         if self._read(lambda view: view.get(path)) is not None:
-            raise path_exists(self._context, self._written(), path)
+            raise path_exists(self._context, self._require_branch(), path)
 
     def _stage(self, path: str, entry: Entry, *, only_if_absent: bool) -> None:
-        branch, write = self._written(), stage_if_absent if only_if_absent else stage
+        branch, write = self._require_branch(), stage_if_absent if only_if_absent else stage
         self._with_retries(lambda: write(self._context, branch=branch, path=path, entry=entry))
 
     def _with_retries(self, request: Callable[[], object]) -> None:
@@ -187,7 +187,7 @@ class LocalObjects(ReferenceObjects):
         return data.physical_url(self._context, entry)
 
     def signed_url(self, path: str, *, expires_in_s: int) -> str:
-        return data.signed_get(self._context, self.stat(path), expires_in_s=expires_in_s)
+        return data.sign_get(self._context, self.stat(path), expires_in_s=expires_in_s)
 
     def task_bytes(self, folder: str, *, writes: bool) -> ObjectBytes:
         return StorageBytes(self._context.store, self._context.foreign)

@@ -30,7 +30,7 @@ from lakebed.repo.options import DAY_MS
 from lakebed.repo.records import read_records
 from lakebed.repo.reflog import reflog
 from lakebed.repo.retention import load_retention
-from lakebed.repo.superseded import superseded_states
+from lakebed.repo.superseded import list_superseded
 from lakebed.repo.tags import is_live
 
 
@@ -56,13 +56,13 @@ class Marked:
         """Commits that lose their objects."""
         return set(self.commits) - self.active
 
-    def kept_metaranges(self) -> list[MetarangeRef]:
+    def metaranges_to_keep(self) -> list[MetarangeRef]:
         """Whose files stay."""
-        return [self.commits[one].metarange for one in sorted(self.remembered)] + self.compacted
+        return [self.commits[commit_id].metarange for commit_id in sorted(self.remembered)] + self.compacted
 
     def metaranges_with_objects(self) -> list[MetarangeRef]:
         """Whose entries' objects stay too."""
-        return [self.commits[one].metarange for one in sorted(self.active)] + self.compacted
+        return [self.commits[commit_id].metarange for commit_id in sorted(self.active)] + self.compacted
 
 
 def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int, grace_ms: int = 0) -> Marked:
@@ -95,33 +95,33 @@ def mark(context: RepositoryContext, snapshot: KeyValueSnapshot, *, now_ms: int,
             tagged.append(tag.commit_id)
         elif is_live(tag, now_ms - grace_ms):
             untagged.append(tag.commit_id)
-    for state in superseded_states(context, snapshot, since_ms=now_ms - grace_ms):
+    for state in list_superseded(context, snapshot, since_ms=now_ms - grace_ms):
         if state.metarange is not None:
             marked.superseded.append(state.metarange)
         if state.commit_id is not None:
             untagged.append(state.commit_id)
     # Another collection, with a shorter grace, may have begun to delete it, and has marked it before.
-    tagged += [one for one in untagged if one in marked.commits and snapshot.get(context.keys.expired(one)) is None]
+    tagged += [id for id in untagged if id in marked.commits and snapshot.get(context.keys.expired(id)) is None]
     heads += tagged
     if rules is None:
         for commit_id in tagged:
             _keep_longest(horizons, commit_id, None)
     for line in reflog(context, since_ms=undelete_ms, snapshot=snapshot):
-        heads += [one for one in (line.before, line.after) if one is not None]
-    marked.remembered.update(one for one, _ in _reached(marked, heads))
+        heads += [id for id in (line.before, line.after) if id is not None]
+    marked.remembered.update(id for id, _ in _walk(marked, heads))
     # A commit without a time of its own has its date here: what moved a branch lately is in the reference log anyway.
     young = {
-        one
-        for one, commit in marked.commits.items()
+        id
+        for id, commit in marked.commits.items()
         if (commit.created_at_ms if commit.stored_at_ms is None else commit.stored_at_ms) >= undelete_ms
     }
     marked.remembered |= young - marked.remembered
     # What a young commit without a name descends from is remembered with it, or its log would end in nothing.
-    marked.remembered.update(one for one, _ in _reached(marked, sorted(young)))
+    marked.remembered.update(id for id, _ in _walk(marked, sorted(young)))
     marked.active.update(heads)
-    marked.active |= young - {one for one, _ in _reached(marked, heads)}
+    marked.active |= young - {id for id, _ in _walk(marked, heads)}
     for head, until_ms in horizons.items():
-        marked.active |= _kept_behind(marked, head, until_ms=until_ms)
+        marked.active |= _retain_behind(marked, head, until_ms=until_ms)
     return marked
 
 
@@ -144,7 +144,7 @@ def explaining_missing(context: RepositoryContext, *refs: MetarangeRef) -> Itera
             raise
         with context.key_value.snapshot() as snapshot:
             marked = mark(context, snapshot, now_ms=context.now_ms())
-        kept = {ref.file.id for ref in marked.kept_metaranges() if ref.file is not None}
+        kept = {ref.file.id for ref in marked.metaranges_to_keep() if ref.file is not None}
         if all(ref.file is None or ref.file.id in kept for ref in refs):
             raise
         raise Conflict(
@@ -161,38 +161,38 @@ def _keep_longest(horizons: dict[str, int | None], head: str, until_ms: int | No
     horizons[head] = None if known is None or until_ms is None else min(known, until_ms)
 
 
-def _reached(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
+def _walk(marked: Marked, heads: list[str]) -> Iterator[tuple[str, Commit]]:
     """Heads and everything before them, each once."""
     seen: set[str] = set()
     waiting = list(heads)
     while waiting:
-        one = waiting.pop()
-        if one in seen:
+        commit_id = waiting.pop()
+        if commit_id in seen:
             continue
-        seen.add(one)
-        commit = marked.commits.get(one)
+        seen.add(commit_id)
+        commit = marked.commits.get(commit_id)
         if commit is None:
             raise Corruption(
-                f"The commit {one} is not there, and something names it: restore the database of records. Until then "
-                "nothing is deleted.",
-                path=f"commits/{one}",
+                f"The commit {commit_id} is not there, and something names it: restore the database of records. Until "
+                "then nothing is deleted.",
+                path=f"commits/{commit_id}",
             )
-        yield one, commit
+        yield commit_id, commit
         waiting += commit.parents
 
 
-def _kept_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[str]:
+def _retain_behind(marked: Marked, head: str, *, until_ms: int | None) -> set[str]:
     """The head, and each commit behind it whose follower is younger than the rule."""
     if until_ms is None:
-        return {one for one, _ in _reached(marked, [head])}
+        return {commit_id for commit_id, _ in _walk(marked, [head])}
     kept: set[str] = set()
     waiting = [head]
     while waiting:
-        one = waiting.pop()
-        if one in kept:
+        commit_id = waiting.pop()
+        if commit_id in kept:
             continue
-        kept.add(one)
-        commit = marked.commits[one]
+        kept.add(commit_id)
+        commit = marked.commits[commit_id]
         if commit.stored_at_ms is None or commit.stored_at_ms > until_ms:
             waiting += commit.parents
     return kept

@@ -17,7 +17,7 @@ CONFLICT_COUNT_SHOWN: Final = 5
 """Paths that the sentence of a conflict lists; its fact ``paths`` has more."""
 
 
-def merged(
+def merge_states(
     context: RepositoryContext,
     *,
     base: MetarangeRef,

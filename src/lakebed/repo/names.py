@@ -67,7 +67,7 @@ def check_repository_name(name: object) -> str:
     """The name, if a repository can have it. Raises `InvalidRequest` (``invalid_repository_name``)."""
     if not isinstance(name, str) or _REPOSITORY.fullmatch(name) is None:
         raise InvalidRequest(
-            f"{_shown(name)} cannot be a repository's name: it has 3 to 63 lower-case letters, digits and hyphens, and "
+            f"{_quote(name)} cannot be a repository's name: it has 3 to 63 lower-case letters, digits and hyphens, and "
             "begins with a letter or digit.",
             kind="invalid_repository_name",
         )
@@ -93,7 +93,7 @@ def missing_repository(name: str, *, names: Sequence[str], url: str) -> NotFound
     )
 
 
-def deleted_repository(name: str) -> NotFound:
+def deletion_error(name: str) -> NotFound:
     """The error of a handle whose repository was deleted."""
     return NotFound(
         f"Repository {name} was deleted: nothing is read from it or written to it. Open it again if another one "
@@ -107,7 +107,7 @@ def check_branch_name(name: object) -> str:
     """The name, if a branch can have it. Raises `InvalidRequest` (``invalid_branch_name``)."""
     if not isinstance(name, str) or len(name) > NAME_CHARACTERS_MAX or _BRANCH.fullmatch(name) is None:
         raise InvalidRequest(
-            f"{_shown(name)} cannot be a branch's name: it has 1 to {NAME_CHARACTERS_MAX} letters, digits, underscores "
+            f"{_quote(name)} cannot be a branch's name: it has 1 to {NAME_CHARACTERS_MAX} letters, digits, underscores "
             "and hyphens, and does not begin with a hyphen.",
             kind="invalid_branch_name",
         )
@@ -124,7 +124,7 @@ def check_tag_name(name: object) -> str:
         or not _is_text(name)
     ):
         raise InvalidRequest(
-            f"{_shown(name)} cannot be a tag's name: it has 1 to {NAME_CHARACTERS_MAX} characters, none of them a "
+            f"{_quote(name)} cannot be a tag's name: it has 1 to {NAME_CHARACTERS_MAX} characters, none of them a "
             "space or one of ~ ^ : ? * [ \\, holds no .. or // or @{, and does not end with . / @ $ or .lock.",
             kind="invalid_tag_name",
         )
@@ -149,13 +149,13 @@ def check_path(path: object, *, writing: bool = False) -> bytes:
         raise InvalidRequest("The path is empty: an object's path has at least one character.", kind="invalid_path")
     if ".." in path and _SURROUNDED_DOTS.search(path) is not None:
         raise InvalidRequest(
-            f"The path {_shown(path)} has a segment '..', which some clients would take for a step upwards: name the "
+            f"The path {_quote(path)} has a segment '..', which some clients would take for a step upwards: name the "
             "object itself.",
             kind="invalid_path",
         )
     if writing and path.startswith(RESERVED_PREFIXES):
         raise InvalidRequest(
-            f"The path {_shown(path)} is below {path.split('/', 1)[0]}/, which belongs to the system: choose another.",
+            f"The path {_quote(path)} is below {path.split('/', 1)[0]}/, which belongs to the system: choose another.",
             kind="reserved_path",
         )
     return key
@@ -180,7 +180,7 @@ def check_prefix(prefix: object, *, writing: bool = False) -> bytes:
     assert isinstance(prefix, str)
     if writing and prefix.startswith(RESERVED_PREFIXES):
         raise InvalidRequest(
-            f"The prefix {_shown(prefix)} belongs to the system: choose another.", kind="reserved_path"
+            f"The prefix {_quote(prefix)} belongs to the system: choose another.", kind="reserved_path"
         )
     return key
 
@@ -192,7 +192,7 @@ def _path_bytes(path: object, what: str) -> bytes:
         key = path.encode()
     except UnicodeEncodeError as error:
         raise InvalidRequest(
-            f"The {what} {_shown(path)} holds half a character: give valid Unicode.", kind="invalid_path"
+            f"The {what} {_quote(path)} holds half a character: give valid Unicode.", kind="invalid_path"
         ) from error
     if len(key) > PATH_BYTES_MAX:
         raise InvalidRequest(
@@ -200,7 +200,7 @@ def _path_bytes(path: object, what: str) -> bytes:
             kind="invalid_path",
         )
     if b"\0" in key:
-        raise InvalidRequest(f"The {what} {_shown(path)} holds a NUL character: leave it out.", kind="invalid_path")
+        raise InvalidRequest(f"The {what} {_quote(path)} holds a NUL character: leave it out.", kind="invalid_path")
     return key
 
 
@@ -219,7 +219,7 @@ def parse_reference(text: object) -> ReferenceText:
     match = _REFERENCE.fullmatch(text) if isinstance(text, str) and _is_text(text) else None
     if match is None or len(match["name"]) > NAME_CHARACTERS_MAX or match["name"].endswith(("@", "$")):
         raise InvalidRequest(
-            f"{_shown(text)} is not a valid reference: give the name of a branch or tag or the id of a commit, then "
+            f"{_quote(text)} is not a valid reference: give the name of a branch or tag or the id of a commit, then "
             "any number of ~n and ^n, then at most one of @ and $.",
             kind="invalid_reference",
         )
@@ -227,7 +227,7 @@ def parse_reference(text: object) -> ReferenceText:
     for kind, digits in _STEP.findall(match["steps"]):
         if len(digits) > len(str(STEP_COUNT_MAX)) or (digits and int(digits) > STEP_COUNT_MAX):
             raise InvalidRequest(
-                f"The reference {_shown(text)} goes back more than {STEP_COUNT_MAX:,} commits at once: give a smaller "
+                f"The reference {_quote(text)} goes back more than {STEP_COUNT_MAX:,} commits at once: give a smaller "
                 "number.",
                 kind="invalid_reference",
             )
@@ -245,7 +245,7 @@ def _is_text(text: str) -> bool:
     return True
 
 
-def _shown(name: object) -> str:
+def _quote(name: object) -> str:
     """A name as a sentence quotes it: shortened, with escapes for unprintable characters."""
     if not isinstance(name, str):
         return f"a value of type {type(name).__name__}"

@@ -119,9 +119,9 @@ def check_new_folder(folder: str) -> None:
     )
 
 
-def overlaps(one: str, other: str) -> bool:
+def overlaps(folder: str, other: str) -> bool:
     """Whether two folders are the same, or one is inside the other."""
-    return one == other or one.startswith(other + "/") or other.startswith(one + "/")
+    return folder == other or folder.startswith(other + "/") or other.startswith(folder + "/")
 
 
 def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: str, environment: Environment) -> str:
@@ -145,22 +145,22 @@ def claim_namespace(storage: ObjectStore, folder: str, *, name: str, home_id: st
     """
     uid = mint_file_id(environment=environment)
     store = storage.sub(folder)
-    there = _first_object(store)
-    if there is None:
+    path = _first_object(store)
+    if path is None:
         probe_create_only(storage, environment=environment)
         marker = _Marker(1, home_id, uid, name, environment.clock.now_ms())
         try:
             create_once(store, MARKER_PATH, msgspec.json.encode(marker), environment=environment)
         except AlreadyExists:
-            there = MARKER_PATH  # another process was faster
+            path = MARKER_PATH  # another process was faster
         else:
             return uid
-    if there != MARKER_PATH:
-        raise _in_use(store, f"it holds {there}")
-    found = _read_marker(store)
-    if found.home != home_id:
-        raise _in_use(store, f"repository {found.name} of another catalog has it")
-    return found.uid
+    if path != MARKER_PATH:
+        raise _in_use(store, f"it holds {path}")
+    record = _read_marker(store)
+    if record.home != home_id:
+        raise _in_use(store, f"repository {record.name} of another catalog has it")
+    return record.uid
 
 
 def _first_object(store: ObjectStore) -> str | None:

@@ -189,8 +189,8 @@ def sole_repository(repositories: Repositories, name: str, *, create: bool) -> R
     Raises as `Repositories.repository` and, with `create`, `Repositories.create`.
     """
     try:
-        found = _find_or_create(repositories, name) if create else repositories.repository(name)
-        return Repository(found.transport, close=repositories.close)
+        repository = _find_or_create(repositories, name) if create else repositories.repository(name)
+        return Repository(repository.transport, close=repositories.close)
     except BaseException:
         with suppress(LakebedError):
             repositories.close()  # or the next attempt would meet this process as the owner

@@ -163,12 +163,12 @@ def _pool(scheme: str, address: str, port: int, *, host: str, timeout_ms: int) -
 def _addresses(host: str, port: int, *, allowed: AllowedHosts) -> list[Address]:
     """The addresses of a host that may be reached, in the order of the resolver."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise Unavailable("was not called: the name of its host cannot be resolved", kind="no_answer") from error
-    addresses = [ip_address(str(place[0])) for *_, place in found]
+    addresses = [ip_address(str(place[0])) for *_, place in infos]
     if not allowed.has_name(host, port):
-        addresses = [one for one in addresses if _is_allowed(one, port, allowed=allowed)]
+        addresses = [address for address in addresses if _is_allowed(address, port, allowed=allowed)]
     if not addresses:
         raise InvalidRequest(
             "was not called: its host has no public address, and is not among the hosts that webhooks may reach all "
@@ -183,7 +183,7 @@ def _is_allowed(address: Address, port: int, *, allowed: AllowedHosts) -> bool:
     meant = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
     if allowed.has_address(meant, port) or allowed.has_address(address, port):
         return True
-    return _is_public(meant) and all(map(_is_public, _carried(meant)))
+    return _is_public(meant) and all(map(_is_public, _ipv4_of(meant)))
 
 
 def _is_public(address: Address) -> bool:
@@ -202,7 +202,7 @@ def _is_public(address: Address) -> bool:
     )
 
 
-def _carried(address: Address) -> Iterator[IPv4Address]:
+def _ipv4_of(address: Address) -> Iterator[IPv4Address]:
     """The IPv4 addresses to which a gateway may pass on what is sent to an IPv6 address."""
     if isinstance(address, IPv4Address):
         return

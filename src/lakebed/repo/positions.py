@@ -28,7 +28,7 @@ def format_position(id: str, waiting: Sequence[str]) -> str:
     """A position as text: the last commit shown, then those that wait; of too many the last commit alone."""
     if not waiting or len(waiting) > _WAITING_MAX:
         return id
-    raw = b"".join(bytes.fromhex(one) for one in sorted(waiting))
+    raw = b"".join(bytes.fromhex(commit_id) for commit_id in sorted(waiting))
     return f"{id}{_MARK}{urlsafe_b64encode(raw).decode().rstrip('=')}"
 
 

@@ -18,7 +18,7 @@ import msgspec
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.names import NAME_CHARACTERS_MAX
-from lakebed.repo.records import decode_record, encode_record, lost_race
+from lakebed.repo.records import decode_record, encode_record, race_error
 
 Blocked = Literal["staging_write", "commit", "delete"]
 """What a rule refuses: writes to the staging area, commits of it, deleting the branch."""
@@ -93,25 +93,25 @@ def check_rules(rules: Collection[ProtectionRule], branch: str, what: Blocked, *
 def _check(context: RepositoryContext, branch: str, what: Blocked) -> None:
     check_not_read_only(context)
     key = context.keys.setting(_SETTING)
-    check_rules(_decoded(context.key_value.peek(key), key).rules, branch, what, repository=context.name)
+    check_rules(_decode(context.key_value.peek(key), key).rules, branch, what, repository=context.name)
 
 
 @lru_cache(maxsize=256)
-def _decoded(raw: bytes | None, key: bytes) -> _Rules:
+def _decode(raw: bytes | None, key: bytes) -> _Rules:
     return _Rules() if raw is None else decode_record(raw, _Rules, key=key)
 
 
 def protected(context: RepositoryContext) -> tuple[ProtectionRule, ...]:
     """The rules, sorted by pattern. Raises `Corruption`. Cost: 1 read of the key-value store."""
     key = context.keys.setting(_SETTING)
-    return _decoded(context.key_value.get(key), key).rules
+    return _decode(context.key_value.get(key), key).rules
 
 
-def protected_with_tag(context: RepositoryContext) -> tuple[tuple[ProtectionRule, ...], str]:
+def rules_with_tag(context: RepositoryContext) -> tuple[tuple[ProtectionRule, ...], str]:
     """The rules, and a text that changes with them, for `set_protected`. Raises `Corruption`. Cost: 1 read."""
     key = context.keys.setting(_SETTING)
     raw = context.key_value.get(key)
-    return _decoded(raw, key).rules, _tag(raw)
+    return _decode(raw, key).rules, _tag(raw)
 
 
 def _tag(raw: bytes | None) -> str:
@@ -124,7 +124,7 @@ def set_protected(
     """Replace all rules.
 
     Args:
-        expected: tags of `protected_with_tag`: only if the rules have one of them, or, of the empty tag, if none were
+        expected: tags of `rules_with_tag`: only if the rules have one of them, or, of the empty tag, if none were
             ever set; None: whatever they are.
 
     Raises:
@@ -133,7 +133,7 @@ def set_protected(
         Conflict: kind ``protection_moved``: the rules have another tag.
     Cost: 1 write of the key-value store; with `expected` also 1 read.
     """
-    checked = _checked(rules)
+    checked = _check_rules(rules)
     key = context.keys.setting(_SETTING)
     if expected is None:
         context.key_value.set(key, encode_record(_Rules(checked)))
@@ -167,7 +167,7 @@ def protect(
     Cost: 1 read and 1 write of the key-value store.
     """
     rule = ProtectionRule(pattern, blocked)
-    _change(context, lambda rules: (*(one for one in rules if one.pattern != pattern), rule))
+    _change(context, lambda rules: (*(other for other in rules if other.pattern != pattern), rule))
     return rule
 
 
@@ -181,11 +181,11 @@ def unprotect(context: RepositoryContext, pattern: str) -> None:
     """
 
     def without(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
-        kept = tuple(one for one in rules if one.pattern != pattern)
+        kept = tuple(rule for rule in rules if rule.pattern != pattern)
         if len(kept) == len(rules):
-            there = ", ".join(one.pattern for one in rules) or "there are none"
+            patterns = ", ".join(rule.pattern for rule in rules) or "there are none"
             raise NotFound(
-                f"Repository {context.name} protects no branches by the pattern {pattern!r}; its patterns: {there}.",
+                f"Repository {context.name} protects no branches by the pattern {pattern!r}; its patterns: {patterns}.",
                 kind="protection_not_found",
                 pattern=pattern,
             )
@@ -201,18 +201,18 @@ def _change(
     key = context.keys.setting(_SETTING)
     for tries in range(1, _TRIES_MAX + 1):
         raw = context.key_value.get(key)
-        changed = encode_record(_Rules(_checked(change(_decoded(raw, key).rules))))
+        changed = encode_record(_Rules(_check_rules(change(_decode(raw, key).rules))))
         try:
             context.key_value.set_if(key, changed, expected=raw)
         except Conflict:
             if tries == _TRIES_MAX:
                 of = f"the protected branches of repository {context.name}"
-                raise lost_race("change", of=of, kind="protection_moved", repository=context.name) from None
+                raise race_error("change", of=of, kind="protection_moved", repository=context.name) from None
         else:
             return
 
 
-def _checked(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
+def _check_rules(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
     """The rules in the order of patterns."""
     known = get_args(Blocked)
     for rule in rules:
@@ -224,9 +224,9 @@ def _checked(rules: tuple[ProtectionRule, ...]) -> tuple[ProtectionRule, ...]:
             asked = ", ".join(map(str, rule.blocked)) or "nothing"
             raise _invalid(f"The pattern {rule.pattern!r} cannot block {asked}: choose of {', '.join(known)}.")
     ordered = sorted(rules, key=lambda rule: rule.pattern)
-    for one, other in pairwise(ordered):
-        if one.pattern == other.pattern:
-            raise _invalid(f"The pattern {one.pattern!r} is there twice: give each once.")
+    for first, other in pairwise(ordered):
+        if first.pattern == other.pattern:
+            raise _invalid(f"The pattern {first.pattern!r} is there twice: give each once.")
     return tuple(ordered)
 
 

@@ -155,7 +155,7 @@ def write_unique(
             raise
 
 
-def lost_race(operation: str, *, of: str, kind: str, **facts: object) -> Conflict:
+def race_error(operation: str, *, of: str, kind: str, **facts: object) -> Conflict:
     """The error of a change that others were faster than, at every try.
 
     Args:

@@ -64,8 +64,8 @@ def reflog(
     Cost: 1 scan.
     """
     if snapshot is None:
-        with context.key_value.snapshot() as own:
-            yield from _lines(context, own, branch=branch, since_ms=since_ms)
+        with context.key_value.snapshot() as new_snapshot:
+            yield from _lines(context, new_snapshot, branch=branch, since_ms=since_ms)
     else:
         yield from _lines(context, snapshot, branch=branch, since_ms=since_ms)
 

@@ -16,7 +16,7 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import COMMIT_ID_CHARACTERS, HEXADECIMAL, find_commit, is_commit_id, load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Branch, Commit, Tag
-from lakebed.repo.names import ReferenceStep, deleted_repository, parse_reference
+from lakebed.repo.names import ReferenceStep, deletion_error, parse_reference
 from lakebed.repo.records import decode_record
 from lakebed.repo.rows import prefix_range
 from lakebed.repo.tags import is_live
@@ -61,10 +61,10 @@ def resolve(context: RepositoryContext, text: str, *, snapshot: KeyValueSnapshot
     Cost: 2 to 4 reads of the key-value store, and 1 a step; 1 snapshot when none is given.
     """
     if snapshot is None:
-        with context.key_value.snapshot() as own:
-            return resolve(context, text, snapshot=own)
+        with context.key_value.snapshot() as new_snapshot:
+            return resolve(context, text, snapshot=new_snapshot)
     parsed = parse_reference(text)
-    kind, name, commit_id, branch = _named(context, parsed.name, text=text, snapshot=snapshot)
+    kind, name, commit_id, branch = _resolve_name(context, parsed.name, text=text, snapshot=snapshot)
     if parsed.mode == "$" and (branch is None or parsed.steps):
         raise InvalidRequest(
             f"{text!r} asks for what is staged, and only a branch itself has that: leave out the $.",
@@ -96,7 +96,7 @@ def resolve_commit(
     return resolved.commit_id, resolved.commit
 
 
-def _named(
+def _resolve_name(
     context: RepositoryContext, name: str, *, text: str, snapshot: KeyValueSnapshot
 ) -> tuple[Literal["branch", "tag", "commit"], str, str, Branch | None]:
     """Kind, whole name, commit id and branch record of a name."""
@@ -115,27 +115,27 @@ def _named(
         if find_commit(context, name, snapshot=snapshot) is not None:
             return "commit", name, name, None
     elif HEXADECIMAL.issuperset(name) and ABBREVIATION_CHARACTERS_MIN <= len(name) < COMMIT_ID_CHARACTERS:
-        found = _abbreviated(context, name, snapshot=snapshot)
-        if found is not None:
-            return "commit", found, found, None
+        commit_id = _complete_id(context, name, snapshot=snapshot)
+        if commit_id is not None:
+            return "commit", commit_id, commit_id, None
     raise _not_found(context, name, text=text, snapshot=snapshot)
 
 
-def _abbreviated(context: RepositoryContext, beginning: str, *, snapshot: KeyValueSnapshot) -> str | None:
+def _complete_id(context: RepositoryContext, beginning: str, *, snapshot: KeyValueSnapshot) -> str | None:
     """The one commit whose id begins so; None: there is none."""
     start = context.keys.commit(beginning)
     begin = len(context.keys.commit())
-    found = [key[begin:].decode() for key, _ in islice(snapshot.scan(*prefix_range(start)), _SHOWN_MAX + 1)]
-    if len(found) > 1:
-        shown = ", ".join(id[: len(beginning) + 6] for id in found[:_SHOWN_MAX])
+    ids = [key[begin:].decode() for key, _ in islice(snapshot.scan(*prefix_range(start)), _SHOWN_MAX + 1)]
+    if len(ids) > 1:
+        shown = ", ".join(id[: len(beginning) + 6] for id in ids[:_SHOWN_MAX])
         raise InvalidRequest(
             f"Several commits of repository {context.name} begin with {beginning!r}: {shown}"
-            f"{', ...' if len(found) > _SHOWN_MAX else ''}. Give more characters.",
+            f"{', ...' if len(ids) > _SHOWN_MAX else ''}. Give more characters.",
             kind="ambiguous_reference",
             reference=beginning,
-            commits=found[:_SHOWN_MAX],
+            commits=ids[:_SHOWN_MAX],
         )
-    return found[0] if found else None
+    return ids[0] if ids else None
 
 
 def _step(
@@ -165,7 +165,7 @@ def _no_such_commit(context: RepositoryContext, sentence: str) -> NotFound:
 def _not_found(context: RepositoryContext, name: str, *, text: str, snapshot: KeyValueSnapshot) -> NotFound:
     """The error of a name that nothing has, with the nearest that something has."""
     if snapshot.get(context.keys.deleted) is not None:
-        return deleted_repository(context.name)
+        return deletion_error(context.name)
     branches, tags = _names(context.keys.branch(), snapshot=snapshot), _names(context.keys.tag(), snapshot=snapshot)
     near = difflib.get_close_matches(name, dict.fromkeys([*branches, *tags]), n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else f" It has {_some('branch', 'branches', branches)}"
@@ -186,7 +186,7 @@ def no_such_branch(context: RepositoryContext, name: str, *, snapshot: KeyValueS
     Cost: 1 scan of up to 1,000 names, 1 read.
     """
     if snapshot.get(context.keys.deleted) is not None:
-        return deleted_repository(context.name)
+        return deletion_error(context.name)
     names = _names(context.keys.branch(), snapshot=snapshot)
     near = difflib.get_close_matches(name, names, n=3)
     if snapshot.get(context.keys.tag(name)) is not None:
@@ -208,6 +208,6 @@ def _names(prefix: bytes, *, snapshot: KeyValueSnapshot) -> list[str]:
     return [key[len(prefix) :].decode(errors="replace") for key, _ in keys]
 
 
-def _some(one: str, many: str, names: list[str]) -> str:
+def _some(singular: str, plural: str, names: list[str]) -> str:
     more = ", ..." if len(names) > _NAMES_SHOWN_MAX else ""
-    return f"the {one if len(names) == 1 else many} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"
+    return f"the {singular if len(names) == 1 else plural} {', '.join(names[:_NAMES_SHOWN_MAX])}{more}"

@@ -161,8 +161,8 @@ class Repositories(Closing):
         Cost: 1 snapshot, 1 scan of the key-value store; over HTTP 1 request a page.
         """
         check_amount(amount)
-        found = self._catalog.repositories(ListRepositories(prefix=prefix, after=after), amount=amount)
-        return (Repository(transport) for transport in found)
+        transports = self._catalog.repositories(ListRepositories(prefix=prefix, after=after), amount=amount)
+        return (Repository(transport) for transport in transports)
 
     def set_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
         """Replace a repository's metadata.

@@ -212,8 +212,8 @@ class Repository(OverTransport, Closing):
             kind: of two references: ``three_dot`` (the default) or ``two_dot``.
             prefix, after, delimiter, amount: as `lakebed.repo.verbs.differences.Diff`, and so are errors.
         """
-        one, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
-        return self.ref(one).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
+        first, other, scope = diff_sides(str(left), None if right is None else str(right), kind)
+        return self.ref(first).diff(other, kind=scope, prefix=prefix, after=after, delimiter=delimiter, amount=amount)
 
     def merge_base(self, left: str | Reference, right: str | Reference) -> str | None:
         """Id of the best common ancestor of two references; None: there is none. Errors as `lakebed.repo.refs`."""

@@ -57,12 +57,12 @@ def _parts(source: Iterable[pa.RecordBatch], sequence: int) -> Iterator[Part]:
 
 def _newest(window: Window) -> Iterator[pa.RecordBatch]:
     """The newest row of every path of a window."""
-    ordered = window.ordered()
-    if ordered is not None:
-        yield from (path_rows(part.rows) for part in ordered)
+    parts = window.parts_in_order()
+    if parts is not None:
+        yield from (path_rows(part.rows) for part in parts)
         return
     # Nothing of these rows ends or is combined: tombstones of paths are rows like others, with an empty value.
-    for batch in visible(window.merged(), sequence=None, now_ms=0, operator=None).to_batches():
+    for batch in visible(window.merge_parts(), sequence=None, now_ms=0, operator=None).to_batches():
         yield pa.RecordBatch.from_arrays(batch.columns, schema=ROWS_SCHEMA)
 
 
@@ -71,18 +71,18 @@ def prefix_range(prefix: bytes) -> Interval:
     return prefix, prefix_end(prefix)
 
 
-def joined(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
+def join_intervals(intervals: Iterable[Interval]) -> tuple[Interval, ...]:
     """Half-open ranges as few as can be: sorted, disjoint, not touching, none empty. Cost: a sort."""
-    found: list[Interval] = []
+    spans: list[Interval] = []
     for start, end in sorted(intervals, key=lambda interval: interval[0]):
         if end is not None and start >= end:
             continue
-        before = found[-1][1] if found else b""
-        if found and (before is None or start <= before):
-            found[-1] = (found[-1][0], None if before is None or end is None else max(before, end))
+        before = spans[-1][1] if spans else b""
+        if spans and (before is None or start <= before):
+            spans[-1] = (spans[-1][0], None if before is None or end is None else max(before, end))
         else:
-            found.append((start, end))
-    return tuple(found)
+            spans.append((start, end))
+    return tuple(spans)
 
 
 def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -93,23 +93,23 @@ def without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if present.all() else batch.filter(pa.array(present))
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def gather_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in fewer batches: what handles a batch at a time pays some 10 us for each.
 
     The first comes as it is, so that who wants few rows waits for few; each next one has twice as many rows, up to
     `GATHERED_ROW_COUNT`. Cost: a copy.
     """
-    held: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     held_count = wanted_count = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         held_count += batch.num_rows
         if held_count >= wanted_count:
-            yield held[0] if len(held) == 1 else pa.concat_batches(held)
+            yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
             wanted_count = min(2 * held_count, GATHERED_ROW_COUNT)
-            held, held_count = [], 0
-    if held:
-        yield held[0] if len(held) == 1 else pa.concat_batches(held)
+            pending, held_count = [], 0
+    if pending:
+        yield pending[0] if len(pending) == 1 else pa.concat_batches(pending)
 
 
 def clip_rows(batch: pa.RecordBatch, *, start: bytes | None = None, end: bytes | None = None) -> pa.RecordBatch:

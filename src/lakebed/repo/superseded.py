@@ -46,7 +46,7 @@ class Superseded(msgspec.Struct, frozen=True, omit_defaults=True):
     """The commit of the tag."""
 
 
-def superseded_compaction(
+def supersede_compaction(
     context: RepositoryContext, before: MetarangeRef | None, *, after: MetarangeRef | None, branch: str, what: str
 ) -> list[tuple[bytes, bytes]]:
     """What to put in the write that changes what is compacted on a branch: nothing when no file loses its name.
@@ -62,18 +62,18 @@ def superseded_compaction(
     return [_line(context, Superseded(branch, what, max(context.now_ms(), made_ms), metarange=before))]
 
 
-def superseded_tag(context: RepositoryContext, name: str, tag: Tag) -> tuple[bytes, bytes]:
+def supersede_tag(context: RepositoryContext, name: str, tag: Tag) -> tuple[bytes, bytes]:
     """What to put in the write that deletes a tag. Cost: no request."""
     return _line(context, Superseded(name, "delete_tag", context.now_ms(), commit_id=tag.commit_id))
 
 
 def _line(context: RepositoryContext, line: Superseded) -> tuple[bytes, bytes]:
-    return context.keys.superseded(context.moves.mint()), encode_record(line)
+    return context.keys.supersession(context.moves.mint()), encode_record(line)
 
 
-def superseded_states(context: RepositoryContext, snapshot: KeyValueSnapshot, *, since_ms: int) -> Iterator[Superseded]:
+def list_superseded(context: RepositoryContext, snapshot: KeyValueSnapshot, *, since_ms: int) -> Iterator[Superseded]:
     """States that were replaced since a time (Unix milliseconds, UTC). Raises `Corruption`. Cost: 1 scan."""
-    for key, raw in snapshot.scan(*prefix_range(context.keys.superseded())):
+    for key, raw in snapshot.scan(*prefix_range(context.keys.supersession())):
         line = decode_record(raw, Superseded, key=key)
         if line.at_ms > since_ms:
             yield line
@@ -89,7 +89,7 @@ def trim_superseded(context: RepositoryContext) -> int:
     before_ms = context.now_ms() - KEPT_DAYS * DAY_MS
     old: list[bytes] = []
     with context.key_value.snapshot() as snapshot:
-        for key, raw in snapshot.scan(*prefix_range(context.keys.superseded())):
+        for key, raw in snapshot.scan(*prefix_range(context.keys.supersession())):
             if decode_record(raw, Superseded, key=key).at_ms < before_ms:
                 old.append(key)
                 if len(old) == _TRIM_COUNT_MAX:

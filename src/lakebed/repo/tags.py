@@ -17,10 +17,10 @@ from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.repo.commits import is_commit_id, load_commit
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.model import Tag
-from lakebed.repo.names import check_tag_name, deleted_repository
+from lakebed.repo.names import check_tag_name, deletion_error
 from lakebed.repo.protection import check_not_read_only
-from lakebed.repo.records import decode_record, encode_record, lost_race, read_records
-from lakebed.repo.superseded import superseded_tag
+from lakebed.repo.records import decode_record, encode_record, race_error, read_records
+from lakebed.repo.superseded import supersede_tag
 from lakebed.texts import did_you_mean
 
 _COMPARED_MAX: Final = 1000
@@ -101,7 +101,7 @@ def create_tag(
         if context.key_value.get(context.keys.branch(name)) is not None:
             raise name_taken(context, name, "branch") from None
         of = f"the tag {name!r} of repository {context.name}"
-        raise lost_race("creation", of=of, kind="tag_moved", repository=context.name, tag=name) from None
+        raise race_error("creation", of=of, kind="tag_moved", repository=context.name, tag=name) from None
     return tag
 
 
@@ -121,7 +121,7 @@ def delete_tag(context: RepositoryContext, name: str) -> Tag:
     if tag is None or not is_live(tag, context.now_ms()):
         raise _missing(context, name)
     try:
-        context.key_value.write([superseded_tag(context, name, tag)], [key], expected={key: raw})
+        context.key_value.write([supersede_tag(context, name, tag)], [key], expected={key: raw})
     except Conflict:
         raise _missing(context, name) from None  # another one deleted it first
     return tag
@@ -144,8 +144,8 @@ def list_tags(
     Cost: 1 scan.
     """
     if snapshot is None:
-        with context.key_value.snapshot() as own:
-            yield from list_tags(context, prefix=prefix, after=after, snapshot=own)
+        with context.key_value.snapshot() as new_snapshot:
+            yield from list_tags(context, prefix=prefix, after=after, snapshot=new_snapshot)
         return
     now_ms = context.now_ms()
     for name, tag in read_records(snapshot, context.keys.tag(), Tag, begins_with=prefix, after=after):
@@ -156,7 +156,7 @@ def list_tags(
 def refuse_deleted(context: RepositoryContext) -> None:
     """Raise `NotFound` (``repository_not_found``) when the repository was deleted. Cost: 1 read."""
     if context.key_value.get(context.keys.deleted) is not None:
-        raise deleted_repository(context.name)
+        raise deletion_error(context.name)
 
 
 def refuse_expired(context: RepositoryContext, commit_id: str) -> None:
@@ -196,10 +196,10 @@ def name_taken(context: RepositoryContext, name: str, what: str) -> AlreadyExist
 
 
 def _missing(context: RepositoryContext, name: str) -> NotFound:
-    return missing_tag(context.name, name, there=(tag for tag, _ in list_tags(context)))
+    return missing_tag(context.name, name, names=(tag for tag, _ in list_tags(context)))
 
 
-def missing_tag(repository: str, name: str, *, there: Iterable[str]) -> NotFound:
+def missing_tag(repository: str, name: str, *, names: Iterable[str]) -> NotFound:
     """The error for a tag that a repository does not have, with the nearest of those that are `there`."""
-    hint = did_you_mean(name, islice(there, _COMPARED_MAX))
+    hint = did_you_mean(name, islice(names, _COMPARED_MAX))
     return NotFound(f"Repository {repository} has no tag {name!r}.{hint}", kind="tag_not_found", tag=name)

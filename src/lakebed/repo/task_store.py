@@ -145,7 +145,7 @@ class TaskStore(ObjectStore):
         return f"TaskStore({self._root_url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self._source, self._root_url, self._entries)
+        return _reopen, (self._source, self._root_url, self._entries)
 
     def with_entries(self, entries: Mapping[str, Entry]) -> TaskStore:
         """The same place with other files to read, and no uploads."""
@@ -245,5 +245,5 @@ class TaskStore(ObjectStore):
         )
 
 
-def _reopened(source: ObjectBytes, root_url: str, entries: Mapping[str, Entry]) -> TaskStore:
+def _reopen(source: ObjectBytes, root_url: str, entries: Mapping[str, Entry]) -> TaskStore:
     return TaskStore(source, root_url=root_url, entries=entries)

@@ -16,7 +16,7 @@ from typing_extensions import Buffer
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ByteRange, ObjectStore
 from lakebed.repo import data
-from lakebed.repo.branches import known_branch, load_branch
+from lakebed.repo.branches import load_branch, peek_branch
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.local_objects import local_store
 from lakebed.repo.model import Entry
@@ -220,13 +220,13 @@ class LocalTransport(Transport):
 
     def check_put(self, branch: str, path: str, *, only_if_absent: bool) -> None:
         check_path(path, writing=True)
-        known_branch(self._context, branch)
+        peek_branch(self._context, branch)
         check_writable(self._context, branch)
         if only_if_absent and Exists(ref=branch, path=path).run(self._context):
             raise write.path_exists(self._context, branch, path)
 
     def upload(self, branch: str, content: Body, *, content_type: str, metadata: Mapping[str, str] | None) -> Entry:
-        known_branch(self._context, branch)
+        peek_branch(self._context, branch)
         check_writable(self._context, branch)
         return data.upload(self._context, content, content_type=content_type, metadata=metadata)
 

@@ -93,7 +93,7 @@ class Upkeep:
         try:
             contexts = self._open_contexts()
             open_ids = {context.record.uid for context in contexts}
-            self._quiet = {uid: found for uid, found in self._quiet.items() if uid in open_ids}
+            self._quiet = {uid: state for uid, state in self._quiet.items() if uid in open_ids}
             self._each(contexts, self._compact_one)
         finally:
             self._compacted_s = self._clock.monotonic_s()

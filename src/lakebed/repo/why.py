@@ -96,23 +96,25 @@ class _Search:
 
         def holds(ref: MetarangeRef) -> bool:
             metarange = self._home.committed.open(ref)
-            for one in metarange.ranges():
-                if one.file.id not in ranges:
-                    ranges[one.file.id] = any(
+            for meta in metarange.ranges():
+                if meta.file.id not in ranges:
+                    ranges[meta.file.id] = any(
                         pc.any(pc.is_in(batch.column(0), value_set=wanted)).as_py()
-                        for batch in addresses_of_ranges(metarange, [one])
+                        for batch in addresses_of_ranges(metarange, [meta])
                     )
-                if ranges[one.file.id]:
+                if ranges[meta.file.id]:
                     return True
             return False
 
-        commits = [one for one in sorted(self._marked.active) if holds(self._marked.commits[one].metarange)]
+        commits = [
+            commit_id for commit_id in sorted(self._marked.active) if holds(self._marked.commits[commit_id].metarange)
+        ]
         staged += [
             self._pin("branch", name, branch.commit_id, branch.created_at_ms)
             for name, branch in self._branches.items()
             if branch.compacted is not None and holds(branch.compacted)
         ]
-        return _distinct([*self._named(commits), *staged])
+        return _distinct([*self._pins_at(commits), *staged])
 
     def holders_of_file(self, path: str) -> list[Pin]:
         """The same of a range or metarange, which every remembered commit keeps."""
@@ -122,15 +124,19 @@ class _Search:
                 return False
             if metarange_path(ref.file.id) == path:
                 return True
-            return any(range_path(one.file.id) == path for one in self._home.committed.open(ref).ranges())
+            return any(range_path(meta.file.id) == path for meta in self._home.committed.open(ref).ranges())
 
-        commits = [one for one in sorted(self._marked.remembered) if holds(self._marked.commits[one].metarange)]
+        commits = [
+            commit_id
+            for commit_id in sorted(self._marked.remembered)
+            if holds(self._marked.commits[commit_id].metarange)
+        ]
         staged = [
             self._pin("branch", name, branch.commit_id, branch.created_at_ms)
             for name, branch in self._branches.items()
             if branch.compacted is not None and holds(branch.compacted)
         ]
-        return _distinct([*self._named(commits), *staged])
+        return _distinct([*self._pins_at(commits), *staged])
 
     def _is_staged(self, branch: Branch, wanted: pa.Array) -> bool:
         for token in (branch.staging, *branch.sealed):
@@ -141,7 +147,7 @@ class _Search:
                     return True
         return False
 
-    def _named(self, commits: list[str]) -> Iterator[Pin]:
+    def _pins_at(self, commits: list[str]) -> Iterator[Pin]:
         """Branches and tags at these commits first, then the commits that are only in a history."""
         left = set(commits)
         for name, branch in self._branches.items():
@@ -152,9 +158,11 @@ class _Search:
             if tag.commit_id in commits:
                 left.discard(tag.commit_id)
                 yield self._pin("tag", name, tag.commit_id, tag.created_at_ms, owner=tag.owner, ends=tag.expires_at_ms)
-        for one in sorted(left, key=lambda each: -self._marked.commits[each].created_at_ms):
-            commit = self._marked.commits[one]
-            yield self._pin("commit", one[:SHOWN_CHARACTERS], one, commit.created_at_ms, owner=commit.committer)
+        for commit_id in sorted(left, key=lambda each: -self._marked.commits[each].created_at_ms):
+            commit = self._marked.commits[commit_id]
+            yield self._pin(
+                "commit", commit_id[:SHOWN_CHARACTERS], commit_id, commit.created_at_ms, owner=commit.committer
+            )
 
     def _pin(
         self, kind: str, name: str, commit_id: str, created_ms: int, *, owner: str = "", ends: int | None = None

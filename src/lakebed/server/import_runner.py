@@ -12,7 +12,7 @@ from typing import Final
 
 from lakebed.errors import Closed, LakebedError
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import run_import, unfinished_imports
+from lakebed.repo.importing import list_unfinished_imports, run_import
 from lakebed.runtime import Environment
 
 _RUNNING_MAX: Final = 2
@@ -47,7 +47,7 @@ class ImportRunner:
     def resume(self, contexts: Iterable[RepositoryContext]) -> None:
         """Run the imports that were interrupted by the end of their process."""
         for context in contexts:
-            for record in unfinished_imports(context):
+            for record in list_unfinished_imports(context):
                 self.start(context, record.id)
 
     def _forget_waiting(self) -> None:

@@ -159,7 +159,7 @@ class RepositoryCall(Call):
         """
         context = await self.site.context(self.path["repository"])
         if force:
-            context = context.forced()
+            context = context.as_writable()
         if self.principal is None or self.principal.repositories is None:
             return context
         return replace(context, foreign=context.foreign.of(context.name, is_limited=True))

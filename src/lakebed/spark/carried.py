@@ -1,6 +1,6 @@
 """The Arrow types in which rows of a table cross between Python and the JVM. Pure.
 
-Owns: `carried_schema` and `carried_rows`; `show_instants` for system tables. Invariant: column order and nullability
+Owns: `transfer_schema` and `transfer_rows`; `show_instants` for system tables. Invariant: column order and nullability
 are the table's own. Imports no PySpark.
 """
 
@@ -18,13 +18,13 @@ AUDIT_LOG: Final = "audit_log"
 """The system table whose rows are those of the table."""
 
 
-def carried_schema(fields: Sequence[DataField]) -> pa.Schema:
+def transfer_schema(fields: Sequence[DataField]) -> pa.Schema:
     """The Arrow types in which rows of these columns are handed to Spark: those its column vectors know."""
-    return pa.schema([pa.field(field.name, _carried(arrow_type(field.type)), field.nullable) for field in fields])
+    return pa.schema([pa.field(field.name, _carry_type(arrow_type(field.type)), field.nullable) for field in fields])
 
 
-def carried_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows as `read.read_split` returns them, in the types of their `carried_schema`."""
+def transfer_rows(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as `read.read_split` returns them, in the types of their `transfer_schema`."""
     columns = [
         # Not safe: digits below a microsecond, which Spark does not keep, are cut.
         column if column.type == field.type else column.cast(field.type, safe=False)
@@ -45,16 +45,18 @@ def show_instants(name: str, rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema([field.with_type(kind) for field, kind in zip(rows.schema, types, strict=True)]))
 
 
-def _carried(kind: pa.DataType) -> pa.DataType:
+def _carry_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", tz=kind.tz)
     if pa.types.is_time(kind):
         return pa.time64("ns")
     if pa.types.is_map(kind):
         item = kind.item_field
-        return pa.map_(kind.key_field.with_type(_carried(kind.key_type)), item.with_type(_carried(kind.item_type)))
+        return pa.map_(
+            kind.key_field.with_type(_carry_type(kind.key_type)), item.with_type(_carry_type(kind.item_type))
+        )
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_carried(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_carry_type(kind.value_type)))
     if pa.types.is_struct(kind):
-        return pa.struct([member.with_type(_carried(member.type)) for member in kind])
+        return pa.struct([member.with_type(_carry_type(member.type)) for member in kind])
     return kind

@@ -15,8 +15,8 @@ import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
-from lakebed.spark.carried import carried_rows, carried_schema
-from lakebed.spark.shipping import located, opened_in_task, packed, split_bytes, split_files
+from lakebed.spark.carried import transfer_rows, transfer_schema
+from lakebed.spark.shipping import locate, open_in_task, pack_units, split_bytes, split_files
 from lakebed.table.audit_log import AUDIT_KIND
 from lakebed.table.change_units import ROW_KIND_COLUMN, ROW_KINDS, ChangeUnit
 from lakebed.table.model import DataField, TableSchema
@@ -64,7 +64,7 @@ class ChangePack:
 
     units: tuple[Committed, ...]
     entries: Mapping[str, Entry]
-    """Of a store in a branch, for `shipping.opened_in_task`; empty for all other stores."""
+    """Of a store in a branch, for `shipping.open_in_task`; empty for all other stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,15 @@ class ChangeRows:
 
     def read(self, shipped: bytes, pack: ChangePack) -> Iterator[pa.RecordBatch]:
         """Read the units of a task. Raises `InvalidRequest`: a deletion, where they are refused."""
-        store = opened_in_task(shipped, pack.entries)
-        carried = carried_schema(self.fields)
+        store = open_in_task(shipped, pack.entries)
+        carried = transfer_schema(self.fields)
         for committed in pack.units:
             for rows in committed.unit.rows(store, self.plan):
-                shown = self._shown(rows, committed)
+                shown = self._prepare_rows(rows, committed)
                 for batch in shown.to_batches(max_chunksize=BATCH_ROWS):
-                    yield carried_rows(batch, carried)
+                    yield transfer_rows(batch, carried)
 
-    def _shown(self, rows: pa.Table, committed: Committed) -> pa.Table:
+    def _prepare_rows(self, rows: pa.Table, committed: Committed) -> pa.Table:
         if self.deletions != "kept":
             is_gone = pc.equal(rows.column(ROW_KIND_COLUMN), "-D")
             if self.deletions == "refused" and pc.any(is_gone).as_py():
@@ -123,16 +123,18 @@ class ChangeRows:
 def change_fields(schema: TableSchema, columns: Sequence[str]) -> tuple[DataField, ...]:
     """The columns of changes: of a deleted row the table has the primary key alone, so all others may be null."""
     keys = schema.primary_keys
-    own = {field.name: replace(field, nullable=field.name not in keys) if keys else field for field in schema.fields}
+    table_fields = {
+        field.name: replace(field, nullable=field.name not in keys) if keys else field for field in schema.fields
+    }
     added = {field.name: field for field in (KIND, AUDITED, *CHANGELOG)}
-    return tuple((added | own)[name] for name in columns)
+    return tuple((added | table_fields)[name] for name in columns)
 
 
 def pack_changes(store: ObjectStore, units: Sequence[Committed], *, task_count_min: int) -> list[ChangePack]:
     """Deal units to tasks. Raises `NotFound`: a file is gone from a branch."""
-    packs = packed(units, size_bytes=_unit_bytes, task_count_min=task_count_min)
-    found = located(store, packs, files=_unit_files)
-    return [ChangePack(tuple(pack), entries) for pack, entries in zip(packs, found, strict=True)]
+    packs = pack_units(units, size_bytes=_unit_bytes, task_count_min=task_count_min)
+    entries_of_packs = locate(store, packs, files=_unit_files)
+    return [ChangePack(tuple(pack), entries) for pack, entries in zip(packs, entries_of_packs, strict=True)]
 
 
 def _unit_bytes(committed: Committed) -> int:

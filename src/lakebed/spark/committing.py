@@ -72,13 +72,13 @@ def check_there(table: Table, changes: Sequence[BucketChange]) -> None:
 def check_committed(table: Table, snapshot: Snapshot) -> None:
     """As `check_there`, for a commit that a verb of the table made. Cost: also that of the commit's manifests."""
 
-    def added() -> list[str]:
+    def find_added() -> list[str]:
         written_to = partial(_first_folder, Placement.of(table.schema))
         named = paths_of(table.context.manifests.delta_entries(snapshot), written_to)
-        found: list[str] = named.filter(pc.equal(named["kind"], ADD))["path"].to_pylist()
-        return found
+        paths: list[str] = named.filter(pc.equal(named["kind"], ADD))["path"].to_pylist()
+        return paths
 
-    _look(table, added)
+    _look(table, find_added)
 
 
 def _first_folder(placement: Placement, partition: bytes, bucket: int) -> tuple[str, ...]:

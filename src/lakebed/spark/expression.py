@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyspark.sql import Column, functions
 from pyspark.sql.pandas.types import from_arrow_type
 
-from lakebed.table.predicate import balanced, bind
+from lakebed.table.predicate import bind, join_balanced
 from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
 
 
-def quoted(name: str) -> Column:
+def exact_column(name: str) -> Column:
     """A column by its exact name, whatever characters are in it."""
     return functions.col("`" + name.replace("`", "``") + "`")
 
@@ -28,34 +28,34 @@ def column_of(predicate: Predicate, schema: pa.Schema) -> Column:
 
     Raises `InvalidRequest`: as `bind`.
     """
-    return _translated(bind(predicate, schema), schema)
+    return _translate(bind(predicate, schema), schema)
 
 
-def _translated(bound: Predicate, schema: pa.Schema) -> Column:
+def _translate(bound: Predicate, schema: pa.Schema) -> Column:
     if isinstance(bound, And | Or):
-        parts = [_translated(part, schema) for part in bound.parts] or [functions.lit(isinstance(bound, And))]
-        return balanced(parts, (lambda a, b: a & b) if isinstance(bound, And) else (lambda a, b: a | b))
+        parts = [_translate(part, schema) for part in bound.parts] or [functions.lit(isinstance(bound, And))]
+        return join_balanced(parts, (lambda a, b: a & b) if isinstance(bound, And) else (lambda a, b: a | b))
     if isinstance(bound, Not):
-        return ~_translated(bound.part, schema)
+        return ~_translate(bound.part, schema)
     if isinstance(bound, IsNull):
-        return quoted(bound.column).isNull()
+        return exact_column(bound.column).isNull()
     if isinstance(bound, StartsWith):
-        return quoted(bound.column).startswith(bound.prefix)
+        return exact_column(bound.column).startswith(bound.prefix)
     if isinstance(bound, In):
         return functions.lit(False)  # of no values
     if isinstance(bound, OneOf):
         unknown = [functions.lit(None).cast("boolean")] if bound.has_null else []
-        found = [_compared(bound.column, "=", value, schema) for value in bound.values]
-        return balanced([*found, *unknown], lambda a, b: a | b)
+        columns = [_comparison(bound.column, "=", value, schema) for value in bound.values]
+        return join_balanced([*columns, *unknown], lambda a, b: a | b)
     if isinstance(bound, Known):
-        return functions.when(quoted(bound.column).isNotNull(), functions.lit(bound.truth))
+        return functions.when(exact_column(bound.column).isNotNull(), functions.lit(bound.truth))
     assert isinstance(bound, Compare)
-    return _compared(bound.column, bound.op, bound.value, schema)
+    return _comparison(bound.column, bound.op, bound.value, schema)
 
 
-def _compared(name: str, op: str, value: pa.Scalar, schema: pa.Schema) -> Column:
+def _comparison(name: str, op: str, value: pa.Scalar, schema: pa.Schema) -> Column:
     kind = schema.field(name).type
-    column = quoted(name)
+    column = exact_column(name)
     if not value.is_valid:
         return functions.lit(None).cast("boolean")
     if value.type != kind and not pa.types.is_timestamp(kind):

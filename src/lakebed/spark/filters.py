@@ -88,14 +88,14 @@ def translate(filters: Sequence[Term], schema: pa.Schema) -> Translation:
         schema: the columns of the table, as `types.arrow_schema` returns them.
     """
     translator = _Translator(schema)
-    found, inexact = [], []
+    predicates, inexact = [], []
     for position, term in enumerate(filters):
         predicate, is_exact = translator.weaker(term)
-        found.append(predicate)
+        predicates.append(predicate)
         if predicate is None or not is_exact:
             inexact.append(position)
     try:
-        return Translation(all_of(found), tuple(inexact))
+        return Translation(all_of(predicates), tuple(inexact))
     except InvalidRequest:  # longer than a predicate may be
         return Translation(None, tuple(range(len(filters))))
 
@@ -131,23 +131,23 @@ def from_json(tree: object) -> Term:
 
 
 _JSON_TYPES: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "boolean": lambda value: _typed(value, bool),
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), lambda value: _typed(value, int)),
+    "boolean": lambda value: _check_kind(value, bool),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), lambda value: _check_kind(value, int)),
     # The shortest text of a value in single precision is another number in double precision.
     "float": lambda value: pa.scalar(float(value), pa.float32()).as_py(),
     "double": float,
-    "decimal": lambda value: decimal.Decimal(_typed(value, str)),
-    "string": lambda value: _typed(value, str),
-    "binary": lambda value: base64.b64decode(_typed(value, str), validate=True),
-    "date": lambda value: pa.scalar(_typed(value, int), pa.int32()).cast(pa.date32()),
-    "timestamp": lambda value: pa.scalar(_typed(value, int), pa.timestamp("us", tz="UTC")),
-    "void": lambda value: _typed(value, type(None)),
-    "timestamp_ntz": lambda value: pa.scalar(_typed(value, int), pa.timestamp("us")),
+    "decimal": lambda value: decimal.Decimal(_check_kind(value, str)),
+    "string": lambda value: _check_kind(value, str),
+    "binary": lambda value: base64.b64decode(_check_kind(value, str), validate=True),
+    "date": lambda value: pa.scalar(_check_kind(value, int), pa.int32()).cast(pa.date32()),
+    "timestamp": lambda value: pa.scalar(_check_kind(value, int), pa.timestamp("us", tz="UTC")),
+    "void": lambda value: _check_kind(value, type(None)),
+    "timestamp_ntz": lambda value: pa.scalar(_check_kind(value, int), pa.timestamp("us")),
 }
 """Spark's types, without parameters; a string with a collation is not among them."""
 
 
-def _typed(value: Any, kind: type) -> Any:
+def _check_kind(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError
     return value
@@ -176,10 +176,10 @@ _FILTERS: Final = {
 """Classes of `pyspark.sql.datasource`, and Spark's names of the same operations."""
 
 
-def from_filter(found: Filter) -> Term:
+def from_filter(item: Filter) -> Term:
     """Read a filter that Spark hands to a Python data source; one of an unknown class has no translation."""
-    kind = type(found).__name__
-    attributes = vars(found)
+    kind = type(item).__name__
+    attributes = vars(item)
     if kind == "Not":
         return Operation("NOT", (from_filter(attributes["child"]),))
     name = _FILTERS.get(kind)
@@ -209,23 +209,23 @@ class _Translator:
 
     def weaker(self, term: Term, depth: int = 0) -> _Found:
         """A predicate that is true wherever the term is."""
-        return self._approximated(term, depth, is_weaker=True)
+        return self._approximate(term, depth, is_weaker=True)
 
-    def _approximated(self, term: Term, depth: int, *, is_weaker: bool) -> _Found:
+    def _approximate(self, term: Term, depth: int, *, is_weaker: bool) -> _Found:
         """A predicate that is true wherever the term is; or, if not `is_weaker`, one that is false wherever it is."""
         if depth >= DEPTH_MAX:
             return _NOTHING
         if isinstance(term, Operation) and term.name in ("AND", "OR"):
             parts = [
-                self._approximated(part, depth + 1, is_weaker=is_weaker) for part in _chain(term.name, term.children)
+                self._approximate(part, depth + 1, is_weaker=is_weaker) for part in _chain(term.name, term.children)
             ]
-            return _joined(term.name, parts, is_weaker=is_weaker)
+            return _join(term.name, parts, is_weaker=is_weaker)
         if isinstance(term, Operation) and term.name == "NOT" and len(term.children) == 1:
-            part, is_exact = self._approximated(term.children[0], depth + 1, is_weaker=not is_weaker)
-            return (None if part is None else _checked(lambda: ~part)), is_exact
+            part, is_exact = self._approximate(term.children[0], depth + 1, is_weaker=not is_weaker)
+            return (None if part is None else _try_build(lambda: ~part)), is_exact
         try:
-            found = self._leaf(term, is_weaker=is_weaker)
-            return (None, False) if found is None else (found, not self._has_zero(term))
+            predicate = self._leaf(term, is_weaker=is_weaker)
+            return (None, False) if predicate is None else (predicate, not self._has_zero(term))
         except InvalidRequest:  # a value that cannot be compared with the column
             return _NOTHING
 
@@ -250,8 +250,8 @@ class _Translator:
             return None
         if not is_weaker and self._has_zero(term):
             return None
-        found = _operation(term.name, name, literals)
-        return None if found is None else _bound(found, self._schema)
+        predicate = _operation(term.name, name, literals)
+        return None if predicate is None else _bind(predicate, self._schema)
 
     def _column(self, term: Term) -> str | None:
         """The name of a column of the table; None: a field inside of one, or another term."""
@@ -285,18 +285,18 @@ def _chain(name: str, terms: Sequence[Term]) -> list[Term]:
     return parts
 
 
-def _joined(name: str, parts: Sequence[_Found], *, is_weaker: bool) -> _Found:
+def _join(name: str, parts: Sequence[_Found], *, is_weaker: bool) -> _Found:
     """Join parts; those without a translation may be left out where that errs to the allowed side."""
     known = [predicate for predicate, _ in parts if predicate is not None]
     may_leave_out = is_weaker == (name == "AND")
     if not known or (len(known) < len(parts) and not may_leave_out):
         return _NOTHING
     kind = And if name == "AND" else Or
-    joined = known[0] if len(known) == 1 else _checked(lambda: kind(tuple(known)))
+    joined = known[0] if len(known) == 1 else _try_build(lambda: kind(tuple(known)))
     return joined, joined is not None and all(predicate is not None and is_exact for predicate, is_exact in parts)
 
 
-def _checked(build: Callable[[], Predicate]) -> Predicate | None:
+def _try_build(build: Callable[[], Predicate]) -> Predicate | None:
     """A predicate; None where it would be deeper or longer than predicates may be."""
     try:
         return build()
@@ -304,7 +304,7 @@ def _checked(build: Callable[[], Predicate]) -> Predicate | None:
         return None
 
 
-def _bound(predicate: Predicate, schema: pa.Schema) -> Predicate:
+def _bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
     """The same predicate, checked against the columns. Raises `InvalidRequest`."""
     bind(predicate, schema)
     return predicate
@@ -321,8 +321,8 @@ def _operation(name: str, column: str, literals: Sequence[Any]) -> Predicate | N
     if name == "<=>":
         if value is None:
             return IsNull(column)
-        return And((Not(IsNull(column)), _compared(column, "=", value)))
-    return _compared(column, _COMPARISONS[name], value) if name in _COMPARISONS else None
+        return And((Not(IsNull(column)), _comparison(column, "=", value)))
+    return _comparison(column, _COMPARISONS[name], value) if name in _COMPARISONS else None
 
 
 def _one_of(column: str, values: Sequence[Any]) -> Predicate:
@@ -330,11 +330,11 @@ def _one_of(column: str, values: Sequence[Any]) -> Predicate:
     listed = In(column, numbers)
     if len(numbers) == len(values):
         return listed
-    is_nan = _compared(column, "=", math.nan)
+    is_nan = _comparison(column, "=", math.nan)
     return Or((listed, is_nan)) if numbers else is_nan
 
 
-def _compared(column: str, op: Comparison, value: Any) -> Predicate:
+def _comparison(column: str, op: Comparison, value: Any) -> Predicate:
     """A comparison as Spark means it: NaN equals itself and is above every number. Unknown for null, as Spark's."""
     if _is_nan(value):
         is_number = Compare(column, "<=", math.inf)

@@ -47,14 +47,14 @@ def found_rows(places: Iterable[pa.Table]) -> list[FoundRows]:
         codes = files.indices.to_numpy()
         for code, name in enumerate(files.dictionary.to_pylist()):
             parts.setdefault(name, []).append(positions[codes == code])
-    return [FoundRows(name, encode_positions(_once(found))) for name, found in parts.items()]
+    return [FoundRows(name, encode_positions(_once(part))) for name, part in parts.items()]
 
 
-def positions_of(found: Iterable[FoundRows]) -> Mapping[str, Positions]:
+def positions_of(all_rows: Iterable[FoundRows]) -> Mapping[str, Positions]:
     """Return the positions in each file, ascending. Raises `InvalidRequest`: two tasks found one row."""
     parts: dict[str, list[Positions]] = {}
-    for one in found:
-        parts.setdefault(one.file_name, []).append(decode_positions(one.positions))
+    for rows in all_rows:
+        parts.setdefault(rows.file_name, []).append(decode_positions(rows.positions))
     return {name: _once(positions) for name, positions in parts.items()}
 
 

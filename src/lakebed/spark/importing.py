@@ -16,16 +16,16 @@ from lakebed.lake.imports import import_table as import_into_lake
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
 from lakebed.runtime import Environment
-from lakebed.spark.shipping import opened_in_task, packed, ship
-from lakebed.spark.tasks import Batches, collect_changes, dealt, parallelism, returning_changes
+from lakebed.spark.shipping import open_in_task, pack_units, ship
+from lakebed.spark.tasks import Batches, collect_changes, deal, parallelism, returning_changes
 from lakebed.table.imports.model import ImportOptions, ImportReport, SourceFile
 from lakebed.table.imports.sources import SourceOptions
 from lakebed.table.imports.take_over import (
     ImportPlan,
     ProgressCall,
     TakenFile,
-    carried,
     carry,
+    carry_file,
     needs_writer,
     rows_of,
     write_rows,
@@ -72,22 +72,22 @@ def import_table(
 def _carry(spark: SparkSession, table: Table, plan: ImportPlan, progress: ProgressCall | None) -> list[BucketChange]:
     if needs_writer(plan.schema) is not None:
         return carry(table, plan, progress)
-    stay = [one for one in plan.taken if one.entry.external_path is not None]
-    changes = [carried(table.store, one) for one in stay]
-    units: list[FileOfImport] = [one for one in plan.taken if one.entry.external_path is None]
+    stay = [item for item in plan.taken if item.entry.external_path is not None]
+    changes = [carry_file(table.store, item) for item in stay]
+    units: list[FileOfImport] = [item for item in plan.taken if item.entry.external_path is None]
     units += [file for file, _ in plan.rewritten]
     if not units:
         return changes
     shipped, schema = ship(table.store, writes=True), plan.schema
-    packs = packed(units, size_bytes=_size_bytes, task_count_min=parallelism(spark))
+    packs = pack_units(units, size_bytes=_size_bytes, task_count_min=parallelism(spark))
     nothing: Mapping[str, Entry] = {}
 
     def lakebed_import(assigned: Iterator[list[FileOfImport]]) -> Batches:
         (pack,) = assigned
-        opened = opened_in_task(shipped, nothing)
-        yield from returning_changes(lambda: _carried(opened, pack, schema), store=opened)
+        opened = open_in_task(shipped, nothing)
+        yield from returning_changes(lambda: _carry_pack(opened, pack, schema), store=opened)
 
-    frame, task = dealt(spark, [[list(pack)] for pack in packs], lakebed_import)
+    frame, task = deal(spark, [[list(pack)] for pack in packs], lakebed_import)
     return changes + collect_changes(frame, task, into=table.store)
 
 
@@ -95,9 +95,9 @@ def _size_bytes(unit: FileOfImport) -> int:
     return unit.source.size_bytes if isinstance(unit, TakenFile) else unit.size_bytes
 
 
-def _carried(store: ObjectStore, pack: list[FileOfImport], schema: TableSchema) -> list[BucketChange]:
-    changes = [carried(store, one) for one in pack if isinstance(one, TakenFile)]
-    rewritten = [one for one in pack if isinstance(one, SourceFile)]
+def _carry_pack(store: ObjectStore, pack: list[FileOfImport], schema: TableSchema) -> list[BucketChange]:
+    changes = [carry_file(store, pack_file) for pack_file in pack if isinstance(pack_file, TakenFile)]
+    rewritten = [pack_file for pack_file in pack if isinstance(pack_file, SourceFile)]
     if not rewritten:
         return changes
     writer = TableWriter(

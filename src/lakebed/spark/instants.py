@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lakebed.errors import InvalidRequest
-from lakebed.spark.expression import quoted
+from lakebed.spark.expression import exact_column
 from lakebed.spark.types import arrow_schema_of
 from lakebed.table.model import TableSchema
 from lakebed.table.types import parse_type
@@ -38,5 +38,5 @@ def in_utc(df: DataFrame, schema: TableSchema) -> DataFrame:
                 column=name,
                 zone=zone,
             )
-        df = df.withColumn(name, quoted(name).cast("timestamp_ntz"))
+        df = df.withColumn(name, exact_column(name).cast("timestamp_ntz"))
     return df

@@ -23,12 +23,12 @@ from lakebed.reclaim.model import ReclaimReport
 from lakebed.repo.task_store import EntryStore
 from lakebed.runtime import Environment
 from lakebed.spark.committing import check_there
-from lakebed.spark.expression import quoted
+from lakebed.spark.expression import exact_column
 from lakebed.spark.importing import import_table
 from lakebed.spark.reading import read_splits
 from lakebed.spark.repository import collect_repository, list_repository, stage_files
-from lakebed.spark.shipping import packed, ship, split_files
-from lakebed.spark.tasks import Batches, changes_of_units, dealt, parallelism
+from lakebed.spark.shipping import pack_units, ship, split_files
+from lakebed.spark.tasks import Batches, changes_of_units, deal, parallelism
 from lakebed.table.change_units import ROW_KIND_COLUMN
 from lakebed.table.compact import CompactReport, compact, run_task
 from lakebed.table.compact_plan import CompactTask
@@ -37,7 +37,7 @@ from lakebed.table.expire import ExpireRules
 from lakebed.table.external import names_of
 from lakebed.table.incremental import plan_diff
 from lakebed.table.model import BucketChange
-from lakebed.table.orphans import Search, Used, data_paths, find_unused, found_of, outside_of, used_paths
+from lakebed.table.orphans import Search, Used, data_paths, files_of_listing, find_unused, outside_of, paths_in_use
 from lakebed.table.orphans import remove_orphan_files as remove_found
 from lakebed.table.read import ReadPlan
 from lakebed.table.schema import require_column
@@ -133,16 +133,16 @@ def remove_orphan_files(
 
 
 def _find_unused(spark: SparkSession, branches: Sequence[TableBranch], older_than_ms: int) -> Search:
-    found = _list_files(spark, branches[0], older_than_ms)
+    listing = _list_files(spark, branches[0], older_than_ms)
     try:
-        old = found.filter("is_old")
+        old = listing.filter("is_old")
         old_count = old.count()  # forces the listing, before the used files are looked up
-        used, data = _used_frames(spark, used_paths(branches))
+        used, data = _frames_of_used(spark, paths_in_use(branches))
         orphans = old.join(used, on="name", how="left_anti").select("path", "size_bytes").orderBy("path").toArrow()
-        present = data.join(found.select("path"), on="path", how="left_semi").select("name")
+        present = data.join(listing.select("path"), on="path", how="left_semi").select("name")
         missing = data.join(present, on="name", how="left_anti").select("path").orderBy("path").toArrow()
     finally:
-        found.unpersist()
+        listing.unpersist()
     lost = pa.concat_arrays([pa.array([], pa.string()), *_chunks(missing["path"])])
     return Search(orphans, old_count - orphans.num_rows, lost)
 
@@ -158,13 +158,13 @@ def _list_files(spark: SparkSession, branch: TableBranch, older_than_ms: int) ->
     def lakebed_list(assigned: Iterator[str]) -> Batches:
         opened: ObjectStore = pickle.loads(store)
         for folder in assigned:
-            found = found_of(list(opened.list(folder)), layout, older_than_ms=older_than_ms)
-            yield from _with_names(found).to_batches()
+            listing = files_of_listing(list(opened.list(folder)), layout, older_than_ms=older_than_ms)
+            yield from _with_names(listing).to_batches()
 
     if not folders:
         return spark.createDataFrame([], _FOUND)
-    packs = packed(folders, size_bytes=lambda folder: 0, task_count_min=4 * parallelism(spark))
-    tasks, function = dealt(spark, packs, lakebed_list)
+    packs = pack_units(folders, size_bytes=lambda folder: 0, task_count_min=4 * parallelism(spark))
+    tasks, function = deal(spark, packs, lakebed_list)
     listed = tasks.mapInArrow(function, _FOUND)
     outside = outside_of(branch, older_than_ms=older_than_ms)
     if outside.num_rows:
@@ -176,7 +176,7 @@ def _with_names(files: pa.Table) -> pa.Table:
     return files.append_column("name", names_of(files["path"]))
 
 
-def _used_frames(spark: SparkSession, versions: Iterator[Used]) -> tuple[DataFrame, DataFrame]:
+def _frames_of_used(spark: SparkSession, versions: Iterator[Used]) -> tuple[DataFrame, DataFrame]:
     """Return the names that versions use, and the paths of data files that must exist with their names; each once.
 
     Versions share most of their files, so they are deduplicated one by one.
@@ -226,17 +226,17 @@ def diff_versions(
     old_splits, new_splits, plan = plan_diff(table.context, start, end)
     old = read_splits(spark, table, splits=old_splits, plan=plan)
     new = read_splits(spark, table, splits=new_splits, plan=plan)
-    chosen = tuple(keys) if keys is not None else plan.schema.primary_keys
-    for name in chosen:
+    key_columns = tuple(keys) if keys is not None else plan.schema.primary_keys
+    for name in key_columns:
         require_column(plan.schema, name)
-    return _keyed_diff(old, new, chosen) if chosen else _multiset_diff(old, new)
+    return _diff_by_key(old, new, key_columns) if key_columns else _multiset_diff(old, new)
 
 
-def _keyed_diff(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
+def _diff_by_key(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFrame:
     names = new.columns
-    whole = functions.struct(*(quoted(name) for name in names))
-    was = old.select(*(quoted(key).alias(f"k{i}") for i, key in enumerate(keys)), whole.alias("was"))
-    now = new.select(*(quoted(key).alias(f"k{i}") for i, key in enumerate(keys)), whole.alias("now"))
+    whole = functions.struct(*(exact_column(name) for name in names))
+    was = old.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole.alias("was"))
+    now = new.select(*(exact_column(key).alias(f"k{i}") for i, key in enumerate(keys)), whole.alias("now"))
     same_key = functions.lit(True)
     for i in range(len(keys)):
         same_key = same_key & was[f"k{i}"].eqNullSafe(now[f"k{i}"])
@@ -245,8 +245,8 @@ def _keyed_diff(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> DataFram
         functions.col("now").isNull(), _changes(("-D", "was"))
     )
     both = kinds.otherwise(_changes(("-U", "was"), ("+U", "now")))
-    one = paired.select(functions.explode(both).alias("change"))
-    return one.select(
+    changes = paired.select(functions.explode(both).alias("change"))
+    return changes.select(
         *(functions.col("change.row").getField(name).alias(name) for name in names),
         functions.col("change.kind").alias(ROW_KIND_COLUMN),
     )
@@ -263,8 +263,10 @@ def _multiset_diff(old: DataFrame, new: DataFrame) -> DataFrame:
     names = new.columns
     surplus = "surplus of " + max(names, key=len)  # longer than every column's name, so it is unique
     both = new.withColumn(surplus, functions.lit(1)).union(old.withColumn(surplus, functions.lit(-1)))
-    counted = both.groupBy(*(quoted(name) for name in names)).agg(functions.sum(quoted(surplus)).alias(surplus))
-    differing = counted.filter(quoted(surplus) != 0)
-    kind = functions.when(quoted(surplus) > 0, functions.lit("+I")).otherwise(functions.lit("-D"))
-    repeated = functions.array_repeat(kind, functions.abs(quoted(surplus)).cast("int"))
-    return differing.select(*(quoted(name) for name in names), functions.explode(repeated).alias(ROW_KIND_COLUMN))
+    counted = both.groupBy(*(exact_column(name) for name in names)).agg(
+        functions.sum(exact_column(surplus)).alias(surplus)
+    )
+    differing = counted.filter(exact_column(surplus) != 0)
+    kind = functions.when(exact_column(surplus) > 0, functions.lit("+I")).otherwise(functions.lit("-D"))
+    repeated = functions.array_repeat(kind, functions.abs(exact_column(surplus)).cast("int"))
+    return differing.select(*(exact_column(name) for name in names), functions.explode(repeated).alias(ROW_KIND_COLUMN))

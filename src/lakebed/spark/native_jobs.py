@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, functions
 from pyspark.sql import types as spark
 
 from lakebed import __version__
-from lakebed.spark.expression import quoted
-from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, null_value, taken_over
+from lakebed.spark.expression import exact_column
+from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, null_value, take_over_files
 from lakebed.spark.relation import is_available
 from lakebed.spark.types import spark_schema
 from lakebed.table.conform import not_utf8
@@ -56,7 +56,7 @@ def write_files(
     Args:
         df: whose columns lakebed would accept.
         schema: the table's newest.
-        starts_anew, partition: as `taken_over`.
+        starts_anew, partition: as `take_over_files`.
 
     Raises `InvalidRequest`: a null where the table has none, a text that is not UTF-8, or rows outside of `partition`;
     their files are deleted.
@@ -74,14 +74,14 @@ def write_files(
         return None
     job = uuid.uuid4().hex
     try:
-        rows = _gathered(df.select(*columns), schema, sink, target)
+        rows = _gather(df.select(*columns), schema, sink, target)
         rows.write.format(_SINK).option("target", target).option("job", job).mode("append").save()
     finally:
         left = sink.take(job)
     returned = msgspec.json.decode(left, type=_Returned)
     stored = None if returned.files is None else Path(returned.files)
     try:
-        changes = taken_over(table, WrittenFiles(stored), schema.id, starts_anew=starts_anew, partition=partition)
+        changes = take_over_files(table, WrittenFiles(stored), schema.id, starts_anew=starts_anew, partition=partition)
     finally:
         if stored is not None:
             stored.unlink()
@@ -97,17 +97,17 @@ def write_files(
 def _sink(session: SparkSession) -> Any:
     """The jar's class; None without the jar."""
     jvm: Any = session._jvm
-    found = jvm.org.lakebed.spark.FileSink
-    return found if isinstance(found, JavaClass) else None
+    sink = jvm.org.lakebed.spark.FileSink
+    return sink if isinstance(sink, JavaClass) else None
 
 
-def _gathered(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> DataFrame:
+def _gather(rows: DataFrame, schema: TableSchema, sink: Any, target: str) -> DataFrame:
     """Bring the rows of each fixed bucket into one task; those of several buckets in their order."""
     settings = WriteSettings.of(schema)
     if settings.bucket_count < 1:
         return rows
     bucket = Column(sink.bucket(target))
-    partition = [quoted(name) for name in schema.partition_keys]
+    partition = [exact_column(name) for name in schema.partition_keys]
     tasks_max = int(rows.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     # As 64-bit numbers: a hash near the end of its range must not overflow.
     number = functions.hash(*partition).cast("bigint") + bucket if partition else bucket
@@ -126,28 +126,28 @@ def _columns(df: DataFrame, schema: TableSchema) -> list[Column] | None:
         kind = brought.get(field.name, spark.NullType())
         if not _keeps(kind, field.dataType):
             return None
-        value = quoted(field.name) if field.name in brought else functions.lit(None)
+        value = exact_column(field.name) if field.name in brought else functions.lit(None)
         columns.append(value if kind == field.dataType else value.cast(field.dataType).alias(field.name))
     return columns
 
 
-def _keeps(found: spark.DataType, wanted: spark.DataType) -> bool:
+def _keeps(source: spark.DataType, wanted: spark.DataType) -> bool:
     """Whether Spark's cast keeps every value, and nothing inside of one is null that the table has NOT NULL."""
-    if isinstance(found, spark.NullType) or found == wanted:
+    if isinstance(source, spark.NullType) or source == wanted:
         return True
-    if type(found) in _WIDTHS and type(wanted) in _WIDTHS:
-        return _WIDTHS[type(found)] <= _WIDTHS[type(wanted)]
+    if type(source) in _WIDTHS and type(wanted) in _WIDTHS:
+        return _WIDTHS[type(source)] <= _WIDTHS[type(wanted)]
     if isinstance(wanted, spark.StringType):
-        return isinstance(found, spark.StringType | spark.CharType | spark.VarcharType)
-    if isinstance(found, spark.FloatType):
+        return isinstance(source, spark.StringType | spark.CharType | spark.VarcharType)
+    if isinstance(source, spark.FloatType):
         return isinstance(wanted, spark.DoubleType)
-    if isinstance(found, spark.ArrayType) and isinstance(wanted, spark.ArrayType):
-        return found.elementType == wanted.elementType and (wanted.containsNull or not found.containsNull)
-    if isinstance(found, spark.MapType) and isinstance(wanted, spark.MapType):
-        is_same = (found.keyType, found.valueType) == (wanted.keyType, wanted.valueType)
-        return is_same and (wanted.valueContainsNull or not found.valueContainsNull)
-    if isinstance(found, spark.StructType) and isinstance(wanted, spark.StructType):
-        return found.names == wanted.names and all(
-            a.dataType == b.dataType and (b.nullable or not a.nullable) for a, b in zip(found, wanted, strict=True)
+    if isinstance(source, spark.ArrayType) and isinstance(wanted, spark.ArrayType):
+        return source.elementType == wanted.elementType and (wanted.containsNull or not source.containsNull)
+    if isinstance(source, spark.MapType) and isinstance(wanted, spark.MapType):
+        is_same = (source.keyType, source.valueType) == (wanted.keyType, wanted.valueType)
+        return is_same and (wanted.valueContainsNull or not source.valueContainsNull)
+    if isinstance(source, spark.StructType) and isinstance(wanted, spark.StructType):
+        return source.names == wanted.names and all(
+            a.dataType == b.dataType and (b.nullable or not a.nullable) for a, b in zip(source, wanted, strict=True)
         )
     return False

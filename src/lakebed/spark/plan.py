@@ -25,7 +25,7 @@ import lakebed.compute as pc
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
 from lakebed.repo.task_store import EntryStore
-from lakebed.spark.shipping import located, packed, split_bytes, split_files
+from lakebed.spark.shipping import locate, pack_units, split_bytes, split_files
 from lakebed.table.model import DataField, Split, TableSchema
 from lakebed.table.planned_files import columns_of
 from lakebed.table.predicate_tree import And, Not, OneOf, Or, Predicate
@@ -106,7 +106,7 @@ class Pack:
 
     splits: tuple[Split, ...]
     entries: Mapping[str, Entry]
-    """Of a store in a branch, for `shipping.opened_in_task`; empty for all other stores."""
+    """Of a store in a branch, for `shipping.open_in_task`; empty for all other stores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +184,15 @@ def plan_readers(
     """
     is_wanted = reaches is not None and (plan.where is None or is_small(plan.where))
     # In a branch, files and packs are resolved together: one look at the branch, one moment.
-    (there,) = located(store, [splits], files=split_files)
+    (entries,) = locate(store, [splits], files=split_files)
     root = _native_root(store, reaches) if reaches is not None and is_wanted else None
     natives: list[NativeScan] = []
     others = list(splits)
     if root is not None:
-        addresses = {path: entry.address for path, entry in there.items()} if isinstance(store, EntryStore) else None
+        addresses = {path: entry.address for path, entry in entries.items()} if isinstance(store, EntryStore) else None
         natives, others = _native_scans(splits, plan, root=root, addresses=addresses)
-    task_splits = packed(others, size_bytes=split_bytes, task_count_min=task_count_min)
-    packs = (Pack(tuple(pack), _entries_of(pack, there)) for pack in task_splits)
+    task_splits = pack_units(others, size_bytes=split_bytes, task_count_min=task_count_min)
+    packs = (Pack(tuple(pack), _entries_of(pack, entries)) for pack in task_splits)
     return ReaderPlan(fields=plan.fields, where=plan.where, natives=tuple(natives), packs=tuple(packs))
 
 
@@ -209,10 +209,10 @@ def _literal_count(bound: Predicate) -> int:
     return len(bound.values) if isinstance(bound, OneOf) else 1
 
 
-def _entries_of(splits: Iterable[Split], there: Mapping[str, Entry]) -> dict[str, Entry]:
-    if not there:
+def _entries_of(splits: Iterable[Split], entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    if not entries:
         return {}
-    return {path: there[path] for split in splits for file in split_files(split) for path in file if path in there}
+    return {path: entries[path] for split in splits for file in split_files(split) for path in file if path in entries}
 
 
 def _native_root(store: ObjectStore, reaches: Reaches) -> str | None:
@@ -238,7 +238,7 @@ def _native_scans(
     """
     readable = {schema_id for schema_id, schema in plan.schemas.items() if _reads_natively(schema, plan.decoded)}
     is_alone = np.array([split.is_whole and not split.other_folders for split in splits], np.bool_)
-    alone = [split for split, found in zip(splits, is_alone, strict=True) if found]
+    alone = [split for split, is_plain in zip(splits, is_alone, strict=True) if is_plain]
     groups, files = columns_of(
         [split.files for split in alone],
         ("file_name", "file_size", "creation_time_ms", "row_count", "schema_id", "external_path", "write_cols"),
@@ -252,7 +252,7 @@ def _native_scans(
     refused[groups[is_outside.to_numpy(zero_copy_only=False) | is_evolved | is_partial]] = True
     is_native = is_alone.copy()
     is_native[is_alone] = ~refused
-    found = pa.table(
+    table = pa.table(
         [
             folders,
             names,
@@ -267,8 +267,8 @@ def _native_scans(
     schema_ids = files.column("schema_id").to_numpy()
     scans = []
     for schema_id in map(int, np.unique(schema_ids[kept])):
-        chosen = kept & (schema_ids == schema_id)
-        rows = found if chosen.all() else found.filter(pa.array(chosen))
+        selection = kept & (schema_ids == schema_id)
+        rows = table if selection.all() else table.filter(pa.array(selection))
         scans.append(NativeScan(schema_id, _file_columns(plan, schema_id), rows))
     return scans, [split for split, native in zip(splits, is_native, strict=True) if not native]
 
@@ -295,10 +295,10 @@ def _places(
         return is_far.take(positions), folders.take(positions), names
     inside = pa.array([split.folder for split in splits], pa.string()).take(positions)
     paths = pc.binary_join_element_wise(inside, names, "/")
-    found = pa.array(map(addresses.get, paths.to_pylist()), pa.string())
-    is_far = pc.fill_null(pc.match_substring(found, "://"), True)
-    zeros = pa.array(np.zeros(len(found), np.int32))
-    return is_far, pa.DictionaryArray.from_arrays(zeros, pa.array([root])), pc.fill_null(found, "")
+    locations = pa.array(map(addresses.get, paths.to_pylist()), pa.string())
+    is_far = pc.fill_null(pc.match_substring(locations, "://"), True)
+    zeros = pa.array(np.zeros(len(locations), np.int32))
+    return is_far, pa.DictionaryArray.from_arrays(zeros, pa.array([root])), pc.fill_null(locations, "")
 
 
 def _lacks(write_cols: pa.ChunkedArray, names: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -314,12 +314,12 @@ def _file_columns(plan: ReadPlan, schema_id: int) -> tuple[FileColumn, ...]:
     in_file = {field.id: field for field in plan.schemas[schema_id].fields}
     columns = []
     for field in plan.decoded:
-        found = in_file.get(field.id)
+        file_field = in_file.get(field.id)
         stored = None
-        if found is not None and (found.name, found.type) == (field.name, field.type):
+        if file_field is not None and (file_field.name, file_field.type) == (field.name, field.type):
             stored = field
-        elif found is not None:
-            stored = DataField(found.id, found.name, found.type, nullable=field.nullable)
+        elif file_field is not None:
+            stored = DataField(file_field.id, file_field.name, file_field.type, nullable=field.nullable)
         columns.append(FileColumn(field, stored))
     return tuple(columns)
 
@@ -328,12 +328,12 @@ def _reads_natively(written_with: TableSchema, wanted: Sequence[DataField]) -> b
     """Whether Spark's reader and casts return these columns exactly as lakebed's own reader does."""
     in_file = {field.id: field for field in written_with.fields}
     for field in wanted:
-        found = in_file.get(field.id)
-        if found is None:
+        file_field = in_file.get(field.id)
+        if file_field is None:
             continue
-        if not (is_native(field) and is_native(found)):
+        if not (is_native(field) and is_native(file_field)):
             return False
-        if parse_type(field.type).is_nested and field.type != found.type:
+        if parse_type(field.type).is_nested and field.type != file_field.type:
             return False  # fields inside it were renamed or added, which Spark matches by name
     return True
 

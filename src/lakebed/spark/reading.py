@@ -19,12 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.spark.carried import carried_rows, carried_schema, show_instants
-from lakebed.spark.expression import column_of, quoted
+from lakebed.spark.carried import show_instants, transfer_rows, transfer_schema
+from lakebed.spark.expression import column_of, exact_column
 from lakebed.spark.plan import FileColumn, NativeScan, Pack, plan_readers
 from lakebed.spark.relation import exact_files, is_available, reaches
-from lakebed.spark.shipping import opened_in_task, ship
-from lakebed.spark.tasks import Batches, dealt, parallelism
+from lakebed.spark.shipping import open_in_task, ship
+from lakebed.spark.tasks import Batches, deal, parallelism
 from lakebed.spark.types import spark_schema
 from lakebed.table.model import Split
 from lakebed.table.predicate_tree import Predicate
@@ -112,34 +112,34 @@ def _native_frame(spark: SparkSession, scan: NativeScan, plan: ReadPlan) -> Data
     frame = exact_files(spark, scan.files, schema=spark_schema(physical))
     if not scan.is_current:
         target = {field.name: field.dataType for field in spark_schema(plan.decoded).fields}
-        frame = frame.select([_evolved(column, target[column.field.name]) for column in scan.columns])
+        frame = frame.select([_evolve(column, target[column.field.name]) for column in scan.columns])
     if plan.where is not None:
         frame = frame.filter(column_of(plan.where, arrow_schema(plan.schema.fields)))
     if [field.name for field in plan.decoded] != list(plan.columns):
-        frame = frame.select([quoted(name) for name in plan.columns])
+        frame = frame.select([exact_column(name) for name in plan.columns])
     return frame
 
 
-def _evolved(column: FileColumn, target: spark_types.DataType) -> Column:
+def _evolve(column: FileColumn, target: spark_types.DataType) -> Column:
     field, stored = column.field, column.stored
     if stored is None:
         return functions.lit(None).cast(target).alias(field.name)
-    found = quoted(stored.name)
-    return (found if stored.type == field.type else found.cast(target)).alias(field.name)
+    source = exact_column(stored.name)
+    return (source if stored.type == field.type else source.cast(target)).alias(field.name)
 
 
 # ---- lakebed's own reader, on the executors
 
 
 def _packs_frame(spark: SparkSession, store: ObjectStore, packs: Sequence[Pack], plan: ReadPlan) -> DataFrame:
-    shipped, schema = ship(store), carried_schema(plan.fields)
+    shipped, schema = ship(store), transfer_schema(plan.fields)
 
     def lakebed_read(assigned: Iterator[Pack]) -> Batches:
         for pack in assigned:
-            opened = opened_in_task(shipped, pack.entries)
+            opened = open_in_task(shipped, pack.entries)
             for split in pack.splits:
                 for rows in read_split(opened, split, plan=plan):
-                    yield carried_rows(rows, schema)
+                    yield transfer_rows(rows, schema)
 
-    tasks, function = dealt(spark, [[pack] for pack in packs], lakebed_read)
+    tasks, function = deal(spark, [[pack] for pack in packs], lakebed_read)
     return tasks.mapInArrow(function, spark_schema(plan.fields))

@@ -37,8 +37,8 @@ from lakebed.repo.repository import Repository
 from lakebed.repo.staging.listing import decode_entries
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.runtime import Environment
-from lakebed.spark.shipping import packed, ship
-from lakebed.spark.tasks import LASTING, Batches, collect_changes, dealt, parallelism, returning_changes
+from lakebed.spark.shipping import pack_units, ship
+from lakebed.spark.tasks import LASTING, Batches, collect_changes, deal, parallelism, returning_changes
 
 _ENTRIES: Final = (
     "path string, address string, size_bytes bigint, checksum string, modified_ms bigint, content_type string, "
@@ -85,14 +85,14 @@ def stage_files(
     upload = _uploader(branch)
     if isinstance(files, DataFrame):
         _check_columns(files)
-        found = collect_changes(files.select("path", "content"), _uploading_rows(upload, content_type))
+        results = collect_changes(files.select("path", "content"), _uploading_rows(upload, content_type))
     elif files:
-        packs = packed(list(files.items()), size_bytes=lambda _: 0, task_count_min=parallelism(spark))
+        packs = pack_units(list(files.items()), size_bytes=lambda _: 0, task_count_min=parallelism(spark))
         options = dict(storage_options or {})
-        found = collect_changes(*dealt(spark, packs, _uploading_urls(upload, content_type, options)))
+        results = collect_changes(*deal(spark, packs, _uploading_urls(upload, content_type, options)))
     else:
-        found = []
-    staged: Sequence[Any] = found
+        results = []
+    staged: Sequence[Any] = results
     return branch.stage_many(pa.Table.from_batches(staged)) if staged else 0
 
 
@@ -104,19 +104,19 @@ def _uploader(branch: Branch) -> Upload:
 
 
 def _upload_through(branch: bytes, content: Any, content_type: str) -> Entry:
-    opened: Branch = _opened(branch)
+    opened: Branch = _unpickle(branch)
     return opened.upload(content, content_type=content_type)
 
 
 def _upload_into(store: bytes, content: Any, content_type: str) -> Entry:
-    opened: ObjectStore = _opened(store)
+    opened: ObjectStore = _unpickle(store)
     return upload_to(opened, content, content_type=content_type, environment=Environment())
 
 
 _OPENED: dict[bytes, Any] = {}
 
 
-def _opened(pickled: bytes) -> Any:
+def _unpickle(pickled: bytes) -> Any:
     """Unpickle what a task works with once a process, so that its connections serve all rows."""
     if pickled not in _OPENED:
         _OPENED.clear()
@@ -135,7 +135,7 @@ def _check_columns(files: DataFrame) -> None:
 
 def _uploading_rows(upload: Upload, content_type: str) -> Callable[[Batches], Batches]:
     def lakebed_upload(batches: Batches) -> Batches:
-        return _staged(
+        return _stage_pairs(
             (path, upload(content, content_type))
             for batch in batches
             for path, content in zip(batch.column(0).to_pylist(), _contents(batch.column(1)), strict=True)
@@ -151,7 +151,7 @@ def _contents(column: Any) -> Iterator[Any]:
 
 def _uploading_urls(upload: Upload, content_type: str, options: dict[str, str]) -> Callable[[Any], Batches]:
     def lakebed_upload(pairs: Iterator[tuple[str, str]]) -> Batches:
-        return _staged((path, upload(_chunks_at(url, options), content_type)) for path, url in pairs)
+        return _stage_pairs((path, upload(_chunks_at(url, options), content_type)) for path, url in pairs)
 
     return lakebed_upload
 
@@ -161,7 +161,7 @@ def _chunks_at(url: str, options: dict[str, str]) -> Iterator[Any]:
     return open_store(folder, storage_options=options or None, create=False).get_stream(name)
 
 
-def _staged(pairs: Iterator[tuple[str, Entry]]) -> Batches:
+def _stage_pairs(pairs: Iterator[tuple[str, Entry]]) -> Batches:
     return returning_changes(lambda: columns_of(pairs).to_batches(), lasting=_LASTING)
 
 
@@ -216,34 +216,34 @@ def _subtract(
     if len(staged):
         left = left.join(spark.createDataFrame(pa.table({"ulid": staged})), on="ulid", how="left_anti")
     if ranges:
-        named = _named(spark, store, ranges)
+        named = _list_addresses(spark, store, ranges)
         try:
             problem = named.filter(functions.col("problem").isNotNull()).select("problem").first()
             if problem is not None:
                 raise pickle.loads(problem[0])
-            return _sorted(left.join(named, on="ulid", how="left_anti"))
+            return _sort(left.join(named, on="ulid", how="left_anti"))
         finally:
             named.unpersist()
-    return _sorted(left)
+    return _sort(left)
 
 
-def _sorted(left: DataFrame) -> pa.Table:
+def _sort(left: DataFrame) -> pa.Table:
     return left.orderBy("ulid").toArrow().cast(LISTED_SCHEMA)
 
 
-def _named(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> DataFrame:
+def _list_addresses(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> DataFrame:
 
     def lakebed_names(assigned: Iterator[RangeOf]) -> Batches:
-        with _committed(store) as committed:
-            for ref, one in assigned:
+        with _open_committed(store) as committed:
+            for ref, meta in assigned:
                 try:
-                    for batch in addresses_of_ranges(committed.open(ref), [one]):
+                    for batch in addresses_of_ranges(committed.open(ref), [meta]):
                         yield _problem_row(batch.column(0), None)
                 except _LASTING as error:
                     yield _problem_row(pa.array([None], pa.string()), error)
 
-    packs = packed(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
-    tasks, function = dealt(spark, packs, lakebed_names)
+    packs = pack_units(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
+    tasks, function = deal(spark, packs, lakebed_names)
     return tasks.mapInArrow(function, _NAMED).persist(StorageLevel.DISK_ONLY)
 
 
@@ -252,7 +252,7 @@ def _problem_row(ulids: pa.Array, problem: LakebedError | None) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays([ulids, pa.array(problems, pa.binary())], names=["ulid", "problem"])
 
 
-def _committed(store: bytes) -> AbstractContextManager[Committed]:
+def _open_committed(store: bytes) -> AbstractContextManager[Committed]:
     return closing(Committed(pickle.loads(store), environment=Environment()))
 
 
@@ -275,7 +275,7 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
     """
     text = repository.default_branch if ref is None else ref
     if isinstance(repository.transport, HttpTransport):
-        listed = ((one.path, one.entry) for one in repository.ref(text).list() if one.entry is not None)
+        listed = ((line.path, line.entry) for line in repository.ref(text).list() if line.entry is not None)
         return spark.createDataFrame(columns_of(listed), _ENTRIES)
     home = repository.context
     store = ship(home.store)
@@ -283,34 +283,34 @@ def list_repository(spark: SparkSession, repository: Repository, ref: str | None
         resolved = resolve(home, text, snapshot=snapshot)
         changes = [] if resolved.branch is None else list(uncommitted(home, snapshot, resolved.branch))
     metarange = resolved.commit.metarange
-    committed = _committed_frame(spark, store, [(metarange, one) for one in home.committed.open(metarange).ranges()])
+    committed = _frame_of_ranges(spark, store, [(metarange, meta) for meta in home.committed.open(metarange).ranges()])
     changed = pa.Table.from_batches(changes) if changes else None
     if changed is None:
         return committed
     paths = pa.table({"path": changed.column("path").cast(pa.string())})
     shown = changed.filter(changed.column("right").is_valid()).combine_chunks()
     kept = committed.join(spark.createDataFrame(paths), on="path", how="left_anti")
-    there = [_decoded(batch.column("path"), batch.column("right")) for batch in shown.to_batches()]
-    return kept.unionByName(spark.createDataFrame(pa.concat_tables(there), _ENTRIES)) if there else kept
+    tables = [_decode(batch.column("path"), batch.column("right")) for batch in shown.to_batches()]
+    return kept.unionByName(spark.createDataFrame(pa.concat_tables(tables), _ENTRIES)) if tables else kept
 
 
-def _committed_frame(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> DataFrame:
+def _frame_of_ranges(spark: SparkSession, store: bytes, ranges: Sequence[RangeOf]) -> DataFrame:
     if not ranges:
         return spark.createDataFrame([], _ENTRIES)
 
     def lakebed_list(assigned: Iterator[RangeOf]) -> Batches:
-        with _committed(store) as committed:
-            for ref, one in assigned:
-                for rows in committed.open(ref).rows_of(one):
+        with _open_committed(store) as committed:
+            for ref, meta in assigned:
+                for rows in committed.open(ref).rows_of(meta):
                     for at in range(0, rows.num_rows, _ROWS_AT_ONCE):
                         part = rows.slice(at, _ROWS_AT_ONCE)
-                        yield from _decoded(part.column(0), part.column(1)).to_batches()
+                        yield from _decode(part.column(0), part.column(1)).to_batches()
 
-    packs = packed(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
-    tasks, function = dealt(spark, packs, lakebed_list)
+    packs = pack_units(ranges, size_bytes=lambda one: one[1].file.size_bytes, task_count_min=parallelism(spark))
+    tasks, function = deal(spark, packs, lakebed_list)
     return tasks.mapInArrow(function, _ENTRIES)
 
 
-def _decoded(paths: pa.Array, values: pa.Array) -> pa.Table:
+def _decode(paths: pa.Array, values: pa.Array) -> pa.Table:
     texts = [path.decode() for path in keys_of(paths)]
     return columns_of(zip(texts, decode_entries(values, paths=texts), strict=True))

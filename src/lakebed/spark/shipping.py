@@ -1,8 +1,8 @@
 """What travels to the tasks of a job: the store, the units of work of each task, and the entries of their files. Pure.
 
-Owns: how a store is shipped (`ship`), how work is distributed over tasks (`packed`), and which files of a branch a task
-may read (`located`). Imports no PySpark, so that processes without it plan and read too. Invariant: a store, with its
-credentials, is only ever part of a pickled function.
+Owns: how a store is shipped (`ship`), how work is distributed over tasks (`pack_units`), and which files of a branch a
+task may read (`locate`). Imports no PySpark, so that processes without it plan and read too. Invariant: a store, with
+its credentials, is only ever part of a pickled function.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def ship(store: ObjectStore, *, writes: bool = False) -> bytes:
     return pickle.dumps(store)
 
 
-def located(
+def locate(
     store: ObjectStore, packs: Sequence[Sequence[Unit]], *, files: Callable[[Unit], Iterable[Sequence[str]]]
 ) -> list[Mapping[str, Entry]]:
     """Locate the files of each task, for stores whose paths are entries; empty for all others.
@@ -68,15 +68,15 @@ def located(
     if not isinstance(store, EntryStore):
         return [{} for _ in packs]
     wanted = [[file for unit in pack for file in files(unit)] for pack in packs]
-    there = store.entries(list(dict.fromkeys(path for pack in wanted for file in pack for path in file)))
+    entries = store.entries(list(dict.fromkeys(path for pack in wanted for file in pack for path in file)))
     for pack in wanted:
         for file in pack:
-            if not any(path in there for path in file):
+            if not any(path in entries for path in file):
                 raise absent(file[0], url)
-    return [{path: there[path] for file in pack for path in file if path in there} for pack in wanted]
+    return [{path: entries[path] for file in pack for path in file if path in entries} for pack in wanted]
 
 
-def opened_in_task(shipped: bytes, entries: Mapping[str, Entry] | None = None) -> ObjectStore:
+def open_in_task(shipped: bytes, entries: Mapping[str, Entry] | None = None) -> ObjectStore:
     """Open a shipped store in a task, with the files of the task."""
     store: ObjectStore = pickle.loads(shipped)
     return store.with_entries(entries) if entries and isinstance(store, TaskStore) else store
@@ -93,7 +93,7 @@ def split_files(split: Split) -> list[tuple[str, ...]]:
     return [*data, *((path,) for path in vectors if not is_url(path))]
 
 
-def packed(units: Sequence[Unit], *, size_bytes: Callable[[Unit], int], task_count_min: int) -> list[list[Unit]]:
+def pack_units(units: Sequence[Unit], *, size_bytes: Callable[[Unit], int], task_count_min: int) -> list[list[Unit]]:
     """Group units into tasks: large ones alone, small neighbours together, at least as many as can run at once."""
     weights = [size_bytes(unit) + OPEN_BYTES for unit in units]
     task_bytes = min(TASK_BYTES_MAX, max(OPEN_BYTES, sum(weights) // max(1, task_count_min)))

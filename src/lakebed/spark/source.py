@@ -33,18 +33,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from lakebed.errors import Conflict, InvalidRequest
-from lakebed.spark.carried import carried_rows, carried_schema
+from lakebed.spark.carried import transfer_rows, transfer_schema
 from lakebed.spark.change_rows import change_fields
 from lakebed.spark.committing import NOT_COMMITTED, commit_changes
 from lakebed.spark.filters import from_filter, translate
 from lakebed.spark.plan import Pack, plan_readers
-from lakebed.spark.shipping import opened_in_task, ship
-from lakebed.spark.source_options import PINNED, check_options, flag, number, opened, without_frames
-from lakebed.spark.source_writing import accepted, discard_written, write_rows
+from lakebed.spark.shipping import open_in_task, ship
+from lakebed.spark.source_options import PINNED, check_options, flag, number, open_table, without_frames
+from lakebed.spark.source_writing import accept_results, discard_written, write_rows
 from lakebed.spark.stream_commits import APPLICATION, CHECKPOINT, user_of
 from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_columns, stream_settings
 from lakebed.spark.types import arrow_schema_of, spark_schema
-from lakebed.spark.unpacking import packed_as
+from lakebed.spark.unpacking import pack_as
 from lakebed.spark.write_tasks import WriteTask, write_task
 from lakebed.table.discard import discard_changes
 from lakebed.table.model import Snapshot
@@ -80,15 +80,15 @@ class LakebedSource(DataSource):
         scan = self._scan()
         # The version stays: Spark pickles this object and plans with it whenever the DataFrame is used.
         self.options[PINNED] = str(0 if scan.snapshot is None else scan.snapshot.id)
-        return spark_schema(scan.table_schema.named(scan.schema.names))
+        return spark_schema(scan.table_schema.select_fields(scan.schema.names))
 
     @without_frames
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of some columns of that version. Raises `InvalidRequest`: columns or types that the table lacks."""
         scan = self._scan(schema.names)
-        wanted = spark_schema(scan.table_schema.named(schema.names))
-        for asked, there in zip(schema, wanted, strict=True):
-            _check_type(asked, there)
+        wanted = spark_schema(scan.table_schema.select_fields(schema.names))
+        for asked, field in zip(schema, wanted, strict=True):
+            _check_type(asked, field)
         table, tasks = self._table(), number(self.options, "tasks", os.cpu_count() or 1)
         kind = LakebedReader if flag(self.options, "pushfilters", True) else PlainReader
         return kind(table, scan, schema, tasks=tasks, where=self._where())
@@ -98,14 +98,14 @@ class LakebedSource(DataSource):
         """A writer of rows. Raises `InvalidRequest`: columns that do not fit the table."""
         check_options(self.options, WRITE_OPTIONS, "df.write")
         table = self._table()
-        found = self.options.get("partitions", "replaced")
-        if found not in ("replaced", "kept"):
+        mode = self.options.get("partitions", "replaced")
+        if mode not in ("replaced", "kept"):
             raise InvalidRequest(
-                f"The option partitions={found!r} is invalid: use 'replaced' (an overwrite replaces the whole table) "
+                f"The option partitions={mode!r} is invalid: use 'replaced' (an overwrite replaces the whole table) "
                 "or 'kept' (only the partitions that the rows are in).",
                 kind="invalid_option",
             )
-        replaced = Overwrite(dynamic=found == "kept") if overwrite else None
+        replaced = Overwrite(dynamic=mode == "kept") if overwrite else None
         task = write_task(table, starts_anew=overwrite)
         task.check(table.store, arrow_schema_of(schema))
         return LakebedWriter(ship(table.store, writes=True), task, replaced, dict(self.options))
@@ -114,9 +114,9 @@ class LakebedSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """A reader that follows the table. Raises `InvalidRequest`: options, columns or types that do not fit."""
         streams = _streams()
-        there = {field.name: field for field in self._stream_schema(every=True)}
+        fields = {field.name: field for field in self._stream_schema(every=True)}
         for asked in schema:
-            _check_type(asked, there.get(asked.name))
+            _check_type(asked, fields.get(asked.name))
         table = self._table()
         reader: DataSourceStreamReader = streams.StreamReader(
             table,
@@ -152,8 +152,8 @@ class LakebedSource(DataSource):
             for name in asked:
                 require_column(schema, name)
             columns = [*asked, *columns[len(schema.fields) :]]
-        found = change_fields(schema, columns)
-        return spark_schema(found if settings.changes else schema.named(columns))
+        fields = change_fields(schema, columns)
+        return spark_schema(fields if settings.changes else schema.select_fields(columns))
 
     def _table(self) -> Table:
         path = self.options.get("path")
@@ -163,7 +163,7 @@ class LakebedSource(DataSource):
                 "save('s3://bucket/lake/flights').",
                 kind="missing_option",
             )
-        return opened(self.options)
+        return open_table(self.options)
 
     def _where(self) -> Predicate | None:
         text = self.options.get("where")
@@ -180,29 +180,29 @@ class LakebedSource(DataSource):
 
     def _version(self, table: Table) -> tuple[Snapshot | None, int | None]:
         """The snapshot to read, and whose columns; None: the newest ones."""
-        named = [name for name in ("version", "tag", "timestamp") if name in self.options]
-        if len(named) > 1:
+        names = [name for name in ("version", "tag", "timestamp") if name in self.options]
+        if len(names) > 1:
             raise InvalidRequest(
-                f"The options {' and '.join(named)} name a version each: give one of them.", kind="ambiguous_version"
+                f"The options {' and '.join(names)} name a version each: give one of them.", kind="ambiguous_version"
             )
-        if not named:
+        if not names:
             pinned = self.options.get(PINNED)
             if pinned is None:
                 return table.latest(), None
             return (None if pinned == "0" else resolve(table.context, version=int(pinned)).snapshot), None
-        name, value = named[0], self.options[named[0]]
+        name, value = names[0], self.options[names[0]]
         if name == "timestamp":
-            found = resolve(table.context, timestamp=value)
+            version = resolve(table.context, timestamp=value)
         else:
-            found = resolve(table.context, version=f"tag.{value}" if name == "tag" else value)
-        if found.branch is not None:
+            version = resolve(table.context, version=f"tag.{value}" if name == "tag" else value)
+        if version.branch is not None:
             raise InvalidRequest(
                 f"version={value!r} names a branch: give it as the option branch.", kind="ambiguous_version"
             )
-        return found.snapshot, found.snapshot.schema_id
+        return version.snapshot, version.snapshot.schema_id
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return packed_as(type(self), (dict(self.options),))
+        return pack_as(type(self), (dict(self.options),))
 
 
 class PlainReader(DataSourceReader):
@@ -211,7 +211,7 @@ class PlainReader(DataSourceReader):
     def __init__(self, table: Table, scan: Scan, schema: StructType, *, tasks: int, where: Predicate | None) -> None:
         self._table = table
         self._scan = scan
-        columns = carried_schema(scan.table_schema.named(schema.names))
+        columns = transfer_schema(scan.table_schema.select_fields(schema.names))
         self._arrow = pa.schema([a.with_nullable(b.nullable) for a, b in zip(columns, schema, strict=True)])
         self._tasks = tasks
         self._where = where
@@ -241,7 +241,7 @@ class PlainReader(DataSourceReader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (ship(self._table.store), self._scan.plan, self._arrow)
-        return packed_as(TaskReader, state)
+        return pack_as(TaskReader, state)
 
 
 class LakebedReader(PlainReader):
@@ -250,7 +250,7 @@ class LakebedReader(PlainReader):
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Leave out what filters exclude, and return them all: Spark evaluates them again."""
         columns = arrow_schema(self._scan.table_schema.fields)
-        self._narrow(translate([from_filter(found) for found in filters], columns).where)
+        self._narrow(translate([from_filter(item) for item in filters], columns).where)
         return iter(filters)
 
 
@@ -267,10 +267,10 @@ class TaskReader(DataSourceReader):
         if partition.value is None:  # a version without rows
             return
         pack: Pack = pickle.loads(partition.value)
-        store = opened_in_task(self._shipped, pack.entries)
+        store = open_in_task(self._shipped, pack.entries)
         for split in pack.splits:
             for rows in read_split(store, split, plan=self._plan):
-                yield carried_rows(rows, self._schema)
+                yield transfer_rows(rows, self._schema)
 
 
 class LakebedWriter(DataSourceArrowWriter):
@@ -290,8 +290,8 @@ class LakebedWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit what the tasks wrote as one snapshot. Raises a lasting error of a task, and as `Table.commit`."""
-        table = opened(self._options)
-        changes = accepted(table, self._task, messages)
+        table = open_table(self._options)
+        changes = accept_results(table, self._task, messages)
         try:
             commit_changes(table, changes, options={}, overwrite=self._overwrite)
         except Conflict as lost:
@@ -303,28 +303,28 @@ class LakebedWriter(DataSourceArrowWriter):
         """Delete what a failed job wrote. After a commit that failed, nothing: its snapshot may be there."""
         if None not in messages:
             return
-        discard_written(opened(self._options), messages)
+        discard_written(open_table(self._options), messages)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self._shipped, self._task, self._overwrite, self._options)
-        return packed_as(type(self), state)
+        return pack_as(type(self), state)
 
 
 def _text(field: StructField) -> str:
     return field.dataType.simpleString() + ("" if field.nullable else " not null")
 
 
-def _check_type(asked: StructField, there: StructField | None) -> None:
+def _check_type(asked: StructField, field: StructField | None) -> None:
     """Refuse a column of a schema that the user gave, if the table lacks it or has another type."""
-    if there is None:
+    if field is None:
         raise InvalidRequest(
             f"The table has no column {asked.name!r}: leave it out of the schema given to Spark.",
             kind="unknown_column",
             column=asked.name,
         )
-    if asked.dataType != there.dataType or (there.nullable and not asked.nullable):
+    if asked.dataType != field.dataType or (field.nullable and not asked.nullable):
         raise InvalidRequest(
-            f"Column {asked.name!r} is {_text(there)}, but the schema given to Spark says {_text(asked)}: "
+            f"Column {asked.name!r} is {_text(field)}, but the schema given to Spark says {_text(asked)}: "
             "give the table's type, or no schema, and cast afterwards.",
             kind="type_mismatch",
             column=asked.name,

@@ -9,7 +9,7 @@ from typing import Final, ParamSpec, TypeVar
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.objects import open_store
 from lakebed.table.table import Table
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,16 +22,16 @@ def without_frames(method: Callable[P, T]) -> Callable[P, T]:
     """Let an error of lakebed leave a method without the frames below: Spark shows the whole traceback to the user."""
 
     @wraps(method)
-    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
         except LakebedError as error:
             raise error.with_traceback(None) from None
 
-    return called
+    return wrapper
 
 
-def opened(options: Mapping[str, str]) -> Table:
+def open_table(options: Mapping[str, str]) -> Table:
     """Open the table that the options name."""
     store = open_store(options["path"])
     return Table.open(store, name=store.root_url.rpartition("/")[2], branch=options.get("branch"))
@@ -53,7 +53,7 @@ def number(options: Mapping[str, str], name: str, default: int) -> int:
         return default
     if not text.isascii() or not text.isdecimal() or not int(text[:9]) >= 1:
         raise InvalidRequest(
-            f"The option {name}={shown(text)} is invalid: use a number, at least 1.", kind="invalid_option"
+            f"The option {name}={format_value(text)} is invalid: use a number, at least 1.", kind="invalid_option"
         )
     return int(text[:9])
 
@@ -62,5 +62,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     """Return true or false. Raises `InvalidRequest`."""
     text = options.get(name, str(default)).lower()
     if text not in ("true", "false"):
-        raise InvalidRequest(f"The option {name}={shown(text)} is invalid: use true or false.", kind="invalid_option")
+        raise InvalidRequest(
+            f"The option {name}={format_value(text)} is invalid: use true or false.", kind="invalid_option"
+        )
     return text == "true"

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.runtime import Environment
-from lakebed.spark.shipping import opened_in_task
+from lakebed.spark.shipping import open_in_task
 from lakebed.spark.tasks import LASTING
 from lakebed.spark.write_tasks import WriteTask
 from lakebed.table.discard import discard_changes
@@ -28,7 +28,7 @@ class Written(WriterCommitMessage):
 
 def write_rows(task: WriteTask, shipped: bytes, batches: Iterator[pa.RecordBatch]) -> Written:
     """Write the rows of a task. Returns errors that a retry would repeat; raises others."""
-    writer = task.writer(opened_in_task(shipped), Environment())
+    writer = task.writer(open_in_task(shipped), Environment())
     try:
         for batch in batches:
             task.add(writer, batch)
@@ -39,11 +39,13 @@ def write_rows(task: WriteTask, shipped: bytes, batches: Iterator[pa.RecordBatch
         return Written([], error)
 
 
-def accepted(table: Table, task: WriteTask, messages: Sequence[WriterCommitMessage | None]) -> list[BucketChange]:
+def accept_results(table: Table, task: WriteTask, messages: Sequence[WriterCommitMessage | None]) -> list[BucketChange]:
     """What the tasks of a job wrote. Raises an error that a task returned, after deleting the files of the others."""
     written = [message for message in messages if isinstance(message, Written)]
     changes = [change for message in written for change in message.changes]
-    error = next((message.error for message in written if message.error is not None), None) or _doubled(written, task)
+    error = next((message.error for message in written if message.error is not None), None) or _bucket_error(
+        written, task
+    )
     if error is not None:
         discard_changes(table.context, changes)
         raise error
@@ -56,13 +58,13 @@ def discard_written(table: Table, messages: Sequence[WriterCommitMessage | None]
     discard_changes(table.context, changes)
 
 
-def _doubled(written: Sequence[Written], task: WriteTask) -> InvalidRequest | None:
+def _bucket_error(written: Sequence[Written], task: WriteTask) -> InvalidRequest | None:
     """The error of a job in which several tasks wrote rows of one bucket, which each must number alone."""
     if task.settings.dynamic is not None:  # a key's bucket is chosen by one task
         writers = sum(1 for message in written if message.changes)
     elif task.settings.bucket_count > 0:
-        found = Counter((change.partition, change.bucket) for message in written for change in message.changes)
-        writers = max(found.values(), default=0)
+        counts = Counter((change.partition, change.bucket) for message in written for change in message.changes)
+        writers = max(counts.values(), default=0)
     else:
         return None
     if writers < 2:

@@ -59,9 +59,9 @@ def user_of(options: Mapping[str, str]) -> str:
     checkpoint = given.get(CHECKPOINT.lower())
     query = None if checkpoint is None else query_of_checkpoint(checkpoint)
     if query is None:
-        there = "has no checkpointLocation" if checkpoint is None else f"finds no query's id in {checkpoint}/metadata"
+        problem = "has no checkpointLocation" if checkpoint is None else f"finds no query's id in {checkpoint}/metadata"
         raise InvalidRequest(
-            f"The sink 'lakebed' {there}, by which it would know batches that it has committed: give the option "
+            f"The sink 'lakebed' {problem}, by which it would know batches that it has committed: give the option "
             f"checkpointLocation to the stream itself, or the option {APPLICATION} with a name that no other stream "
             "into the table has.",
             kind="no_application",
@@ -79,7 +79,7 @@ def query_of_checkpoint(location: str) -> str | None:
             body = (Path(unquote(parts.path) if parts.scheme else location) / "metadata").read_bytes()
         else:
             return None
-        found = json.loads(body)["id"]
+        query_id = json.loads(body)["id"]
     except (OSError, LakebedError, ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found, str) and found else None
+    return query_id if isinstance(query_id, str) and query_id else None

@@ -11,7 +11,7 @@ from lakebed.spark.source_options import flag, number
 from lakebed.table.model import TableSchema
 from lakebed.table.stream import Start, StreamSettings
 from lakebed.table.stream_limits import Limits
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 CONSUMER: Final = "consumer"
 LIMITS: Final = {
@@ -48,7 +48,7 @@ def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str
     value = given.get(name, values[0])
     if value not in values:
         raise InvalidRequest(
-            f"The option {name}={shown(value)} is invalid: use {', '.join(values)}.", kind="invalid_option"
+            f"The option {name}={format_value(value)} is invalid: use {', '.join(values)}.", kind="invalid_option"
         )
     return value
 
@@ -56,8 +56,8 @@ def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str
 def limits_of(options: Mapping[str, str]) -> Limits:
     """The limits of a batch. Raises `InvalidRequest`: one that is not a number, at least 1."""
     given = {name.lower(): value for name, value in options.items()}
-    found = {limit: number(given, name.lower(), 0) or None for limit, name in LIMITS.items()}
-    return Limits(files=found["files"], rows=found["rows"], bytes=found["bytes"], snapshots=found["snapshots"])
+    limits = {limit: number(given, name.lower(), 0) or None for limit, name in LIMITS.items()}
+    return Limits(files=limits["files"], rows=limits["rows"], bytes=limits["bytes"], snapshots=limits["snapshots"])
 
 
 def stream_columns(schema: TableSchema, settings: StreamSettings) -> tuple[str, ...]:

@@ -28,15 +28,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lakebed.errors import Conflict
-from lakebed.spark.carried import carried_rows, carried_schema
+from lakebed.spark.carried import transfer_rows, transfer_schema
 from lakebed.spark.change_rows import ChangeRows, Committed, deletions_of, pack_changes
 from lakebed.spark.committing import NOT_COMMITTED
 from lakebed.spark.plan import Pack, plan_readers
-from lakebed.spark.shipping import opened_in_task, ship
-from lakebed.spark.source_options import opened
-from lakebed.spark.source_writing import accepted, discard_written, write_rows
+from lakebed.spark.shipping import open_in_task, ship
+from lakebed.spark.source_options import open_table
+from lakebed.spark.source_writing import accept_results, discard_written, write_rows
 from lakebed.spark.stream_commits import commit_batch
-from lakebed.spark.unpacking import packed_as
+from lakebed.spark.unpacking import pack_as
 from lakebed.spark.write_tasks import WriteTask
 from lakebed.table.discard import discard_changes
 from lakebed.table.model import TableSchema
@@ -113,8 +113,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         store = self._table.store
-        own = [name for name in self._columns if self._table.schema.field_by_name(name) is not None]
-        batch = self._stream.plan(StreamOffset.of(start), StreamOffset.of(end), columns=own)
+        table_columns = [name for name in self._columns if self._table.schema.field_by_name(name) is not None]
+        batch = self._stream.plan(StreamOffset.of(start), StreamOffset.of(end), columns=table_columns)
         if batch.units:
             rows = ChangeRows(batch.plan, self._columns, deletions_of(self._settings))
             units = [Committed(unit, 0, 0) for unit in batch.units]
@@ -136,7 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream.hold(self._consumer, offset)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return packed_as(StreamTaskReader, (ship(self._table.store),))
+        return pack_as(StreamTaskReader, (ship(self._table.store),))
 
 
 class StreamTaskReader(DataSourceStreamReader):
@@ -153,10 +153,10 @@ class StreamTaskReader(DataSourceStreamReader):
         yield from plan.read(self._shipped, pack) if isinstance(plan, ChangeRows) else self._rows(plan, pack)
 
     def _rows(self, plan: ReadPlan, pack: Pack) -> Iterator[pa.RecordBatch]:
-        store, carried = opened_in_task(self._shipped, pack.entries), carried_schema(plan.fields)
+        store, carried = open_in_task(self._shipped, pack.entries), transfer_schema(plan.fields)
         for split in pack.splits:
             for rows in read_split(store, split, plan=plan):
-                yield carried_rows(rows, carried)
+                yield transfer_rows(rows, carried)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -181,8 +181,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Commit a batch as one snapshot, unless it is committed already. Raises a lasting error of a task."""
-        table = opened(self._options)
-        changes = accepted(table, self._task, messages)
+        table = open_table(self._options)
+        changes = accept_results(table, self._task, messages)
         overwrite = Overwrite() if self._replaces else None
         try:
             commit_batch(table, changes, user=self._user, batch_id=batchId, overwrite=overwrite)
@@ -194,8 +194,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete what a failed batch wrote. After a commit that failed, nothing: its snapshot may be there."""
         if None in messages:
-            discard_written(opened(self._options), messages)
+            discard_written(open_table(self._options), messages)
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self._shipped, self._task, self._user, self._replaces, self._options)
-        return packed_as(type(self), state)
+        return pack_as(type(self), state)

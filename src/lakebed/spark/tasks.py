@@ -1,8 +1,8 @@
 """Work in Spark's tasks: what is shipped to them, and what they return.
 
-Owns: how units of work reach their tasks (`dealt`), and how the changes of tasks reach the driver (`collect_changes`,
+Owns: how units of work reach their tasks (`deal`), and how the changes of tasks reach the driver (`collect_changes`,
 `changes_of_units`). For a store in a branch, tasks get access to the bytes and not to the branch: the driver resolves
-what they read (`shipping.located`) and stages what they upload, in one change. Invariants: an error of a task that a
+what they read (`shipping.locate`) and stages what they upload, in one change. Invariants: an error of a task that a
 retry would repeat is returned as the same `LakebedError`, Spark retries after every other error; only uploads of
 attempts that Spark accepted are staged.
 """
@@ -21,7 +21,7 @@ from lakebed.objects.port import ObjectStore
 from lakebed.repo.model import Entry
 from lakebed.repo.task_store import EntryStore, TaskStore
 from lakebed.spark.relation import is_available
-from lakebed.spark.shipping import Unit, located, opened_in_task, packed, ship
+from lakebed.spark.shipping import Unit, locate, open_in_task, pack_units, ship
 from lakebed.table.model import BucketChange
 
 Batches = Iterator[pa.RecordBatch]
@@ -35,7 +35,7 @@ LASTING = (InvalidRequest, Corruption, UnsupportedFormat)
 """Errors of a task that a retry would repeat."""
 
 
-def dealt(
+def deal(
     spark: SparkSession, packs: Sequence[Sequence[Unit]], function: Callable[[Iterator[Unit]], Batches]
 ) -> tuple[DataFrame, Callable[[Batches], Batches]]:
     """Return a DataFrame with one task a pack, and the function for its `mapInArrow` that gives each task its units."""
@@ -68,22 +68,24 @@ def changes_of_units(
 
     Args:
         size_bytes: the bytes of a unit.
-        files: the files that a unit reads; see `located`.
+        files: the files that a unit reads; see `locate`.
         function: maps a unit, and the store as a task sees it, to the change.
     """
     if not units:
         return []
     shipped = ship(store, writes=True)
-    packs = packed(units, size_bytes=size_bytes, task_count_min=parallelism(spark))
-    entries = located(store, packs, files=files)
+    packs = pack_units(units, size_bytes=size_bytes, task_count_min=parallelism(spark))
+    entries = locate(store, packs, files=files)
 
     def rewrite(assigned: Iterator[tuple[list[Unit], Mapping[str, Entry]]]) -> Batches:
-        ((pack, there),) = assigned
-        opened = opened_in_task(shipped, there)
+        ((pack, pack_entries),) = assigned
+        opened = open_in_task(shipped, pack_entries)
         changes = (function(unit, opened) for unit in pack)
         yield from returning_changes(lambda: [change for change in changes if change is not None], store=opened)
 
-    frame, task = dealt(spark, [[(pack, there)] for pack, there in zip(packs, entries, strict=True)], rewrite)
+    frame, task = deal(
+        spark, [[(pack, pack_entries)] for pack, pack_entries in zip(packs, entries, strict=True)], rewrite
+    )
     return collect_changes(frame, task, into=store)
 
 

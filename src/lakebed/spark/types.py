@@ -82,8 +82,8 @@ def spark_json(fields: tuple[DataField, ...]) -> str:
 
 
 def _spark_of(field: DataField) -> spark.DataType:
-    found = _spark_type(parse_type(field.type))
-    if found is None:
+    spark_type = _spark_type(parse_type(field.type))
+    if spark_type is None:
         raise InvalidRequest(
             f"Column {field.name!r} is {field.type}, which lakebed does not hand to this version of Spark: read the "
             "other columns with lakebed.spark.read(..., columns=[...]).",
@@ -91,7 +91,7 @@ def _spark_of(field: DataField) -> spark.DataType:
             column=field.name,
             type=field.type,
         )
-    return found
+    return spark_type
 
 
 def _spark_type(parsed: Type) -> spark.DataType | None:
@@ -112,10 +112,10 @@ def _spark_type(parsed: Type) -> spark.DataType | None:
     if parsed.root == "ROW":
         members = []
         for member in parsed.fields:
-            found = _spark_type(member.type)
-            if found is None:
+            member_type = _spark_type(member.type)
+            if member_type is None:
                 return None
-            members.append(spark.StructField(member.name, found, member.type.nullable))
+            members.append(spark.StructField(member.name, member_type, member.type.nullable))
         return spark.StructType(members)
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import DataFrame, functions
 
 from lakebed.errors import InvalidRequest
-from lakebed.spark.expression import quoted
+from lakebed.spark.expression import exact_column
 from lakebed.spark.writing import require_keys, upsert
 from lakebed.table.change_units import ROW_KIND_COLUMN
 from lakebed.table.earlier_commits import find_commit
@@ -50,7 +50,7 @@ def upsert_stream(
             return
         column = deletes
         if ROW_KIND_COLUMN in df.columns and table.refresh().field_by_name(ROW_KIND_COLUMN) is None:
-            kind = quoted(ROW_KIND_COLUMN)
+            kind = exact_column(ROW_KIND_COLUMN)
             df = df.filter(kind != "-U").withColumn(_GONE, kind == functions.lit("-D")).drop(ROW_KIND_COLUMN)
             column = _GONE
         upsert(df, table, deletes=column, order_by=order_by, commit_user=user, commit_identifier=batch_id)
@@ -60,12 +60,12 @@ def upsert_stream(
 
 def _query_of(df: DataFrame) -> str:
     try:
-        found = df.sparkSession.sparkContext.getLocalProperty(_QUERY)
+        query = df.sparkSession.sparkContext.getLocalProperty(_QUERY)
     except AttributeError as error:  # over Spark Connect
         raise _unknown() from error
-    if not found:
+    if not query:
         raise _unknown()
-    return str(found)
+    return str(query)
 
 
 def _unknown() -> InvalidRequest:

@@ -1,6 +1,6 @@
 """The tasks of a write: which task gets which row, and what it does with it.
 
-Owns: `WriteTask` and `distributed`. Invariants: each bucket of a table with fixed buckets is written by exactly one
+Owns: `WriteTask` and `distribute`. Invariants: each bucket of a table with fixed buckets is written by exactly one
 task; with dynamic buckets one task places all rows of a key.
 """
 
@@ -17,8 +17,8 @@ from pyspark.sql.types import IntegerType
 
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.spark.expression import quoted
-from lakebed.spark.shipping import opened_in_task
+from lakebed.spark.expression import exact_column
+from lakebed.spark.shipping import open_in_task
 from lakebed.spark.tasks import Batches, returning_changes
 from lakebed.table.bucket import bucket_of
 from lakebed.table.dynamic_bucket import HashIndex
@@ -79,7 +79,7 @@ class WriteTask:
         task = self
 
         def lakebed_write(batches: Batches) -> Batches:
-            opened = opened_in_task(store)
+            opened = open_in_task(store)
 
             def work() -> list[BucketChange]:
                 writer = task.writer(opened, Environment())
@@ -115,7 +115,7 @@ def write_task(
     settings = WriteSettings.of(schema)
     settings = replace(settings, buffer_bytes=min(settings.buffer_bytes, _BUFFER_BYTES_MAX), worker_count_max=1)
     if settings.dynamic is not None:
-        settings = replace(settings, dynamic=settings.dynamic.placed_by(TableOptions(schema.options)))
+        settings = replace(settings, dynamic=settings.dynamic.with_tasks(TableOptions(schema.options)))
     index = None
     if (settings.bucket_count > 0 or settings.dynamic is not None) and not starts_anew:
         head = table.latest()
@@ -134,7 +134,7 @@ def write_task(
     )
 
 
-def distributed(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataFrame:
+def distribute(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> DataFrame:
     """Shuffle rows so that each bucket is in one task; unchanged for tables that place rows anywhere."""
     settings, partition_keys = task.settings, task.schema.partition_keys
     if settings.bucket_count < 1 and settings.dynamic is None:
@@ -148,19 +148,19 @@ def distributed(df: DataFrame, task: WriteTask, *, order_by: Sequence[str]) -> D
         number = _bucket_number(task)
         if partition_keys:
             # As 64-bit numbers: a hash near the end of its range must not overflow.
-            number = functions.hash(*(quoted(name) for name in partition_keys)).cast("bigint") + number
+            number = functions.hash(*(exact_column(name) for name in partition_keys)).cast("bigint") + number
         placed = df.repartitionById(task_count, functions.pmod(number, functions.lit(task_count)).cast("int"))
-    return placed.sortWithinPartitions(*(quoted(name) for name in order_by)) if order_by else placed
+    return placed.sortWithinPartitions(*(exact_column(name) for name in order_by)) if order_by else placed
 
 
 def _bucket_number(task: WriteTask) -> Column:
     """Compute the share of each row. With dynamic buckets one task gets all rows of a key, and places that key."""
     if task.settings.share_count == 1:
         return functions.lit(0)
-    fields = task.schema.named(task.settings.bucket_keys)
+    fields = task.schema.select_fields(task.settings.bucket_keys)
     function: Any = _bucket_function(fields, task.settings)
     placing = arrow_udf(function, IntegerType())  # type: ignore[call-overload]
-    placed: Column = placing(*(quoted(field.name) for field in fields))
+    placed: Column = placing(*(exact_column(field.name) for field in fields))
     return placed
 
 

@@ -22,14 +22,14 @@ from lakebed.errors import Conflict, InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
 from lakebed.spark.committing import NOT_COMMITTED, WRITTEN_AGAIN, check_committed, commit_changes
-from lakebed.spark.expression import quoted
+from lakebed.spark.expression import exact_column
 from lakebed.spark.instants import in_utc, instants_to_utc
 from lakebed.spark.native_jobs import write_files
 from lakebed.spark.reading import read_splits
 from lakebed.spark.shipping import ship, split_bytes, split_files
 from lakebed.spark.tasks import changes_of_units, collect_changes
 from lakebed.spark.types import arrow_schema_of
-from lakebed.spark.write_tasks import distributed, write_task
+from lakebed.spark.write_tasks import distribute, write_task
 from lakebed.table.commit import Basis, CommitOptions
 from lakebed.table.discard import discard_changes
 from lakebed.table.earlier_commits import find_commit
@@ -182,12 +182,12 @@ def merge(
     if whole or any(key in missing for key in schema.primary_keys):
         return _run(df, table, options=options, deletes=deletes, order_by=order_by)
 
-    def joined(basis: Basis) -> DataFrame:
+    def join_basis(basis: Basis) -> DataFrame:
         schema = table.schema  # not older than the version that is read
         missing = _missing(df, schema)
-        return _joined(df, table, schema, basis, missing=missing, matched=matched, not_matched=not_matched)
+        return _join(df, table, schema, basis, missing=missing, matched=matched, not_matched=not_matched)
 
-    return _until_unchanged(table, joined, options=options, deletes=deletes, order_by=order_by)
+    return _until_unchanged(table, join_basis, options=options, deletes=deletes, order_by=order_by)
 
 
 def _missing(df: DataFrame, schema: TableSchema) -> list[str]:
@@ -207,7 +207,7 @@ def _require_sequence(schema: TableSchema, missing: Sequence[str]) -> None:
             )
 
 
-def _joined(
+def _join(
     df: DataFrame,
     table: Table,
     schema: TableSchema,
@@ -251,14 +251,14 @@ def delete(
             return _delete_where(table, as_predicate(rows), options)
         where = rows
 
-        def found(basis: Basis) -> DataFrame:
+        def find_rows(basis: Basis) -> DataFrame:
             return _read(_active_session(), table, basis, columns=delete_columns(table.schema), where=where)
 
-        return _until_unchanged(table, found, options=options, keys_only=True)
+        return _until_unchanged(table, find_rows, options=options, keys_only=True)
     require_keys(table, "delete by key from")
     needed = delete_columns(table.schema)
     keys = [name for name in rows.columns if name in needed]
-    return _run(rows.select([quoted(name) for name in keys]), table, options=options, keys_only=True)
+    return _run(rows.select([exact_column(name) for name in keys]), table, options=options, keys_only=True)
 
 
 def _until_unchanged(
@@ -392,7 +392,7 @@ def _run(
         task.check(table.store, arrow_schema_of(fitting.schema))
         changes = write_files(fitting, table, task.schema, starts_anew=task.starts_anew, partition=task.partition)
         if changes is None:
-            placed = distributed(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
+            placed = distribute(fitting, task, order_by=[order_by] if isinstance(order_by, str) else list(order_by))
             changes = collect_changes(placed, task.function(ship(table.store, writes=True)), into=table.store)
         try:
             return commit_changes(table, changes, options=options, overwrite=overwrite, basis=basis)

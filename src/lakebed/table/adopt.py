@@ -38,9 +38,9 @@ from lakebed.objects.port import ObjectStore
 from lakebed.table.binary_row import EMPTY_ROW, decode_rows, encode_rows
 from lakebed.table.data_file import FOOTER_BYTES, open_data_file
 from lakebed.table.model import STATS_VERSION, DataField, DataFile, FileSource, Stats, TableSchema
-from lakebed.table.stats import EMPTY_STATS, shortened_bounds, signed_zeros
+from lakebed.table.stats import EMPTY_STATS, shorten_bounds, sign_zeros
 from lakebed.table.types import FIELD_ID_KEY, arrow_type
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -119,22 +119,23 @@ def describe_file(
     """
     if schema.primary_keys:
         raise InvalidRequest(
-            f"The file {shown(file.file_name)} cannot become part of a table with a primary key: its rows have no "
+            f"The file {format_value(file.file_name)} cannot become part of a table with a primary key: its rows "
+            f"have no "
             "sequence numbers. Write its rows instead.",
             kind="has_primary_key",
         )
     if footer.num_rows == 0:
-        raise InvalidRequest(f"The file {shown(file.file_name)} has no rows: leave it out.", kind="empty_file")
+        raise InvalidRequest(f"The file {format_value(file.file_name)} has no rows: leave it out.", kind="empty_file")
     check_columns(footer, schema, file_name=file.file_name, same_ids=same_ids)
     columns = _columns_of(footer, schema.fields)
     _check_partition(columns, footer, file, schema)
     in_file = set(footer.schema.to_arrow_schema().names)
     # The entry's partition has the values of partition columns that are not in the file: their null count is not known.
-    stated = tuple(one for one in schema.fields if one.name in in_file or one.name not in schema.partition_keys)
-    written = tuple(one.name for one in schema.fields if one.name in in_file)
+    stated = tuple(field for field in schema.fields if field.name in in_file or field.name not in schema.partition_keys)
+    written = tuple(field.name for field in schema.fields if field.name in in_file)
     write_cols = None if len(written) == len(schema.fields) else written
     fields = () if stats_mode == "none" else stated
-    stats_cols = None if write_cols is None else tuple(one.name for one in fields)
+    stats_cols = None if write_cols is None else tuple(field.name for field in fields)
     return DataFile(
         file_name=file.file_name,
         file_size=file.size_bytes,
@@ -142,7 +143,7 @@ def describe_file(
         min_key=EMPTY_ROW,
         max_key=EMPTY_ROW,
         key_stats=EMPTY_STATS,
-        value_stats=_encoded([columns[field.name] for field in fields], fields, stats_mode=stats_mode),
+        value_stats=_encode_stats([columns[field.name] for field in fields], fields, stats_mode=stats_mode),
         value_stats_cols=stats_cols if fields else (),
         min_sequence_number=file.first_sequence,
         max_sequence_number=file.first_sequence + footer.num_rows - 1,
@@ -176,20 +177,20 @@ def check_columns(footer: pq.FileMetaData, schema: TableSchema, *, file_name: st
             raise _misfit(file_name, f"has a column {name!r}, which the table lacks", "add it to the table")
     physical = _leaves_by_name(footer)
     for field in schema.fields:
-        found = in_file.get(field.name)
-        if found is None:
+        file_field = in_file.get(field.name)
+        if file_field is None:
             if not field.nullable and field.name not in schema.partition_keys:
                 raise _misfit(file_name, f"lacks the column {field.name!r}, which is NOT NULL", "write it with values")
             continue
-        _check_type(found, field, physical.get(field.name), file_name=file_name)
-        stated = (found.metadata or {}).get(FIELD_ID_KEY)
+        _check_type(file_field, field, physical.get(field.name), file_name=file_name)
+        stated = (file_field.metadata or {}).get(FIELD_ID_KEY)
         if same_ids and stated is not None and int(stated) != field.id:
             raise _misfit(
                 file_name,
                 f"has {field.name!r} with field id {int(stated)}, where the table has {field.id}",
                 "it was written for another table or column: write its rows instead",
             )
-        if not field.nullable and _null_count(footer, physical.get(field.name), found) != 0:
+        if not field.nullable and _null_count(footer, physical.get(field.name), file_field) != 0:
             raise _misfit(
                 file_name,
                 f"may hold nulls in {field.name!r}, which is NOT NULL",
@@ -198,12 +199,12 @@ def check_columns(footer: pq.FileMetaData, schema: TableSchema, *, file_name: st
 
 
 def _misfit(file_name: str, what: str, remedy: str) -> InvalidRequest:
-    return InvalidRequest(f"The file {shown(file_name)} {what}: {remedy}.", kind="file_misfit", file=file_name)
+    return InvalidRequest(f"The file {format_value(file_name)} {what}: {remedy}.", kind="file_misfit", file=file_name)
 
 
-def _check_type(found: pa.Field, field: DataField, leaf: int | None, *, file_name: str) -> None:
+def _check_type(file_field: pa.Field, field: DataField, leaf: int | None, *, file_name: str) -> None:
     wanted = arrow_type(field.type)
-    actual = _plain(found.type)
+    actual = _plain(file_field.type)
     if pa.types.is_timestamp(wanted) and wanted.unit == "ns" and actual == pa.timestamp("ns"):
         return  # INT96 has no time zone; it is the same instant
     if pa.types.is_timestamp(wanted) and wanted.unit == "s" and actual == pa.timestamp("ms", wanted.tz):
@@ -234,20 +235,20 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _reads_as(found: pa.DataType, wanted: pa.DataType) -> bool:
+def _reads_as(actual: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a type in a file is that of the table. Inside of it, nothing may be null that the table has NOT NULL."""
     types = pa.types
-    found = _plain(found)
-    if types.is_map(found) and types.is_map(wanted):
-        pairs = [(found.key_field, wanted.key_field), (found.item_field, wanted.item_field)]
-    elif types.is_struct(found) and types.is_struct(wanted):
-        if [member.name for member in found] != [member.name for member in wanted]:
+    actual = _plain(actual)
+    if types.is_map(actual) and types.is_map(wanted):
+        pairs = [(actual.key_field, wanted.key_field), (actual.item_field, wanted.item_field)]
+    elif types.is_struct(actual) and types.is_struct(wanted):
+        if [member.name for member in actual] != [member.name for member in wanted]:
             return False
-        pairs = list(zip(found, wanted, strict=True))
-    elif types.is_list(found) and types.is_list(wanted):
-        pairs = [(found.value_field, wanted.value_field)]
+        pairs = list(zip(actual, wanted, strict=True))
+    elif types.is_list(actual) and types.is_list(wanted):
+        pairs = [(actual.value_field, wanted.value_field)]
     else:
-        return bool(found == wanted)
+        return bool(actual == wanted)
     return all(_reads_as(a.type, b.type) and (b.nullable or not a.nullable) for a, b in pairs)
 
 
@@ -259,9 +260,9 @@ def _leaves_by_name(footer: pq.FileMetaData) -> dict[str, int]:
     return {path: position for position, path in enumerate(paths) if path in names}
 
 
-def _null_count(footer: pq.FileMetaData, leaf: int | None, found: pa.Field) -> int | None:
+def _null_count(footer: pq.FileMetaData, leaf: int | None, file_field: pa.Field) -> int | None:
     """The number of nulls in a top-level column; None: not known. `leaf`: as `_leaves_by_name`."""
-    if not found.nullable:
+    if not file_field.nullable:
         return 0
     if leaf is None:
         return None
@@ -289,16 +290,16 @@ class _Known:
 def _columns_of(footer: pq.FileMetaData, fields: Sequence[DataField]) -> dict[str, _Known]:
     in_file = {column.name: column for column in footer.schema.to_arrow_schema()}
     leaves = _leaves_by_name(footer)
-    found = {}
+    columns = {}
     for field in fields:
         if field.name not in in_file:
-            found[field.name] = _Known(None, None, footer.num_rows)
+            columns[field.name] = _Known(None, None, footer.num_rows)
             continue
         leaf = leaves.get(field.name)
         null_count = _null_count(footer, leaf, in_file[field.name])
         low, high = (None, None) if leaf is None else _bounds(footer, leaf, field)
-        found[field.name] = _Known(low, high, null_count)
-    return found
+        columns[field.name] = _Known(low, high, null_count)
+    return columns
 
 
 def _bounds(footer: pq.FileMetaData, leaf: int, field: DataField) -> tuple[Any, Any]:
@@ -347,7 +348,7 @@ def _as_values(low: Any, high: Any, column: pq.ColumnSchema, field: DataField) -
     kind = arrow_type(field.type)
     types = pa.types
     if types.is_floating(kind):
-        return signed_zeros(low, high)
+        return sign_zeros(low, high)
     if types.is_decimal(kind):
         return _EXACT.scaleb(decimal.Decimal(low), -kind.scale), _EXACT.scaleb(decimal.Decimal(high), -kind.scale)
     if types.is_timestamp(kind):
@@ -360,7 +361,7 @@ def _as_values(low: Any, high: Any, column: pq.ColumnSchema, field: DataField) -
     return low, high
 
 
-def _encoded(columns: Sequence[_Known], fields: Sequence[DataField], *, stats_mode: str) -> Stats:
+def _encode_stats(columns: Sequence[_Known], fields: Sequence[DataField], *, stats_mode: str) -> Stats:
     """The statistics of an entry, in a mode of the option ``metadata.stats-mode``."""
     if not fields:
         return EMPTY_STATS
@@ -369,7 +370,7 @@ def _encoded(columns: Sequence[_Known], fields: Sequence[DataField], *, stats_mo
     for known, field in zip(columns, fields, strict=True):
         ends: tuple[Any, Any] = (None, None) if stats_mode == "counts" else (known.low, known.high)
         if length is not None:
-            ends = shortened_bounds(*ends, length)
+            ends = shorten_bounds(*ends, length)
         bounds.append(pa.array(ends, arrow_type(field.type)))
     min_values, max_values = encode_rows(bounds, [field.type for field in fields]).to_pylist()
     return Stats(min_values, max_values, tuple(known.null_count for known in columns))

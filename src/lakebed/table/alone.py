@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lakebed.runtime import mapped
+from lakebed.runtime import map_in_pool
 from lakebed.table.branches import with_fork_point
 from lakebed.table.context import TableBranch
 from lakebed.table.live_versions import LiveVersions, read_live_versions
@@ -109,7 +109,11 @@ class _Pass:
         padded = np.concatenate([[UNKNOWN], every, [UNKNOWN]])
         judged = [_Version(*row) for row in zip(ids, padded[places].tolist(), padded[places + 2].tolist(), strict=True)]
         self._load(judged)
-        judged = [one for one in judged if one.id in self.metas and (one.after == UNKNOWN or one.after in self.metas)]
+        judged = [
+            version
+            for version in judged
+            if version.id in self.metas and (version.after == UNKNOWN or version.after in self.metas)
+        ]
         referenced = ReferencedFiles(self.branch)
         parts = [self._data(judged, referenced), self._manifests(judged), self._lists(judged, referenced)]
         owners = np.concatenate([owner for owner, _ in parts])
@@ -118,9 +122,9 @@ class _Pass:
             return {}
         alone = judge_each(candidates, owners, branch=self.branch, versions=self.versions, referenced=referenced)
         sizes = candidates["size_bytes"].to_numpy()
-        found, numbers = np.unique(owners[alone], return_inverse=True)
+        version_ids, numbers = np.unique(owners[alone], return_inverse=True)
         sums = np.bincount(numbers, weights=sizes[alone]).astype(np.int64)
-        return dict(zip(found.tolist(), sums.tolist(), strict=True))
+        return dict(zip(version_ids.tolist(), sums.tolist(), strict=True))
 
     @property
     def has_holes(self) -> bool:
@@ -129,13 +133,15 @@ class _Pass:
 
     def _load(self, judged: Sequence[_Version]) -> None:
         """Read the snapshots and the lists of the versions and their neighbours."""
-        needed = {one for version in judged for one in (version.id, version.before, version.after)} - {UNKNOWN}
+        needed = {version_id for version in judged for version_id in (version.id, version.before, version.after)} - {
+            UNKNOWN
+        }
         self.snapshots = {tag.snapshot.id: tag.snapshot for tag in self.branch.tags.list_all()}
-        live = [one for one in needed if self.versions.is_live(one)]
+        live = [version_id for version_id in needed if self.versions.is_live(version_id)]
         for snapshot in self._each(self.branch.snapshots.find, live):
             if snapshot is not None:
                 self.snapshots[snapshot.id] = snapshot
-        known = [self.snapshots[one] for one in sorted(needed) if one in self.snapshots]
+        known = [self.snapshots[version_id] for version_id in sorted(needed) if version_id in self.snapshots]
         lists = self._each(self.branch.manifests.all_metas, known)
         self.metas = {snapshot.id: metas for snapshot, metas in zip(known, lists, strict=True) if metas is not None}
 
@@ -150,22 +156,22 @@ class _Pass:
 
         if self.branch.store.root_url.startswith(("file:", "memory:")):
             return [attempt(item) for item in items]
-        return mapped(self.branch.environment.runtime, attempt, items, worker_count_max=_WORKER_COUNT_MAX)
+        return map_in_pool(self.branch.environment.runtime, attempt, items, worker_count_max=_WORKER_COUNT_MAX)
 
     def _manifests(self, judged: Sequence[_Version]) -> tuple[IntArray, pa.Table]:
         """Manifests that neither neighbour has."""
         owners: list[int] = []
         new: list[ManifestMeta] = []
-        for one in judged:
-            metas = self.metas[one.id]
-            names = {meta.file_name for meta in self.metas.get(one.after, ())}
+        for version in judged:
+            metas = self.metas[version.id]
+            names = {meta.file_name for meta in self.metas.get(version.after, ())}
             if self.has_holes or any(meta.added_snapshot is None for meta in metas):
-                if one.before != UNKNOWN and one.before not in self.metas:
+                if version.before != UNKNOWN and version.before not in self.metas:
                     continue  # unreadable: it may have all of them
-                names.update(meta.file_name for meta in self.metas.get(one.before, ()))
-            found = [meta for meta in self._since(metas, one) if meta.file_name not in names]
-            owners += [one.id] * len(found)
-            new += found
+                names.update(meta.file_name for meta in self.metas.get(version.before, ()))
+            new_metas = [meta for meta in self._since(metas, version) if meta.file_name not in names]
+            owners += [version.id] * len(new_metas)
+            new += new_metas
         numbers = np.array(owners, np.int64)
         table = candidates_of(
             Role.MANIFEST,
@@ -178,12 +184,12 @@ class _Pass:
 
     def _lists(self, judged: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
         """Lists and changelogs, which belong to one version; a version whose changelog is unreadable has none."""
-        gone = [self.snapshots[one.id] for one in judged]
+        gone = [self.snapshots[version.id] for version in judged]
         try:
             table = referenced.own_lists(gone)
         except Unreadable:
             tables = self._each(lambda snapshot: referenced.own_lists([snapshot]), gone)
-            table = concat(found for found in tables if found is not None)
+            table = concat(part for part in tables if part is not None)
         return table["born"].to_numpy(), table
 
     def _since(self, metas: Iterable[ManifestMeta], version: _Version) -> list[ManifestMeta]:
@@ -192,20 +198,26 @@ class _Pass:
 
     def _data(self, judged: Sequence[_Version], referenced: ReferencedFiles) -> tuple[IntArray, pa.Table]:
         """Data files that neither neighbour has."""
-        own = {one.id: self._since(self.metas[one.id], one) for one in judged}
-        after = {one.id: self._since(self.metas.get(one.after, ()), one) for one in judged}
-        entries = self._entries([meta for part in (own, after) for metas in part.values() for meta in metas])
+        metas_of = {version.id: self._since(self.metas[version.id], version) for version in judged}
+        after = {version.id: self._since(self.metas.get(version.after, ()), version) for version in judged}
+        entries = self._entries([meta for part in (metas_of, after) for metas in part.values() for meta in metas])
         readable = {
-            one.id for one in judged if all(meta.file_name in entries.ranges for meta in (*own[one.id], *after[one.id]))
+            version.id
+            for version in judged
+            if all(meta.file_name in entries.ranges for meta in (*metas_of[version.id], *after[version.id]))
         }
-        owners, rows = _live(entries, {one: own[one] for one in own if one in readable})
-        later_owners, later_rows = _live(entries, {one: after[one] for one in after if one in readable})
+        owners, rows = _live(
+            entries, {version_id: metas_of[version_id] for version_id in metas_of if version_id in readable}
+        )
+        later_owners, later_rows = _live(
+            entries, {version_id: after[version_id] for version_id in after if version_id in readable}
+        )
         place_count = int(entries.places.max(initial=0)) + 1
         has_died = ~np.isin(
             owners * place_count + entries.places[rows], later_owners * place_count + entries.places[later_rows]
         )
         owners, rows = owners[has_died], rows[has_died]
-        before = {one.id: one.before for one in judged}
+        before = {version.id: version.before for version in judged}
         least = np.array([before[owner] for owner in owners.tolist()], np.int64)
         born = entries.rows["commit_snapshot"].to_numpy()[rows]
         is_new = np.ones(len(rows), np.bool_) if self.has_holes else (born == UNKNOWN) | (born > least)
@@ -243,12 +255,12 @@ class _Pass:
         for version in np.unique(versions[versions != UNKNOWN]).tolist():
             at = np.flatnonzero(versions == version)
             snapshot = self.snapshots.get(version)
-            found: list[Any] = [] if snapshot is None else self._each(self.branch.manifests.live_entries, [snapshot])
-            if not found or found[0] is None:
+            tables: list[Any] = [] if snapshot is None else self._each(self.branch.manifests.live_entries, [snapshot])
+            if not tables or tables[0] is None:
                 result[at] = True
                 continue
-            there, here = row_codes(_PLACE, found[0], entries.take(pa.array(rows[at])))
-            result[at] = np.isin(here, there)
+            live_codes, here = row_codes(_PLACE, tables[0], entries.take(pa.array(rows[at])))
+            result[at] = np.isin(here, live_codes)
         return result
 
 

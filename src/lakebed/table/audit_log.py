@@ -44,6 +44,6 @@ def audit_log(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
     schema_id = branch.schema.id if snapshot is None else snapshot.schema_id
     units, plan = plan_audit(branch, snapshot or branch.snapshots.latest(), schema_id=schema_id)
     rows = [part for unit in units for part in unit.rows(branch.store, plan)]
-    found = pa.concat_tables([kind_schema(plan.schema).empty_table(), *rows])
-    columns = [found.column(name) for name in (ROW_KIND_COLUMN, *(field.name for field in plan.schema.fields))]
+    table = pa.concat_tables([kind_schema(plan.schema).empty_table(), *rows])
+    columns = [table.column(name) for name in (ROW_KIND_COLUMN, *(field.name for field in plan.schema.fields))]
     return pa.table(columns, schema=audit_schema(plan.schema))

@@ -42,7 +42,7 @@ from lakebed.table.options import (
     TableOptions,
 )
 from lakebed.table.tags import TAG_AUTOMATIC, is_automatic
-from lakebed.table.times import committed_ms, first_written_ms, is_future
+from lakebed.table.times import commit_time_ms, first_written_ms, is_future
 
 PERIODS_MAX = 1000
 """Missed periods completed at once, the newest."""
@@ -137,11 +137,11 @@ def plan_automatic_tags(
         elif is_automatic(taken[name]) and taken[name].snapshot.id != newest.id:
             replace.append((name, newest.id))
     else:
-        for start_ms in _finished_periods(settings, snapshots=snapshots, tags=tags, now_ms=now_ms):
+        for start_ms in _periods_to_tag(settings, snapshots=snapshots, tags=tags, now_ms=now_ms):
             name = settings.name_of(start_ms)
-            chosen = _snapshot_for(settings, snapshots, moment_ms=start_ms + settings.period_ms + settings.delay_ms)
-            if name not in taken and chosen is not None:
-                create.append((name, chosen.id))
+            snapshot = _snapshot_for(settings, snapshots, moment_ms=start_ms + settings.period_ms + settings.delay_ms)
+            if name not in taken and snapshot is not None:
+                create.append((name, snapshot.id))
     return TagPlan(tuple(create), tuple(replace), _surplus(settings, tags, create))
 
 
@@ -157,10 +157,13 @@ def trigger_automatic_tags(branch: TableBranch) -> list[Tag]:
     now_ms, tags = branch.now_ms(), branch.tags
     snapshots = list(branch.snapshots.walk())
     if any(is_future(snapshot.time_ms, now_ms=now_ms) for snapshot in snapshots):
-        written_ms = first_written_ms(branch.snapshots.written_ms())
+        write_time_ms = first_written_ms(branch.snapshots.write_time_ms())
         snapshots = [
-            replace(one, time_ms=committed_ms(one.id, one.time_ms, written_ms=written_ms, now_ms=now_ms))
-            for one in snapshots
+            replace(
+                snapshot,
+                time_ms=commit_time_ms(snapshot.id, snapshot.time_ms, write_time_ms=write_time_ms, now_ms=now_ms),
+            )
+            for snapshot in snapshots
         ]
     plan = plan_automatic_tags(settings, snapshots=snapshots, tags=tags.list(), now_ms=now_ms)
     marks = {TAG_AUTOMATIC: "true"}
@@ -177,7 +180,7 @@ def trigger_automatic_tags(branch: TableBranch) -> list[Tag]:
     return made + moved
 
 
-def _finished_periods(
+def _periods_to_tag(
     settings: AutomaticTagging, *, snapshots: Sequence[Snapshot], tags: Sequence[Tag], now_ms: int
 ) -> Sequence[int]:
     """Starts of the periods to tag, oldest first: the last finished one, and with completion those missed before it."""

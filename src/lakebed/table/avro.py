@@ -37,11 +37,11 @@ from lakebed.table.avro_container import (
     digest,
     read_blocks,
     read_header,
-    unpacked_lengths,
+    unpack_lengths,
 )
 from lakebed.table.avro_few import decode_few, leaves_of
-from lakebed.table.avro_kinds import arrow_type, is_record, resolved
-from lakebed.table.ragged import I64, Bytes, binary_array, byte_strings, gather_bytes, padded, valid_mask
+from lakebed.table.avro_kinds import arrow_type, is_record, resolve_type
+from lakebed.table.ragged import I64, Bytes, binary_array, byte_strings, gather_bytes, pad, valid_mask
 
 __all__ = ["LENGTHS_KEY", "SMALL_COUNT_MAX", "RecordSchema", "decode_columns", "encode_columns", "encode_values"]
 
@@ -57,7 +57,7 @@ def _record_starts(header: Header, counts: list[int], blocks: list[bytes], schem
     starts = np.zeros(total + 1, dtype=np.int64)
     packed = header.entries.get(LENGTHS_KEY)
     if packed is not None:
-        lengths = unpacked_lengths(packed)
+        lengths = unpack_lengths(packed)
         if len(lengths) != total:
             raise DamageError(f"it has {total} records and states {len(lengths)}")
         np.cumsum(lengths, out=starts[1:])
@@ -101,9 +101,9 @@ def decode_columns(
             return decode_few(leaves, header, counts, blocks, narrow=narrow or {})
         schema = json.loads(schema_json)
         starts = _record_starts(header, counts, blocks, schema)
-        decoder = _Decoder(padded(np.frombuffer(b"".join(blocks), dtype=np.uint8)), int(starts[-1]))
+        decoder = _Decoder(pad(np.frombuffer(b"".join(blocks), dtype=np.uint8)), int(starts[-1]))
         columns: dict[str, pa.Array] = {}
-        ends = decoder.record(resolved(schema, {}), starts[:-1].copy(), "", columns)
+        ends = decoder.record(resolve_type(schema, {}), starts[:-1].copy(), "", columns)
         if not np.array_equal(ends, starts[1:]):
             raise DamageError("a record does not end where the next one begins")
         return len(starts) - 1, columns
@@ -204,11 +204,11 @@ class _Decoder:
         """``(the type that is not null, rows that have it, where the branch number ends)`` of an optional field."""
         if len(branches) != 2 or "null" not in branches:
             raise UnsupportedFormat(f"An Avro union of {len(branches)} types is not supported.")
-        chosen, ends = self.longs(at)
-        if len(at) and not ((chosen == 0) | (chosen == 1)).all():
+        branch_numbers, ends = self.longs(at)
+        if len(at) and not ((branch_numbers == 0) | (branch_numbers == 1)).all():
             raise DamageError("a union names a branch that it does not have")
         null_index = branches.index("null")
-        return branches[1 - null_index], np.flatnonzero(chosen != null_index), ends
+        return branches[1 - null_index], np.flatnonzero(branch_numbers != null_index), ends
 
     def array(self, items: Any, at: I64) -> tuple[pa.Array, I64]:
         counts = np.zeros(len(at), dtype=np.int64)
@@ -431,10 +431,10 @@ def _encode(kind: Any, array: pa.Array) -> tuple[Bytes, I64]:
     buffer, starts, lengths = byte_strings(array)
     sizes, size_lengths = _encode_longs(lengths)
     contents = _large_binary(gather_bytes(buffer, starts, lengths), lengths)
-    return _joined(_large_binary(sizes, size_lengths), contents)
+    return _join_bytes(_large_binary(sizes, size_lengths), contents)
 
 
-def _joined(*parts: pa.Array) -> tuple[Bytes, I64]:
+def _join_bytes(*parts: pa.Array) -> tuple[Bytes, I64]:
     joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
     buffer, _, lengths = byte_strings(joined)
     return buffer[: int(lengths.sum())], lengths
@@ -471,7 +471,7 @@ def _encode_optional(branches: list[Any], array: pa.Array) -> tuple[Bytes, I64]:
     blob, inner = _encode(branches[1 - null_index], array if valid.all() else array.filter(pa.array(valid)))
     lengths = np.zeros(len(tags), dtype=np.int64)
     lengths[valid] = inner
-    return _joined(_large_binary(tags, ones), _large_binary(blob, lengths))
+    return _join_bytes(_large_binary(tags, ones), _large_binary(blob, lengths))
 
 
 def _encode_array(items: Any, array: pa.Array) -> tuple[Bytes, I64]:
@@ -484,7 +484,7 @@ def _encode_array(items: Any, array: pa.Array) -> tuple[Bytes, I64]:
     # An empty array is its end mark alone; any other is one block.
     sizes, size_lengths = _encode_longs(counts)
     ends = np.zeros(int((counts > 0).sum()), dtype=np.uint8)
-    return _joined(
+    return _join_bytes(
         _large_binary(sizes, size_lengths),
         _large_binary(blob, lengths),
         _large_binary(ends, (counts > 0).astype(np.int64)),

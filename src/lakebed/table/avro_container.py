@@ -69,9 +69,9 @@ class Cursor:
         end = self.position + size
         if size < 0 or end > len(self.data):
             raise DamageError(f"it ends {end - len(self.data)} bytes early")
-        found = self.data[self.position : end]
+        chunk = self.data[self.position : end]
         self.position = end
-        return found
+        return chunk
 
 
 def read_header(reader: Cursor) -> Header:
@@ -97,7 +97,7 @@ def digest(header: bytes) -> bytes:
     return hashlib.blake2b(header, digest_size=SYNC_BYTES).digest()
 
 
-def decompressed(codec: bytes, block: bytes) -> bytes:
+def decompress_block(codec: bytes, block: bytes) -> bytes:
     """The records of a block. Raises `UnsupportedFormat` for an unknown codec, and the errors of the codec."""
     if codec == b"null":
         return block
@@ -122,10 +122,10 @@ def read_blocks(reader: Cursor, header: Header) -> tuple[list[int], list[bytes]]
         if count < 0 or reader.bytes(SYNC_BYTES) != header.sync:
             raise DamageError("a block does not end with the file's sync marker")
         counts.append(count)
-        blocks.append(decompressed(codec, body))
+        blocks.append(decompress_block(codec, body))
     return counts, blocks
 
 
-def unpacked_lengths(packed: bytes) -> npt.NDArray[np.uint32]:
+def unpack_lengths(packed: bytes) -> npt.NDArray[np.uint32]:
     """The length of every record in bytes, from the header entry `LENGTHS_KEY`."""
-    return np.frombuffer(decompressed(b"zstandard", base64.b64decode(packed, validate=True)), dtype="<u4")
+    return np.frombuffer(decompress_block(b"zstandard", base64.b64decode(packed, validate=True)), dtype="<u4")

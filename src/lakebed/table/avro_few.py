@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakebed.table.avro_container import LENGTHS_KEY, Cursor, DamageError, Header, unpacked_lengths
-from lakebed.table.avro_kinds import arrow_type, is_record, resolved
+from lakebed.table.avro_container import LENGTHS_KEY, Cursor, DamageError, Header, unpack_lengths
+from lakebed.table.avro_kinds import arrow_type, is_record, resolve_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Leaf:
 @lru_cache(maxsize=64)
 def leaves_of(schema_json: bytes) -> tuple[Leaf, ...] | None:
     """The fields of a file's records in order; None for a schema that `decode_few` does not support."""
-    found: list[Leaf] = []
+    leaves: list[Leaf] = []
 
     def is_plain(record: Any, prefix: str) -> bool:
         for field in record["fields"]:
@@ -43,12 +43,12 @@ def leaves_of(schema_json: bytes) -> tuple[Leaf, ...] | None:
             read = _read_of(kind)
             if read is None:
                 return False
-            found.append(Leaf(name, read, arrow_type(kind)))
+            leaves.append(Leaf(name, read, arrow_type(kind)))
         return True
 
-    schema = resolved(json.loads(schema_json), {})
+    schema = resolve_type(json.loads(schema_json), {})
     is_record = isinstance(schema, dict) and schema["type"] == "record"
-    return tuple(found) if is_record and is_plain(schema, "") else None
+    return tuple(leaves) if is_record and is_plain(schema, "") else None
 
 
 def _read_of(kind: Any) -> Callable[[Cursor], Any] | None:
@@ -132,7 +132,7 @@ def decode_few(
         if reader.position != len(block):
             raise DamageError("a block's records do not fill it")
     packed = header.entries.get(LENGTHS_KEY)
-    if packed is not None and unpacked_lengths(packed).tolist() != lengths:
+    if packed is not None and unpack_lengths(packed).tolist() != lengths:
         raise DamageError("a record does not end where the next one begins")
     values = zip(*rows, strict=True) if rows else ((),) * len(leaves)
     columns = {

@@ -9,22 +9,22 @@ import pyarrow as pa
 _PRIMITIVES: Final = {"int": pa.int64(), "long": pa.int64(), "bytes": pa.binary(), "string": pa.string()}
 
 
-def resolved(kind: Any, names: dict[str, Any]) -> Any:
+def resolve_type(kind: Any, names: dict[str, Any]) -> Any:
     """A type with references to named types replaced by what they name, and one-branch wrappers removed."""
     if isinstance(kind, str):
         return names.get(kind, kind)
     if isinstance(kind, list):
-        return [resolved(branch, names) for branch in kind]
+        return [resolve_type(branch, names) for branch in kind]
     inner = kind["type"]
     if inner == "record":
-        fields = [{"name": field["name"], "type": resolved(field["type"], names)} for field in kind["fields"]]
+        fields = [{"name": field["name"], "type": resolve_type(field["type"], names)} for field in kind["fields"]]
         whole: Any = {"type": "record", "fields": fields}
     elif inner == "array":
-        whole = {"type": "array", "items": resolved(kind["items"], names)}
+        whole = {"type": "array", "items": resolve_type(kind["items"], names)}
     elif inner in ("fixed", "enum", "map"):
         whole = kind
     else:
-        return resolved(inner, names)
+        return resolve_type(inner, names)
     if "name" in kind:
         names[kind["name"]] = names[kind["name"].rpartition(".")[2]] = whole
         if kind.get("namespace"):

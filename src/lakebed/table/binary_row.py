@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.table.ragged import I64, U64, Bytes, binary_array, byte_strings, gather_bytes, padded, valid_mask, words_at
+from lakebed.table.ragged import I64, U64, Bytes, binary_array, byte_strings, gather_bytes, pad, valid_mask, words_at
 from lakebed.table.types import Type, arrow_type, parse_type
 
 ARITY_BYTES: Final = 4
@@ -163,7 +163,7 @@ def _decimal_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parsed:
     tail = np.full(len(array), _DECIMAL_TAIL_BYTES, np.int64)
     if valid is not None:
         lengths, tail = np.where(valid, lengths, 0), np.where(valid, tail, 0)
-    buffer = padded(np.ascontiguousarray(big_endian).reshape(-1))
+    buffer = pad(np.ascontiguousarray(big_endian).reshape(-1))
     return Slots(lengths.astype(np.uint64), valid, tail, buffer, rows * 16 + dropped, lengths)
 
 
@@ -179,7 +179,7 @@ def _timestamp_slots(array: pa.Array, valid: npt.NDArray[np.bool_] | None, parse
     nanos = rest * (1_000_000 // _TICKS_PER_MILLI[unit])
     tail = np.full(len(array), 8, np.int64) if valid is None else np.where(valid, 8, 0)
     starts = np.arange(len(array), dtype=np.int64) * 8
-    buffer = padded(np.ascontiguousarray(millis).view(np.uint8))
+    buffer = pad(np.ascontiguousarray(millis).view(np.uint8))
     return Slots(nanos.astype(np.uint64), valid, tail, buffer, starts, tail)
 
 

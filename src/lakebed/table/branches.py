@@ -59,7 +59,7 @@ def fork_pin(name: str) -> str:
     return f"{HIDDEN_PREFIX}branch.{name}"
 
 
-def published_mark(name: str, pin: Tag) -> str:
+def mark_path(name: str, pin: Tag) -> str:
     """Where main notes that it has files of a branch, so that its collectors read the branch's versions.
 
     Each branch has a mark of its own, named after its pin: a delayed deletion leaves the mark of a later branch alone.
@@ -84,7 +84,7 @@ def open_branch(store: ObjectStore, *, name: str, branch: str | None, environmen
     return TableBranch.of(store, name=name, schemas=schemas, branch=branch, environment=environment)
 
 
-def known_branch(
+def reopen_branch(
     store: ObjectStore, *, name: str, schema: TableSchema, branch: str | None, environment: Environment
 ) -> TableBranch:
     """The context of a branch that was opened before, with the schema that was its newest then. Cost: no request."""
@@ -133,13 +133,13 @@ def every_branch(branch: TableBranch) -> list[TableBranch]:
     main = branch.main
     if branch.branch is not None:
         main.refresh()
-    found = [main]
+    branches = [main]
     for name in branch_names(branch.store):
         other = main.of_branch(name)
         with suppress(NotFound):  # it was deleted since it was listed
             other.refresh()
-            found.append(other)
-    return found
+            branches.append(other)
+    return branches
 
 
 def with_fork_point(branch: TableBranch) -> TableBranch:
@@ -165,14 +165,14 @@ def with_fork_point(branch: TableBranch) -> TableBranch:
 
 def list_branches(main: TableBranch) -> list[Branch]:
     """All branches but main, sorted by name. Cost: 2 LISTs + 1 LIST and 1 GET a branch."""
-    found = []
+    branches = []
     for name in branch_names(main.store):
         pin = main.tags.find(fork_pin(name))
         times = [meta.modified_ms for meta in main.store.list(Layout(branch=name).schema_folder)]
-        found.append(
+        branches.append(
             Branch(name=name, fork_snapshot_id=pin.snapshot.id if pin else None, created_ms=min(times, default=0))
         )
-    return found
+    return branches
 
 
 def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
@@ -183,7 +183,7 @@ def create_branch(main: TableBranch, name: str, *, source: Source) -> Branch:
     """
     check_branch_name(name)
     if branch_exists(main.store, name):
-        raise _taken(name)
+        raise _exists_error(name)
     snapshot = decode_snapshot(source.body, path=source.path)
     try:
         main.tags.pin_hidden(f"branch.{name}", source=source)  # create-only: of two creators one gets past here
@@ -216,7 +216,7 @@ def delete_branch(main: TableBranch, name: str) -> None:
     if not _clear(main, name, pin=pin) and pin is None:
         raise branch_not_found(main.store, name)
     if pin is not None and main.tags.find(fork_pin(name)) == pin:
-        mark = Deletable(published_mark(name, pin), 0, f"of the deleted branch {name}")
+        mark = Deletable(mark_path(name, pin), 0, f"of the deleted branch {name}")
         Sweeper(main.store, main.environment).delete_all([mark])
         main.tags.unpin_hidden(f"branch.{name}")
 
@@ -229,14 +229,14 @@ def _clear(main: TableBranch, name: str, *, pin: Tag | None) -> bool:
     Raises `Unavailable` when something cannot be deleted: the pin then stays.
     """
     layout = Layout(branch=name)
-    found = False
+    had_files = False
     for _ in range(_CLEAR_TRIES_MAX):
         paths = [meta.path for meta in main.store.list(layout.root.removesuffix("/"))]
         if not paths:
-            return found
-        if found and main.tags.find(fork_pin(name)) != pin:
-            return found
-        found = True
+            return had_files
+        if had_files and main.tags.find(fork_pin(name)) != pin:
+            return had_files
+        had_files = True
         hide = tuple(path for path in paths if parse_schema(path) is not None)
         rest = tuple(Deletable(path, 0, f"of the deleted branch {name}") for path in paths if path not in set(hide))
         report = Sweeper(main.store, main.environment).sweep(ReclaimPlan(store="", hide=hide, doomed=rest))
@@ -258,8 +258,8 @@ def branch_of_branch(name: str) -> InvalidRequest:
 def branch_not_found(store: ObjectStore, name: str) -> NotFound:
     """The error for a missing branch, with the names of those that exist."""
     names = branch_names(store)
-    there = f"it has {', '.join(names)}" if names else "it has none but main"
-    return NotFound(f"The table has no branch {name!r}: {there}.", kind="branch_not_found", branch=name)
+    choices = f"it has {', '.join(names)}" if names else "it has none but main"
+    return NotFound(f"The table has no branch {name!r}: {choices}.", kind="branch_not_found", branch=name)
 
 
 def check_branch_name(name: str) -> None:
@@ -271,7 +271,7 @@ def check_branch_name(name: str) -> None:
     check_tag_name(name, of="branch")
 
 
-def _taken(name: str) -> AlreadyExists:
+def _exists_error(name: str) -> AlreadyExists:
     return AlreadyExists(
         f"The branch {name!r} exists already: delete it or choose another name.", kind="branch_exists", branch=name
     )

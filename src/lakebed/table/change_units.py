@@ -20,10 +20,10 @@ from lakebed.table.model import DataFile, Split, TableSchema
 from lakebed.table.read import (
     ONE_SHOT_BYTES_MAX,
     ReadPlan,
-    merged_windows,
+    merge_windows,
     read_split,
+    read_unmerged,
     sequences_of,
-    unmerged_rows,
 )
 from lakebed.table.row_diff import diff_splits
 from lakebed.table.row_kinds import (
@@ -101,9 +101,9 @@ class Written:
     def rows(self, store: ObjectStore, plan: ReadPlan) -> Iterator[pa.Table]:
         """See `ChangeUnit`. Memory: windows; of several generations all rows."""
         schema = kind_schema(plan.schema)
-        windows = _merged(store, self.generations[0], plan)
+        windows = _merge_files(store, self.generations[0], plan)
         if len(self.generations) > 1:
-            windows = _newest_of([list(_merged(store, split, plan)) for split in self.generations], plan)
+            windows = _newest_of([list(_merge_files(store, split, plan)) for split in self.generations], plan)
         if self.at_end:
             windows = _without_outdated(store, windows, self.at_end, plan)
         for window in windows:
@@ -129,9 +129,9 @@ def generations(split: Split, ages: Mapping[str, int]) -> tuple[Split, ...]:
     return tuple(replace(split, files=tuple(part)) for part in parts)
 
 
-def _merged(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterable[pa.Table]:
+def _merge_files(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterable[pa.Table]:
     ordered = replace(split, files=tuple(sorted(split.files, key=merge_rank)), needs_merge=True)
-    return merged_windows(store, ordered, plan=plan, fields=plan.schema.fields, keep_deletes=True)
+    return merge_windows(store, ordered, plan=plan, fields=plan.schema.fields, keep_deletes=True)
 
 
 def _newest_of(written: Sequence[Sequence[pa.Table]], plan: ReadPlan) -> Iterator[pa.Table]:
@@ -164,9 +164,9 @@ class Logged:
         """See `ChangeUnit`. Memory: a window; of net changes all rows."""
         schema = kind_schema(plan.schema)
         fields = plan.schema.fields
-        windows = (rows for split in self.logs for rows in unmerged_rows(store, split, plan=plan, fields=fields))
-        told = windows if self.told == "every" else _net(list(windows), plan, is_exact=self.told == "net-exact")
-        for window in told:
+        windows = (rows for split in self.logs for rows in read_unmerged(store, split, plan=plan, fields=fields))
+        parts = windows if self.told == "every" else _net(list(windows), plan, is_exact=self.told == "net-exact")
+        for window in parts:
             yield _with_kinds(window, schema)
 
 
@@ -192,11 +192,11 @@ def _net(windows: Sequence[pa.Table], plan: ReadPlan, *, is_exact: bool) -> list
     had_kinds = np.where(is_gone, DELETE_KIND, UPDATE_BEFORE_KIND)
     has_kinds = np.where(was_there, UPDATE_AFTER_KIND, np.where(is_exact, INSERT_KIND, kinds[first]))
     taken = np.stack([before, last], axis=1).ravel()
-    told = np.stack([had, is_there], axis=1).ravel()
+    mask = np.stack([had, is_there], axis=1).ravel()
     new_kinds = np.stack([had_kinds, has_kinds], axis=1).ravel().astype(np.int8)
-    found = rows.take(pa.array(taken[told]))
-    position = found.schema.get_field_index(KIND_COLUMN)
-    return [found.set_column(position, found.schema.field(position), pa.array(new_kinds[told]))]
+    changes = rows.take(pa.array(taken[mask]))
+    position = changes.schema.get_field_index(KIND_COLUMN)
+    return [changes.set_column(position, changes.schema.field(position), pa.array(new_kinds[mask]))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def _without_outdated(
     fields = [field for field in plan.schema.fields if field.name in (*keys, *ordering)]
     is_current = np.ones(rows.num_rows, np.bool_)
     for split in at_end:
-        for window in merged_windows(store, split, plan=plan, fields=fields, keep_deletes=True):
+        for window in merge_windows(store, split, plan=plan, fields=fields, keep_deletes=True):
             both = (rows, window)
             ours, theirs = encode_keys([[table.column(key) for key in keys] for table in both])
             own_age, their_age = sequences_of(both, engine.order)

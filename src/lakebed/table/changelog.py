@@ -24,7 +24,7 @@ from lakebed.table.data_file import FileSettings, RollingWriter
 from lakebed.table.merge import encode_keys
 from lakebed.table.model import DataField, DataFile, Split, TableSchema
 from lakebed.table.options import CHANGELOG_FILE_PREFIX, TableOptions
-from lakebed.table.read import Cursor, ReadPlan, cut_complete, merged_windows
+from lakebed.table.read import Cursor, ReadPlan, cut_complete, merge_windows
 from lakebed.table.row_diff import diff_keyed
 from lakebed.table.row_kinds import (
     DELETE_KIND,
@@ -65,7 +65,7 @@ def log_rewrite(
     """
     schema = plan.schema
     names = schema.trimmed_primary_keys
-    values = _compared(schema)
+    values = _value_fields(schema)
     plan = replace(plan, where=None, window_bytes=max(1, plan.window_bytes // 2))
 
     nothing = _window_schema(schema).empty_table()
@@ -73,7 +73,7 @@ def log_rewrite(
     def batches_of(files: Sequence[DataFile]) -> Iterator[tuple[str, pa.Table]]:
         if files:
             side = replace(split, files=tuple(files), needs_merge=True)
-            for window in merged_windows(store, side, plan=plan, fields=schema.fields):
+            for window in merge_windows(store, side, plan=plan, fields=schema.fields):
                 yield split.folder, window.cast(nothing.schema)
 
     cursors = [Cursor(batches=batches_of(files), rows=nothing) for files in (before, after)]
@@ -89,7 +89,7 @@ def log_rewrite(
                 writer.write(changed)
 
 
-def _compared(schema: TableSchema) -> list[DataField]:
+def _value_fields(schema: TableSchema) -> list[DataField]:
     """The columns by which rows of one key differ. Nested ones have no encoding: a row written later differs."""
     values = [field for field in schema.fields if field.name not in schema.primary_keys]
     plain = [field for field in values if not parse_type(field.type).is_nested]

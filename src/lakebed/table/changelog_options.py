@@ -47,7 +47,7 @@ def level_count_of(options: TableOptions) -> int:
     return options.get(LEVEL_COUNT) or options.get(COMPACTION_SORTED_RUN_TRIGGER) + 1
 
 
-def told_level(producer: Producer, schema: TableSchema) -> int:
+def least_logged_level(producer: Producer, schema: TableSchema) -> int:
     """The least level whose rows a producer's changelogs have told; rows below are told by a later compaction."""
     if producer is Producer.FULL_COMPACTION:
         return level_count_of(TableOptions(schema.options)) - 1
@@ -65,23 +65,23 @@ def check_producer(schema: TableSchema) -> None:
     if producer is Producer.NONE:
         return
     if not schema.primary_keys:
-        raise _refused(
+        raise _option_error(
             producer, "needs a primary key: an append table is read by what its snapshots add. Leave the option out."
         )
     if options.get(MERGE_ENGINE) == "first-row" and producer is not Producer.LOOKUP:
-        raise _refused(
+        raise _option_error(
             producer,
             "is not possible with merge-engine = first-row, whose rows never change once they are there. Leave one of "
             "the two options out.",
         )
     if producer is Producer.FULL_COMPACTION and options.get(DELETION_VECTORS):
-        raise _refused(
+        raise _option_error(
             producer,
             "is not possible with deletion-vectors.enabled = true, where every compaction marks older rows. Leave one "
             "of the two options out.",
         )
 
 
-def _refused(producer: Producer, why: str) -> InvalidRequest:
+def _option_error(producer: Producer, why: str) -> InvalidRequest:
     name = CHANGELOG_PRODUCER.name
     return InvalidRequest(f"Option {name!r} = '{producer.value}' {why}", kind="invalid_option", option=name)

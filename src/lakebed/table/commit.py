@@ -169,7 +169,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
     lost race adds what it takes to read the winner's snapshot and delta list, 1 LIST, and the two lists.
     """
     identifier = request.options.get("commit_identifier")
-    one = _Commit(
+    attempt = _Commit(
         branch=branch,
         request=request,
         schema=branch.schema,
@@ -180,7 +180,7 @@ def commit(branch: TableBranch, request: CommitRequest) -> Snapshot:
         backoff=Backoff(branch.environment, Pauses(0.0, 0.0)),  # a lost race sets the pauses, and the limits
     )
     with branch.commit_turn:
-        return one.run()
+        return attempt.run()
 
 
 def _fresh_user(branch: TableBranch, options: TableOptions) -> str:
@@ -318,7 +318,7 @@ class _Commit:
         """Write everything that the next snapshot references; return that snapshot, not yet visible."""
         snapshot_id = self.branch.snapshots.next_id(head)
         follows = {FOLLOWS: str(head.id)} if head is not None and snapshot_id != head.id + 1 else {}
-        staged = self._staged(head)
+        staged = self._stage_change(head)
         self._check_schemas(staged)
         if self.request.derive is not None or self.delta is None:
             self.delta = self._write_manifests(staged.entries)
@@ -366,7 +366,7 @@ class _Commit:
             next_row_id=head.next_row_id if head else None,
         )
 
-    def _staged(self, head: Snapshot | None) -> StagedChange:
+    def _stage_change(self, head: Snapshot | None) -> StagedChange:
         if self.request.derive is not None:
             return self.request.derive(head)
         if self.entries is None:

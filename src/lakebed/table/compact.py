@@ -40,7 +40,7 @@ from lakebed.table.file_stats import partition_columns
 from lakebed.table.lookup import Lookup
 from lakebed.table.model import BucketChange, DataFile, FileSource, Snapshot, TableSchema, VectorPlace
 from lakebed.table.partitions import equal_value, partition_scalars
-from lakebed.table.read import ReadPlan, merged_windows, read_split
+from lakebed.table.read import ReadPlan, merge_windows, read_split
 from lakebed.table.scan import check_readable
 from lakebed.table.vectors import vectors_of
 from lakebed.table.write_settings import check_writable, file_settings
@@ -188,7 +188,7 @@ def _rewrite(writer: RollingWriter, store: ObjectStore, task: CompactTask, plan:
         return _Marked()
     keep_deletes = not task.drop_deletes
     if task.older is None:
-        windows = merged_windows(store, task.split, plan=plan, fields=plan.schema.fields, keep_deletes=keep_deletes)
+        windows = merge_windows(store, task.split, plan=plan, fields=plan.schema.fields, keep_deletes=keep_deletes)
         for window in windows:
             writer.write(window.combine_chunks())
         return _Marked()

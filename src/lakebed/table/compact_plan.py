@@ -36,7 +36,7 @@ from lakebed.table.options import (
     COMPACTION_SORTED_RUN_TRIGGER,
     TableOptions,
 )
-from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sorted_runs, states_deletes
+from lakebed.table.splits import bucket_groups, is_plain, key_sections, merge_rank, sort_into_runs, states_deletes
 from lakebed.table.vectors import has_option
 from lakebed.table.write_settings import file_settings
 
@@ -127,7 +127,7 @@ def plan_compaction(
             tasks.extend(bucket.tasks(full=full))
         else:
             packs = _small_file_packs(members, schema=schema, options=options, full=full)
-            for pack in [*packs, *_worn_files(members, packs, vectors, full=full)]:
+            for pack in [*packs, *_files_to_rewrite(members, packs, vectors, full=full)]:
                 part = _with_files(split, pack, vectors)
                 tasks.append(CompactTask(part, total, output_level=0, drop_deletes=False))
     return tasks
@@ -149,8 +149,8 @@ class _Bucket:
         """What to merge into which level; with `full` everything that is not in its final form."""
         engine, marks = engine_of(self.schema), has_option(self.schema)
         level_max = max(level_count_of(self.options) - 1, max(file.level for file in self.files))
-        runs = sorted_runs(self.files, schema=self.schema)[::-1]
-        picked_count = len(runs) if full else _picked_count(runs, self.options, all_new=marks)
+        runs = sort_into_runs(self.files, schema=self.schema)[::-1]
+        picked_count = len(runs) if full else _choose_run_count(runs, self.options, all_new=marks)
         if picked_count == 0:
             return []
         output_level = level_max
@@ -175,7 +175,7 @@ class _Bucket:
                 output_level=output_level,
                 drop_deletes=drop_deletes,
                 logs_changes=logs_changes,
-                older=self._looked_up(group, older),
+                older=self._look_up(group, older),
             )
             for group in groups
         ]
@@ -229,11 +229,11 @@ class _Bucket:
         merged = [group for group in groups if len(group) > 1 or (group and not stays(group[0]))]
         return merged, [file for file in alone if file.level != output_level]
 
-    def _looked_up(self, files: Sequence[DataFile], older: Sequence[DataFile]) -> Split | None:
+    def _look_up(self, files: Sequence[DataFile], older: Sequence[DataFile]) -> Split | None:
         """The older files that may have keys of the new ones among some files; those of higher levels have none."""
         fresh = [file for file in files if file.level == 0]
-        _, found = _sharing_keys(fresh, older, schema=self.schema)
-        return _with_files(self.split, found, self.vectors) if found else None
+        _, matches = _sharing_keys(fresh, older, schema=self.schema)
+        return _with_files(self.split, matches, self.vectors) if matches else None
 
 
 def _sharing_keys(
@@ -259,7 +259,7 @@ def _needs_oldest(newer: Sequence[DataFile], engine: MergeEngine) -> bool:
     return engine.keeps_levels_apart or not engine.merges_apart(with_deletes=with_deletes)
 
 
-def _picked_count(runs: Sequence[Sequence[DataFile]], options: TableOptions, *, all_new: bool) -> int:
+def _choose_run_count(runs: Sequence[Sequence[DataFile]], options: TableOptions, *, all_new: bool) -> int:
     """How many of a bucket's runs, newest first, are worth merging now; 0: none.
 
     Args:
@@ -319,7 +319,7 @@ def _is_imported(file: DataFile, schema: TableSchema) -> bool:
     return file.external_path is not None and not ExternalPaths.of(schema.options).roots
 
 
-def _worn_files(
+def _files_to_rewrite(
     files: Sequence[DataFile],
     packs: Sequence[Sequence[DataFile]],
     vectors: Mapping[str, VectorPlace],

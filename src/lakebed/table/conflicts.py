@@ -55,8 +55,8 @@ def check_fits(entries: pa.Table, *, live: pa.Table, key_types: Sequence[str], s
     Raises `Conflict`: with kind ``file_gone`` or ``keys_overlap``.
     """
     deletes = entries.filter(pc.equal(entries["kind"], DELETE)).select(list(IDENTITY))
-    wanted, there = row_codes(IDENTITY, deletes, live)
-    gone = deletes.filter(pa.array(~np.isin(wanted, there)))
+    wanted, live_codes = row_codes(IDENTITY, deletes, live)
+    gone = deletes.filter(pa.array(~np.isin(wanted, live_codes)))
     if gone.num_rows:
         name = gone["file_name"][0].as_py()
         raise Conflict(

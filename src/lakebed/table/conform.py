@@ -18,7 +18,7 @@ from lakebed.table.schema import unknown_column
 from lakebed.table.sequence import sequence_order
 from lakebed.table.stats import has_high_byte
 from lakebed.table.types import arrow_schema, arrow_type
-from lakebed.texts import counted
+from lakebed.texts import format_count
 
 
 def conform(rows: pa.Table, *, schema: TableSchema) -> pa.Table:
@@ -84,7 +84,7 @@ def _columns(
                 raise not_utf8(field.name)
             columns.append(column)
         elif needs(field):
-            sentence = f"{lacking(field)} {_listed(rows.column_names)}."
+            sentence = f"{lacking(field)} {_join_names(rows.column_names)}."
             raise InvalidRequest(sentence, kind="missing_column", column=field.name)
         else:
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, arrow_type(field.type))]))
@@ -98,7 +98,8 @@ def _require_sequence(names: Sequence[str], schema: TableSchema) -> None:
         if name not in names:
             raise InvalidRequest(
                 f"The table orders the rows of a key by {', '.join(map(repr, order.columns if order else ()))} "
-                f"(option sequence.field), so a delete needs the column {name!r}; the rows have {_listed(names)}. Give "
+                f"(option sequence.field), so a delete needs the column {name!r}; the rows have "
+                f"{_join_names(names)}. Give "
                 "it with the keys, or delete by a predicate, which takes the values that the rows have.",
                 kind="missing_column",
                 column=name,
@@ -265,7 +266,7 @@ def _is_binary(kind: pa.DataType) -> bool:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "no columns"
 
 
@@ -277,14 +278,16 @@ def boolean_mask(rows: pa.Table, *, column: str) -> pa.ChunkedArray:
     position = rows.column_names.index(column) if column in rows.column_names else -1
     if position < 0:
         raise InvalidRequest(
-            f"deletes={column!r} names no column of the rows; they have {_listed(rows.column_names)}.",
+            f"deletes={column!r} names no column of the rows; they have {_join_names(rows.column_names)}.",
             kind="missing_column",
             column=column,
         )
     mask = rows.column(position)
     if not pa.types.is_boolean(mask.type) or mask.null_count:
         if pa.types.is_boolean(mask.type):
-            what = f"{counted(mask.null_count, 'null')}: write false in their place, in SQL coalesce({column}, false)"
+            what = (
+                f"{format_count(mask.null_count, 'null')}: write false in their place, in SQL coalesce({column}, false)"
+            )
         else:
             what = f"type {mask.type}: give a boolean column"
         raise InvalidRequest(

@@ -16,7 +16,7 @@ import msgspec
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.table.layout import Layout, parse_consumer
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
@@ -28,7 +28,7 @@ class Consumer:
     name: str
     next_snapshot_id: int
     """The snapshot it reads next."""
-    written_ms: int
+    write_time_ms: int
     """When its file was last written, Unix ms by the store's clock."""
 
 
@@ -61,7 +61,7 @@ def store_consumer(store: ObjectStore, layout: Layout, name: str, *, next_snapsh
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(
-            f"{shown(name)} cannot be a consumer's name: use letters, digits and _.-, at most 128.",
+            f"{format_value(name)} cannot be a consumer's name: use letters, digits and _.-, at most 128.",
             kind="invalid_consumer",
         )
     store.put(layout.consumer(name), msgspec.json.encode({"nextSnapshot": next_snapshot_id}))

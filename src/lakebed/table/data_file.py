@@ -29,7 +29,7 @@ from typing_extensions import Buffer
 
 import lakebed.compute as pc
 from lakebed.errors import Corruption, LakebedError, NotFound, UnsupportedFormat
-from lakebed.exiting import freed_before_exit
+from lakebed.exiting import free_before_exit
 from lakebed.ids import new_uuid
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
@@ -292,15 +292,15 @@ def _file_schema(schema: TableSchema) -> pa.Schema:
 class OpenDataFile:
     """A data file opened for reading. Not thread-safe."""
 
-    def __init__(self, source: pa.NativeFile, path: str, held: memoryview | _RangedFile, window_bytes: int) -> None:
+    def __init__(self, source: pa.NativeFile, path: str, content: memoryview | _RangedFile, window_bytes: int) -> None:
         import pyarrow.parquet as pq  # only what reads or writes data files needs it
 
         self._window_bytes = window_bytes
         self._source = source
         self._parquet = parquet = pq.ParquetFile(source, pre_buffer=False)
         self._path = path
-        self._held = held
-        self._ranged = held if isinstance(held, _RangedFile) else None
+        self._held = content
+        self._ranged = content if isinstance(content, _RangedFile) else None
         self.column_names: tuple[str, ...] = tuple(parquet.schema_arrow.names)
 
     @property
@@ -338,12 +338,12 @@ class OpenDataFile:
             if self._ranged is not None:
                 self._ranged.fetch(_column_ranges(self.metadata, groups, set(columns)))
             if row_groups is None:
-                found = self._parquet.read(columns=list(columns), use_threads=threads)
+                table = self._parquet.read(columns=list(columns), use_threads=threads)
             else:
-                found = self._parquet.read_row_groups(groups, columns=list(columns), use_threads=threads)
+                table = self._parquet.read_row_groups(groups, columns=list(columns), use_threads=threads)
         if threads:
-            freed_before_exit(self._held)
-        return found
+            free_before_exit(self._held)
+        return table
 
     def batches(
         self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
@@ -399,7 +399,7 @@ def open_data_file(
     Parquet; `UnsupportedFormat`: a file of another format, by its name. Cost: 1 GET; in pieces: 1 HEAD and 1 or 2 GETs
     for the footer, then as `OpenDataFile` states.
     """
-    held: memoryview | _RangedFile
+    content: memoryview | _RangedFile
     suffix = path.rpartition("/")[2].rpartition(".")[2]
     if suffix in OTHER_FORMATS:
         raise UnsupportedFormat(
@@ -407,17 +407,17 @@ def open_data_file(
         )
     try:
         if size_bytes <= min(window_bytes, whole_bytes_max):
-            held = memoryview(store.get(path))
-            if held.nbytes != size_bytes:
-                raise _wrong_size(path, held.nbytes, size_bytes)
-            source: pa.NativeFile = pa.BufferReader(pa.py_buffer(held))
+            content = memoryview(store.get(path))
+            if content.nbytes != size_bytes:
+                raise _wrong_size(path, content.nbytes, size_bytes)
+            source: pa.NativeFile = pa.BufferReader(pa.py_buffer(content))
         else:
             actual_bytes = store.head(path).size_bytes
             if actual_bytes != size_bytes:
                 raise _wrong_size(path, actual_bytes, size_bytes)
-            held = _RangedFile(store, path, size_bytes=size_bytes)
-            held.fetch([(max(0, size_bytes - FOOTER_BYTES), size_bytes)])
-            source = pa.PythonFile(held, mode="r")
+            content = _RangedFile(store, path, size_bytes=size_bytes)
+            content.fetch([(max(0, size_bytes - FOOTER_BYTES), size_bytes)])
+            source = pa.PythonFile(content, mode="r")
     except NotFound as error:
         raise NotFound(
             f"The data file {path} is gone: the version was expired or rolled back during the read; read a "
@@ -425,7 +425,7 @@ def open_data_file(
             path=path,
         ) from error
     with _decoding(path):
-        return OpenDataFile(source, path, held, window_bytes)
+        return OpenDataFile(source, path, content, window_bytes)
 
 
 def _wrong_size(path: str, actual: int, expected: int) -> Corruption:

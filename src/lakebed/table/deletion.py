@@ -169,7 +169,7 @@ def _hide_snapshots(branch: TableBranch, deletion: Deletion) -> tuple[list[int],
             with suppress(NotFound):
                 bodies[snapshot_id] = branch.snapshots.body(snapshot_id)
         try:
-            write_ids = {one: write_id_of(body) for one, body in bodies.items()}
+            write_ids = {snapshot_id: write_id_of(body) for snapshot_id, body in bodies.items()}
             branch.snapshots.log.raise_boundary(deletion.walk_end, write_ids=write_ids)
         except InvalidRequest:
             is_planned = False
@@ -245,7 +245,7 @@ def gather_released(
             continue
         seen.add(snapshot.id)
         try:
-            tables.append(referenced.left_by_tag(snapshot))
+            tables.append(referenced.candidates_of_tag(snapshot))
         except Unreadable as error:
             warnings.append(
                 f"files of version {snapshot.id} are left to orphan cleaning, because it cannot be read: {error}"

@@ -58,7 +58,7 @@ class DynamicBuckets:
     class_count: int = 1
     """Number of classes of new keys, by hash; class c fills the buckets c, c + count, ..."""
 
-    def placed_by(self, options: TableOptions) -> DynamicBuckets:
+    def with_tasks(self, options: TableOptions) -> DynamicBuckets:
         """The settings for the number of parallel tasks in the options; each task places the keys of some classes."""
         tasks = options.get(DYNAMIC_BUCKET_ASSIGNER_PARALLELISM) or 1
         most = self.bucket_count_max or tasks
@@ -109,9 +109,9 @@ class HashIndex:
 
     def hashes(self, entry: IndexEntry) -> Int32s:
         """The hashes in an index file. Raises `Corruption`. Cost: 1 GET, none if cached."""
-        held = self._held.get(entry.file_name)
-        if held is not None:
-            return held
+        hit = self._held.get(entry.file_name)
+        if hit is not None:
+            return hit
         path = self._layout.index(entry.file_name)
         body = bytes(self._store.get(path))
         size_bytes = len(body)
@@ -121,13 +121,13 @@ class HashIndex:
                 f"{4 * entry.row_count}: it was cut short or overwritten.",
                 path=path,
             )
-        found: Int32s = np.frombuffer(body, ">i4").astype(np.int32)
-        if sum(hashes.nbytes for hashes in list(self._held.values())) + found.nbytes > CACHE_BYTES_MAX:
+        file_hashes: Int32s = np.frombuffer(body, ">i4").astype(np.int32)
+        if sum(hashes.nbytes for hashes in list(self._held.values())) + file_hashes.nbytes > CACHE_BYTES_MAX:
             self._held = {}
-        self._held[entry.file_name] = found
-        return found
+        self._held[entry.file_name] = file_hashes
+        return file_hashes
 
-    def placed(self, entries: Iterable[IndexEntry]) -> tuple[Int32s, Int32s]:
+    def load_partition(self, entries: Iterable[IndexEntry]) -> tuple[Int32s, Int32s]:
         """The hashes of one partition, ascending, and the bucket of each."""
         hashes, buckets = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
         for entry in entries:
@@ -163,36 +163,36 @@ class BucketAssigner:
             known = self._load(partition)
             self._known[partition] = known
             self._counts[partition] = dict(enumerate(np.bincount(known[1]).tolist())) if len(known[1]) else {}
-        there, buckets_there = self._known[partition]
+        index_hashes, buckets_there = self._known[partition]
         distinct, inverse = np.unique(hashes, return_inverse=True)
-        buckets, found = looked_up(distinct, there, buckets_there)
-        if not found.all():
-            buckets[~found] = self._place(distinct[~found], self._counts[partition])
-            joined = np.concatenate([there, distinct[~found]])
+        buckets, is_known = find_buckets(distinct, index_hashes, buckets_there)
+        if not is_known.all():
+            buckets[~is_known] = self._place(distinct[~is_known], self._counts[partition])
+            joined = np.concatenate([index_hashes, distinct[~is_known]])
             order = np.argsort(joined, kind="stable")
-            self._known[partition] = joined[order], np.concatenate([buckets_there, buckets[~found]])[order]
+            self._known[partition] = joined[order], np.concatenate([buckets_there, buckets[~is_known]])[order]
         return buckets[inverse.reshape(-1)]
 
     def _place(self, new: Int32s, counts: dict[int, int]) -> Int32s:
         classes = self._settings.class_count
         if classes == 1:
             return self._fill(len(new), counts, 0)
-        placed = np.empty(len(new), np.int32)
-        own = np.abs(np.fmod(new, np.int32(classes)))
+        buckets = np.empty(len(new), np.int32)
+        class_of = np.abs(np.fmod(new, np.int32(classes)))
         for number in range(classes):
-            members = np.flatnonzero(own == number)
-            placed[members] = self._fill(len(members), counts, number)
-        return placed
+            members = np.flatnonzero(class_of == number)
+            buckets[members] = self._fill(len(members), counts, number)
+        return buckets
 
     def _fill(self, count: int, counts: dict[int, int], number: int) -> Int32s:
         """Buckets for `count` new keys of a class: those with room by number, then new ones."""
         classes, most = self._settings.class_count, self._settings.bucket_count_max
-        placed: list[Int32s] = []
+        parts: list[Int32s] = []
         bucket, left = number, count
         while left > 0 and bucket < (BUCKET_ID_MAX + 1 if most is None else most):
             taken = min(left, max(0, self._settings.target_rows - counts.get(bucket, 0)))
             if taken:
-                placed.append(np.full(taken, bucket, np.int32))
+                parts.append(np.full(taken, bucket, np.int32))
                 counts[bucket] = counts.get(bucket, 0) + taken
                 left -= taken
             bucket += classes
@@ -205,18 +205,18 @@ class BucketAssigner:
         if left and most is not None:
             full = np.arange(number, most, classes, dtype=np.int32)
             rest = np.resize(full, left)
-            placed.append(rest)
+            parts.append(rest)
             for over, more in zip(*np.unique(rest, return_counts=True), strict=True):
                 counts[int(over)] = counts.get(int(over), 0) + int(more)
-        return np.concatenate([np.empty(0, np.int32), *placed])
+        return np.concatenate([np.empty(0, np.int32), *parts])
 
 
-def looked_up(hashes: Int32s, there: Int32s, buckets: Int32s) -> tuple[Int32s, npt.NDArray[np.bool_]]:
+def find_buckets(hashes: Int32s, index_hashes: Int32s, buckets: Int32s) -> tuple[Int32s, npt.NDArray[np.bool_]]:
     """The bucket of each hash, and whether `there` (ascending, with its `buckets`) has it."""
-    if len(there) == 0:
+    if len(index_hashes) == 0:
         return np.zeros(len(hashes), np.int32), np.zeros(len(hashes), bool)
-    at = np.minimum(np.searchsorted(there, hashes), len(there) - 1)
-    return buckets[at].copy(), there[at] == hashes
+    at = np.minimum(np.searchsorted(index_hashes, hashes), len(index_hashes) - 1)
+    return buckets[at].copy(), index_hashes[at] == hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,20 +258,20 @@ def index_update(
             of_partition.setdefault(change.bucket, []).append(np.frombuffer(change.hashes, "<i4").astype(np.int32))
     written: list[tuple[bytes, int, Int32s]] = []
     for partition, by_bucket in brought.items():
-        there, buckets = index.placed(entry for entry in stays if entry.partition == partition)
+        index_hashes, buckets = index.load_partition(entry for entry in stays if entry.partition == partition)
         files = {entry.bucket: entry for entry in stays if entry.partition == partition}
         for bucket, parts in sorted(by_bucket.items()):
             hashes = np.unique(np.concatenate(parts))
-            found_in, found = looked_up(hashes, there, buckets)
-            if (found_in[found] != bucket).any():
+            found_in, is_known = find_buckets(hashes, index_hashes, buckets)
+            if (found_in[is_known] != bucket).any():
                 raise Conflict(
                     "Another writer added some of the same new keys at the same time, in other buckets. "
                     "Nothing was changed: write the rows again.",
                     kind="index_changed",
                 )
-            if not found.all():
+            if not is_known.all():
                 before = [index.hashes(files[bucket])] if bucket in files else []
-                written.append((partition, bucket, np.concatenate([*before, hashes[~found]])))
+                written.append((partition, bucket, np.concatenate([*before, hashes[~is_known]])))
     if not written and not dropped:
         return None
     again = {(partition, bucket) for partition, bucket, _ in written}

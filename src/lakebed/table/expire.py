@@ -38,7 +38,7 @@ from lakebed.table.deletion import (
     open_for_deletion,
     tag_now,
 )
-from lakebed.table.lineage import held_from
+from lakebed.table.lineage import expiry_limit
 from lakebed.table.live_versions import LiveVersions, read_live_versions
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.options import (
@@ -53,7 +53,7 @@ from lakebed.table.reclaim import Retention, plan_expiry
 from lakebed.table.recovery import recover
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.tags import Source, check_tag_name
-from lakebed.table.times import committed_ms, first_written_ms, is_future
+from lakebed.table.times import commit_time_ms, first_written_ms, is_future
 from lakebed.table.unfinished import Deletion, HiddenTag, store_deletion
 from lakebed.texts import refuse_unknown_keywords
 
@@ -128,9 +128,9 @@ def _expire(
 ) -> ReclaimReport:
     reports = [] if dry_run else recover(branch)
     referenced = ReferencedFiles(branch)
-    held = held_from(branch)
+    limit_id = expiry_limit(branch)
     ids = branch.snapshots.ids()
-    count = plan_expiry(ids, retention, time_ms_of=_Times(branch, retention.older_than_ms).of, held_from=held)
+    count = plan_expiry(ids, retention, time_ms_of=_Times(branch, retention.older_than_ms).of, expiry_limit=limit_id)
     walk, warnings = _readable_walk(branch, referenced, ids[: count + 1] if count else [])
     if len(walk) < 2:
         empty = ReclaimPlan(branch.name, (), (), {}, tuple(warnings))
@@ -151,7 +151,7 @@ def _expiry(branch: TableBranch, referenced: ReferencedFiles, walk: Sequence[Sna
         id=new_uuid(branch.environment.rng),
         walk_end=survivor.id,
         snapshot_ids=tuple(snapshot.id for snapshot in gone),
-        candidates=referenced.left_by_walk(gone, survivor),
+        candidates=referenced.candidates_of_walk(gone, survivor),
         survivor=survivor.base_manifest_list,
     )
 
@@ -191,8 +191,8 @@ class _Times:
         if not is_future(time_ms, now_ms=self._now_ms):
             return time_ms
         if self._written_ms is None:
-            self._written_ms = first_written_ms(self._branch.snapshots.written_ms())
-        return committed_ms(snapshot_id, time_ms, written_ms=self._written_ms, now_ms=self._now_ms)
+            self._written_ms = first_written_ms(self._branch.snapshots.write_time_ms())
+        return commit_time_ms(snapshot_id, time_ms, write_time_ms=self._written_ms, now_ms=self._now_ms)
 
 
 def _readable_walk(
@@ -253,7 +253,7 @@ def plan_reclaim(branch: TableBranch) -> ReclaimPlan:
     branch.refresh()
     branch = with_fork_point(branch)
     snapshots = _expire(branch, retention_of(branch, {}), dry_run=True)
-    tags = release(branch, _outlived_tags(branch, older_than_ms=None), dry_run=True)
+    tags = release(branch, _tags_to_expire(branch, older_than_ms=None), dry_run=True)
     report = merge_reports([snapshots, tags], store=branch.name)
     assert report.plan is not None
     return report.plan
@@ -279,14 +279,14 @@ def delete_tags(
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
-    chosen = []
+    tag_names = []
     for name in dict.fromkeys(names):
         check_tag_name(name)
         if if_exists and not branch.tags.exists(name):
             continue
         branch.tags.tag(name)
-        chosen.append(name)
-    reports.append(release(branch, chosen, dry_run=dry_run, progress=progress))
+        tag_names.append(name)
+    reports.append(release(branch, tag_names, dry_run=dry_run, progress=progress))
     return merge_reports(reports, store=branch.name)
 
 
@@ -303,12 +303,12 @@ def expire_tags(
     """
     branch = open_for_deletion(branch)
     reports = [] if dry_run else recover(branch)
-    outlived = _outlived_tags(branch, older_than_ms=older_than_ms)
+    outlived = _tags_to_expire(branch, older_than_ms=older_than_ms)
     reports.append(release(branch, outlived, dry_run=dry_run, progress=progress))
     return merge_reports(reports, store=branch.name)
 
 
-def _outlived_tags(branch: TableBranch, *, older_than_ms: int | None) -> list[str]:
+def _tags_to_expire(branch: TableBranch, *, older_than_ms: int | None) -> list[str]:
     now_ms = branch.now_ms() if branch.options.get(TAG_TIME_EXPIRE_ENABLED) else None
     return [tag.name for tag in branch.tags.list() if _is_outlived(branch, tag, now_ms, older_than_ms)]
 
@@ -320,10 +320,10 @@ def _is_outlived(branch: TableBranch, tag: Tag, now_ms: int | None, older_than_m
     if created_ms is None or is_future(created_ms, now_ms=branch.now_ms()):
         # Created by a clock that was ahead: its lifetime counts from when its file was written.
         try:
-            written_ms = branch.store.head(branch.layout.tag(tag.name)).modified_ms
+            write_time_ms = branch.store.head(branch.layout.tag(tag.name)).modified_ms
         except NotFound:
             return False
-        created_ms = written_ms if created_ms is None else min(created_ms, written_ms)
+        created_ms = write_time_ms if created_ms is None else min(created_ms, write_time_ms)
     if now_ms is not None and has_lifetime and created_ms + (tag.time_retained_ms or 0) <= now_ms:
         return True
     return older_than_ms is not None and created_ms < older_than_ms

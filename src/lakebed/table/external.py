@@ -98,10 +98,10 @@ class Targets:
         is_hashed = self._paths.strategy == ENTROPY
         name = f"{prefix}{self._uuid(f'{root}/{folder}', is_hashed=is_hashed)}-{number}.parquet"
         path = f"{folder}/{entropy_folders([name])[0]}/{name}" if is_hashed else f"{folder}/{name}"
-        found = self._opened.get(root)
-        if found is None:
-            found = self._opened.setdefault(root, open_elsewhere(self._store, root))
-        return FileLocation(found, path, name, f"{root}/{path}")
+        root_store = self._opened.get(root)
+        if root_store is None:
+            root_store = self._opened.setdefault(root, open_elsewhere(self._store, root))
+        return FileLocation(root_store, path, name, f"{root}/{path}")
 
     def _uuid(self, folder: str, *, is_hashed: bool) -> str:
         """A random UUID with the table's mark (version 8); without a mark version 4."""
@@ -160,25 +160,25 @@ def names_of(paths: pa.Array) -> pa.Array:
 
 def is_marked(urls: pa.Array, owner: str) -> BoolArray:
     """Which URLs have a file name with the table's mark for the URL's folder."""
-    there = pc.replace_substring_regex(urls, r"/[^/]*$", "")
+    folder_urls = pc.replace_substring_regex(urls, r"/[^/]*$", "")
     names = names_of(urls)
-    folders = pc.replace_substring_regex(there, _ENTROPY_FOLDERS, "")
-    is_plain = _flags(pc.equal(folders, there))
+    folders = pc.replace_substring_regex(folder_urls, _ENTROPY_FOLDERS, "")
+    is_plain = _flags(pc.equal(folders, folder_urls))
     parts = pc.extract_regex(names, MARKED_NAME).flatten()
     marks = pc.binary_join_element_wise(*parts, "")
     result = np.zeros(len(urls), np.bool_)
     for is_hashed, rows in ((False, np.flatnonzero(is_plain)), (True, np.flatnonzero(~is_plain))):
-        chosen = pa.array(rows)
-        distinct = folders.take(chosen).dictionary_encode()
+        selection = pa.array(rows)
+        distinct = folders.take(selection).dictionary_encode()
         wanted = [_mark(owner, folder, is_hashed=is_hashed) for folder in distinct.dictionary.to_pylist()]
         result[rows] = _flags(
-            pc.fill_null(pc.equal(marks.take(chosen), pa.array(wanted, pa.string()).take(distinct.indices)), False)
+            pc.fill_null(pc.equal(marks.take(selection), pa.array(wanted, pa.string()).take(distinct.indices)), False)
         )
     rows = np.flatnonzero(result & ~is_plain)
-    chosen = pa.array(rows)
-    hashed = pa.array(entropy_folders(names.take(chosen).to_pylist()), pa.string())
-    placed = pc.binary_join_element_wise(folders.take(chosen), hashed, "/")
-    result[rows] = _flags(pc.equal(placed, there.take(chosen)))
+    selection = pa.array(rows)
+    hashed = pa.array(entropy_folders(names.take(selection).to_pylist()), pa.string())
+    placed = pc.binary_join_element_wise(folders.take(selection), hashed, "/")
+    result[rows] = _flags(pc.equal(placed, folder_urls.take(selection)))
     return result
 
 
@@ -188,15 +188,15 @@ def entropy_folders(names: list[str]) -> list[str]:
     They are the low 20 bits of the name's Murmur3 hash (32 bit, seed 0).
     """
     bodies = [name.encode() for name in names]
-    found = [""] * len(names)
+    folders = [""] * len(names)
     lengths = np.array([len(body) for body in bodies], np.int64)
     for length in np.unique(lengths).tolist():
         rows = np.flatnonzero(lengths == length)
         whole = np.frombuffer(b"".join(bodies[row] for row in rows), np.uint8).reshape(len(rows), length)
         for row, code in zip(rows.tolist(), _murmur(whole).tolist(), strict=True):
             bits = f"{code & 0xFFFFF:020b}"
-            found[row] = f"{bits[:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:]}"
-    return found
+            folders[row] = f"{bits[:4]}/{bits[4:8]}/{bits[8:12]}/{bits[12:]}"
+    return folders
 
 
 def _murmur(texts: npt.NDArray[np.uint8]) -> U32:
@@ -297,33 +297,36 @@ class OwnFiles:
             for partition, bucket in zip(pairs["partition"].to_pylist(), pairs["bucket"].to_pylist(), strict=True)
         ]
         urls, names = (one_array(files[name]) for name in ("external_path", "file_name"))
-        there = pc.replace_substring_regex(urls, r"/[^/]*$", "")
-        is_named = pc.equal(pc.binary_join_element_wise(there, names, "/"), urls)
-        is_plain = _are_in(there, numbers, folders, self._roots.plain)
-        return _flags(is_named) & (is_plain | self._are_hashed(there, names, numbers, folders))
+        folder_urls = pc.replace_substring_regex(urls, r"/[^/]*$", "")
+        is_named = pc.equal(pc.binary_join_element_wise(folder_urls, names, "/"), urls)
+        is_plain = _are_in(folder_urls, numbers, folders, self._roots.plain)
+        return _flags(is_named) & (is_plain | self._are_hashed(folder_urls, names, numbers, folders))
 
     def _are_hashed(
-        self, there: pa.Array, names: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]]
+        self, folder_urls: pa.Array, names: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]]
     ) -> BoolArray:
         """Which files are in the folders of the hashes of their names."""
         assert self._roots is not None
-        above = pc.replace_substring_regex(there, _ENTROPY_FOLDERS, "")
-        found = _are_in(above, numbers, folders, self._roots.entropy)
-        rows = np.flatnonzero(found)
+        above = pc.replace_substring_regex(folder_urls, _ENTROPY_FOLDERS, "")
+        is_hashed = _are_in(above, numbers, folders, self._roots.entropy)
+        rows = np.flatnonzero(is_hashed)
         hashed = entropy_folders(names.take(pa.array(rows)).to_pylist())
         wanted = pc.binary_join_element_wise(above.take(pa.array(rows)), pa.array(hashed, pa.string()), "/")
-        found[rows] = _flags(pc.equal(wanted, there.take(pa.array(rows))))
-        return found
+        is_hashed[rows] = _flags(pc.equal(wanted, folder_urls.take(pa.array(rows))))
+        return is_hashed
 
 
 def _are_in(
-    there: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]], roots: tuple[str, ...]
+    folder_urls: pa.Array, numbers: npt.NDArray[np.int64], folders: list[tuple[str, ...]], roots: tuple[str, ...]
 ) -> BoolArray:
     """Which folders are the folder of the file's bucket below some root; `numbers` are positions of buckets."""
     allowed = [
-        f"{number} {root}/{folder}" for number, found in enumerate(folders) for folder in found for root in roots
+        f"{number} {root}/{folder}"
+        for number, alternatives in enumerate(folders)
+        for folder in alternatives
+        for root in roots
     ]
-    keys = pc.binary_join_element_wise(pa.array(numbers).cast(pa.string()), there, " ")
+    keys = pc.binary_join_element_wise(pa.array(numbers).cast(pa.string()), folder_urls, " ")
     return _flags(pc.is_in(keys, value_set=pa.array(allowed, pa.string())))
 
 

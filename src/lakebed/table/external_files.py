@@ -36,7 +36,7 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
     if not roots.every or main.store.is_versioned:
         return {}
     listed = list_outside(main, roots, older_than_ms=_EVER_MS)
-    found, own = (
+    sizes, own_sizes = (
         dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
         for files in (listed, listed.filter(listed["is_old"]))
     )
@@ -47,9 +47,9 @@ def own_external_files(branches: Sequence[TableBranch]) -> dict[str, int]:
             if parse_changelog(meta.path) is not None:
                 snapshots.append(decode_snapshot(branch.store.get(meta.path), path=meta.path))
         for snapshot in snapshots:
-            own.update((url, found.get(url, 0)) for url in referenced.own_external(snapshot)["path"].to_pylist())
+            own_sizes.update((url, sizes.get(url, 0)) for url in referenced.own_external(snapshot)["path"].to_pylist())
         for deletion in load_deletions(branch.store, branch.layout):
             if isinstance(deletion, Deletion):
                 paths = deletion.candidates["path"].to_pylist()
-                own.update((path, found.get(path, 0)) for path in paths if is_url(path))
-    return own
+                own_sizes.update((path, sizes.get(path, 0)) for path in paths if is_url(path))
+    return own_sizes

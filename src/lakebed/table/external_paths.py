@@ -63,11 +63,11 @@ class ExternalPaths:
 def _of_scheme(listed: tuple[str, ...], scheme: str | None) -> tuple[str, ...]:
     if scheme is None:
         raise _invalid(EXTERNAL_PATHS_SPECIFIC_FS.name, f"the strategy {_SPECIFIC!r} needs a scheme here, such as s3.")
-    chosen = tuple(url for url in listed if url.partition(":")[0].lower() == scheme.lower())
-    if not chosen:
+    urls = tuple(url for url in listed if url.partition(":")[0].lower() == scheme.lower())
+    if not urls:
         name = EXTERNAL_PATHS_SPECIFIC_FS.name
         raise _invalid(EXTERNAL_PATHS.name, f"no path begins with {scheme}:, as the option {name!r} asks.")
-    return chosen
+    return urls
 
 
 def _root(url: str) -> str:

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.table.branches import PUBLISHED_FOLDER, branch_exists, branch_not_found, fork_pin, published_mark
+from lakebed.table.branches import PUBLISHED_FOLDER, branch_exists, branch_not_found, fork_pin, mark_path
 from lakebed.table.commit import CommitOptions, CommitRequest, Derive, StagedChange, commit
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import open_for_deletion
@@ -154,7 +154,7 @@ def _publish(main: TableBranch, forward: Forward, identity: CommitOptions) -> Sn
     source = main.of_branch(forward.branch)
     _pin(source, forward.target)
     returned = _may_return(main, source, forward)
-    main.store.put(published_mark(forward.branch, forward.pin), b"")
+    main.store.put(mark_path(forward.branch, forward.pin), b"")
     request = CommitRequest(
         kind="OVERWRITE",
         derive=_derive(main, source, forward, returned=returned),
@@ -188,7 +188,7 @@ def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returne
         live, wanted = main.manifests.live_entries(head), source.manifests.live_entries(forward.target)
         ours, theirs = row_codes(IDENTITY, live, wanted)
         gone = live.filter(pa.array(~np.isin(ours, theirs)))
-        adds = _born_in_main(wanted.filter(pa.array(~np.isin(theirs, ours))), live, returned=returned)
+        adds = _set_births(wanted.filter(pa.array(~np.isin(theirs, ours))), live, returned=returned)
         return StagedChange(
             entries=pa.concat_tables([as_deletes(gone), adds]),
             base=head,
@@ -200,7 +200,7 @@ def _derive(main: TableBranch, source: TableBranch, forward: Forward, *, returne
     return derive
 
 
-def _born_in_main(adds: pa.Table, live: pa.Table, *, returned: bool) -> pa.Table:
+def _set_births(adds: pa.Table, live: pa.Table, *, returned: bool) -> pa.Table:
     """Entries as main must write them: with main's birth where main has the file at another level, else a new one."""
     position = adds.schema.get_field_index("commit_snapshot")
     field = adds.schema.field(position)
@@ -216,8 +216,8 @@ def _pin(source: TableBranch, target: Snapshot) -> None:
     try:
         source.tags.pin_hidden(name, source=source.tags.source(snapshot_id=target.id))
     except AlreadyExists:  # an earlier try
-        found = source.tags.find(HIDDEN_PREFIX + name)
-        if found is None or not _is_same(found.snapshot, target):
+        tag = source.tags.find(HIDDEN_PREFIX + name)
+        if tag is None or not _is_same(tag.snapshot, target):
             raise
     except NotFound as gone:
         raise Conflict(
@@ -237,15 +237,15 @@ def _was_published(source: TableBranch, branch: str, head: Snapshot) -> bool:
 
 def _new_schemas(main: TableBranch, source: TableBranch) -> list[tuple[str, bytes]]:
     """Paths in main and bodies of the schemas that only the branch has, oldest first."""
-    found: list[tuple[int, bytes]] = []
+    bodies: list[tuple[int, bytes]] = []
     ours = _schema_ids(main)
     for schema_id in sorted(_schema_ids(source)):
         body = bytes(source.store.get(source.layout.schema(schema_id)))
         if schema_id not in ours:
-            found.append((schema_id, body))
+            bodies.append((schema_id, body))
         elif bytes(main.store.get(main.layout.schema(schema_id))) != body:
             raise _schema_moved(str(source.layout.branch))
-    return [(main.layout.schema(schema_id), body) for schema_id, body in found]
+    return [(main.layout.schema(schema_id), body) for schema_id, body in bodies]
 
 
 def _check_schemas(main: TableBranch, source: TableBranch) -> None:
@@ -268,6 +268,6 @@ def _schema_moved(branch: str) -> Conflict:
     )
 
 
-def _is_same(one: Snapshot, other: Snapshot) -> bool:
+def _is_same(snapshot: Snapshot, other: Snapshot) -> bool:
     """Whether two snapshots are the same commit; other clients may use an id twice."""
-    return one.id == other.id and one.delta_manifest_list == other.delta_manifest_list
+    return snapshot.id == other.id and snapshot.delta_manifest_list == other.delta_manifest_list

@@ -57,7 +57,7 @@ class ParquetSink:
             compression=compression,
             compression_level=compression_level,
             use_dictionary=dictionaries,
-            write_statistics=_ordered_columns(self._schema),
+            write_statistics=_columns_with_bounds(self._schema),
             store_decimal_as_integer=True,
             use_deprecated_int96_timestamps="ns" in units,
             store_schema=not self._mixed,
@@ -85,7 +85,7 @@ class ParquetSink:
         return _with_timestamps(body, self._logical) if self._mixed else body
 
 
-def _ordered_columns(columns: pa.Schema) -> list[str]:
+def _columns_with_bounds(columns: pa.Schema) -> list[str]:
     """Columns whose statistics go into the footer: plain ones, floats excepted.
 
     The footer's bounds leave NaN out. Readers that order NaN above all numbers (Spark, other clients of the format)
@@ -100,7 +100,7 @@ def _ordered_columns(columns: pa.Schema) -> list[str]:
 
 def _dictionary_columns(columns: pa.Table, without: frozenset[str]) -> list[str]:
     """Columns whose values repeat, by a sample spread over the first row group."""
-    chosen = []
+    names = []
     stride = max(1, columns.num_rows // DICTIONARY_SAMPLE_ROWS)
     positions = pa.array(np.arange(0, columns.num_rows, stride, dtype=np.int64))
     for field in columns.schema:
@@ -113,8 +113,8 @@ def _dictionary_columns(columns: pa.Table, without: frozenset[str]) -> list[str]
         if pc.count_distinct(sample, mode="all").as_py() > max(1, len(sample) * DICTIONARY_DISTINCT_MAX):
             continue
         if not (pa.types.is_floating(kind) and _has_zero(columns.column(field.name))):
-            chosen.append(field.name)
-    return chosen
+            names.append(field.name)
+    return names
 
 
 def _has_zero(column: pa.ChunkedArray) -> bool:
@@ -142,7 +142,7 @@ def _timestamp_units(schema: pa.Schema) -> set[str]:
 
 def _with(change: Callable[[pa.TimestampType], pa.DataType], schema: pa.Schema) -> pa.Schema:
     """The columns with each timestamp in them changed."""
-    return pa.schema([field.with_type(_mapped(field.type, change)) for field in schema])
+    return pa.schema([field.with_type(_map_timestamps(field.type, change)) for field in schema])
 
 
 def _milliseconds(kind: pa.TimestampType) -> pa.DataType:
@@ -153,17 +153,19 @@ def _integer(kind: pa.TimestampType) -> pa.DataType:
     return kind if kind.unit == "ns" else pa.int64()
 
 
-def _mapped(kind: pa.DataType, change: Callable[[pa.TimestampType], pa.DataType]) -> pa.DataType:
+def _map_timestamps(kind: pa.DataType, change: Callable[[pa.TimestampType], pa.DataType]) -> pa.DataType:
     """The type with each timestamp in it changed."""
     if pa.types.is_timestamp(kind):
         return change(kind)
     if pa.types.is_map(kind):
         key, item = kind.key_field, kind.item_field
-        return pa.map_(key.with_type(_mapped(key.type, change)), item.with_type(_mapped(item.type, change)))
+        return pa.map_(
+            key.with_type(_map_timestamps(key.type, change)), item.with_type(_map_timestamps(item.type, change))
+        )
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_mapped(field.type, change)) for field in kind])
+        return pa.struct([field.with_type(_map_timestamps(field.type, change)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_mapped(kind.value_type, change)))
+        return pa.list_(kind.value_field.with_type(_map_timestamps(kind.value_type, change)))
     return kind
 
 

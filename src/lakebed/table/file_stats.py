@@ -83,7 +83,7 @@ def column_extent(
 
     Returns None where the nulls are not known.
     """
-    kind = arrow_type(schema.named([name])[0].type)
+    kind = arrow_type(schema.select_fields([name])[0].type)
     is_partition = name in schema.partition_keys
     is_exact = _has_exact_bounds(kind) if not is_partition else not pa.types.is_floating(kind)
     partitions = partition_columns(entries, schema)
@@ -104,12 +104,12 @@ def column_extent(
             continue
         filled = pa.array(counts < group.column("row_count").to_numpy())
         ends += [bounds.low.filter(filled), bounds.high.filter(filled)]
-    found = pa.chunked_array(ends if is_exact else [], kind)
-    if not is_exact or found.null_count:
+    all_ends = pa.chunked_array(ends if is_exact else [], kind)
+    if not is_exact or all_ends.null_count:
         return ColumnExtent(null_count, False, None, None)
-    if not found.length():
+    if not all_ends.length():
         return ColumnExtent(null_count, True, None, None)
-    extremes = pc.min_max(found)
+    extremes = pc.min_max(all_ends)
     if pa.types.is_floating(kind) and 0.0 in extremes.as_py().values():
         return ColumnExtent(null_count, False, None, None)
     return ColumnExtent(null_count, True, extremes["min"], extremes["max"])
@@ -171,14 +171,14 @@ def _groups(entries: pa.Table) -> list[tuple[npt.NDArray[np.int64], tuple[str, .
         rows_of: dict[object, list[int]] = {}
         for row, key in enumerate(zip(*(column.to_pylist() for column in members), strict=True)):
             rows_of.setdefault(key, []).append(row)
-        found = [np.array(rows) for rows in rows_of.values()]
+        positions = [np.array(rows) for rows in rows_of.values()]
     else:
         names = ["schema_id", "stats", "written", "arity"]
         keys = pa.table([*members, pa.array(np.arange(entries.num_rows))], [*names, "row"])
         grouped = keys.group_by(names, use_threads=False).aggregate([("row", "list")])
-        found = list(grouped.column("row_list").to_numpy())
+        positions = list(grouped.column("row_list").to_numpy())
     groups = []
-    for rows in found:
+    for rows in positions:
         first = int(rows[0])
         stats = stated[first].as_py()
         if stats is None:
@@ -204,7 +204,7 @@ class _FileBounds:
         self.schema = schema
         self.file_schema = file_schema
         names = stats_names if stats_names is not None else tuple(field.name for field in file_schema.fields)
-        self.stats_names = [field.name for field in file_schema.named(names)]
+        self.stats_names = [field.name for field in file_schema.select_fields(names)]
         self.stats_columns = stats_columns
         self.count = group.num_rows
         self._bounds: dict[str, _Bounds | None] = {}
@@ -229,12 +229,12 @@ class _FileBounds:
             nothing = pa.nulls(self.count, arrow_type(column.type))
             return _Bounds(nothing, nothing, np.ones(self.count, np.bool_), np.zeros(self.count, np.bool_))
         keys = list(self.file_schema.trimmed_primary_keys)
-        found = None
+        bounds = None
         if old.name in keys:
-            found = self._decoded("key_stats", keys, old.name, column.type)
-        if found is None and old.name in self.stats_names:
-            found = self._decoded("value_stats", self.stats_names, old.name, column.type)
-        return found
+            bounds = self._decode("key_stats", keys, old.name, column.type)
+        if bounds is None and old.name in self.stats_names:
+            bounds = self._decode("value_stats", self.stats_names, old.name, column.type)
+        return bounds
 
     def null_counts(self, name: str) -> npt.NDArray[np.int64] | None:
         """How many nulls each file has in a column; below zero: unknown; None: nothing is known."""
@@ -249,8 +249,8 @@ class _FileBounds:
             return None
         return self._null_counts("value_stats", self.stats_names.index(old.name))
 
-    def _decoded(self, stats: str, names: list[str], name: str, type_text: str) -> _Bounds | None:
-        types = [field.type for field in self.file_schema.named(names)]
+    def _decode(self, stats: str, names: list[str], name: str, type_text: str) -> _Bounds | None:
+        types = [field.type for field in self.file_schema.select_fields(names)]
         index = names.index(name)
         rows = [self.group.column(f"{stats}_{end}").combine_chunks() for end in ("min", "max")]
         arity = len(names).to_bytes(4, "big")
@@ -260,7 +260,7 @@ class _FileBounds:
                 return None
         try:
             low, high = (decode_columns(side, types, [index])[0] for side in rows)
-            low, high = (side.cast(arrow_type(type_text)) for side in _trusted(low, high, self.group))
+            low, high = (side.cast(arrow_type(type_text)) for side in _drop_doubtful(low, high, self.group))
         except pa.ArrowInvalid:
             return None
         nulls, row_counts = self._null_counts(stats, index), self.group.column("row_count").to_numpy()
@@ -273,11 +273,13 @@ class _FileBounds:
         long_enough = pc.fill_null(pc.greater(pc.list_value_length(counts), index), False)
         nothing = pa.scalar(None, counts.type)
         padded = pc.if_else(long_enough, counts, nothing)
-        found: npt.NDArray[np.int64] = pc.fill_null(pc.list_element(padded, index), -1).to_numpy(zero_copy_only=False)
-        return found
+        null_counts: npt.NDArray[np.int64] = pc.fill_null(pc.list_element(padded, index), -1).to_numpy(
+            zero_copy_only=False
+        )
+        return null_counts
 
 
-def _trusted(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.Array, pa.Array]:
+def _drop_doubtful(low: pa.Array, high: pa.Array, group: pa.Table) -> tuple[pa.Array, pa.Array]:
     """The bounds, with null in place of those that may be wrong.
 
     Without `STATS_VERSION` these are not trusted: bounds of floats, because writers left parts with NaN out of the

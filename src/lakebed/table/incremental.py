@@ -22,7 +22,7 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import HTML_ROWS_MAX
 from lakebed.table.change_units import Logged, Replaced, Told, Written, generations, kind_schema
-from lakebed.table.changelog_options import Producer, producer_of, told_level
+from lakebed.table.changelog_options import Producer, least_logged_level, producer_of
 from lakebed.table.context import TableBranch
 from lakebed.table.engines.engine import Increments
 from lakebed.table.engines.registry import engine_name, engine_of
@@ -109,12 +109,12 @@ def read_changes(branch: TableBranch, snapshots: Iterable[Snapshot], *, end: Sna
     schema, store = branch.schemas.load(end.schema_id), branch.store
     producer = producer_of(schema)
     if producer is not Producer.NONE:
-        logs = [logged_by(branch, snapshot, producer) for snapshot in snapshots]
+        logs = [entries_of_log(branch, snapshot, producer) for snapshot in snapshots]
         parts = [plan_logged(branch, [log], schema=schema) for log in logs if log.num_rows]
         tables = [rows for units, plan in parts for unit in units for rows in unit.rows(store, plan)]
         return pa.concat_tables([kind_schema(schema).empty_table(), *tables])
     entries = [branch.manifests.delta_entries(snapshot) for snapshot in snapshots if snapshot.commit_kind == "APPEND"]
-    added = added_in(entries)
+    added = additions_in(entries)
     if not schema.primary_keys:
         splits = plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0)
         plan = whole_rows(branch, schema, added)
@@ -133,7 +133,7 @@ def has_log(snapshot: Snapshot, producer: Producer) -> bool:
     return snapshot.changelog_manifest_list is not None and is_compaction == (producer is not Producer.INPUT)
 
 
-def logged_by(branch: TableBranch, snapshot: Snapshot, producer: Producer) -> pa.Table:
+def entries_of_log(branch: TableBranch, snapshot: Snapshot, producer: Producer) -> pa.Table:
     """The entries of the files that tell what a snapshot changed, in the order in which they are read.
 
     With the producer `Producer.INPUT`, a snapshot from before the option was set tells what it wrote.
@@ -141,10 +141,10 @@ def logged_by(branch: TableBranch, snapshot: Snapshot, producer: Producer) -> pa
     if has_log(snapshot, producer):
         return branch.manifests.changelog_entries(snapshot)
     is_written = producer is Producer.INPUT and snapshot.commit_kind == "APPEND"
-    return added_in([branch.manifests.delta_entries(snapshot)] if is_written else [])
+    return additions_in([branch.manifests.delta_entries(snapshot)] if is_written else [])
 
 
-def followed_producer(schema: TableSchema) -> Producer:
+def producer_to_follow(schema: TableSchema) -> Producer:
     """The producer by whose changelogs changes of a table are followed.
 
     Where rows depend on older ones, what was written is no change. With deletion vectors every compaction says which
@@ -157,9 +157,9 @@ def followed_producer(schema: TableSchema) -> Producer:
     return producer
 
 
-def told_entries(entries: pa.Table, producer: Producer, schema: TableSchema) -> pa.Table:
+def entries_in_log(entries: pa.Table, producer: Producer, schema: TableSchema) -> pa.Table:
     """The live files of a version whose rows have been told up to it: all, or those of the upper levels."""
-    level = told_level(producer, schema)
+    level = least_logged_level(producer, schema)
     return entries.filter(pc.greater_equal(entries["level"], level)) if level else entries
 
 
@@ -192,7 +192,7 @@ def plan_logged(
     return [Logged(tuple(splits), told) for splits in buckets.values()], whole_rows(branch, schema, *logs)
 
 
-def added_in(deltas: Sequence[pa.Table]) -> pa.Table:
+def additions_in(deltas: Sequence[pa.Table]) -> pa.Table:
     """The entries of files that some deltas added."""
     whole = pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas])
     return whole.filter(pc.equal(whole.column("kind"), ADD))
@@ -214,7 +214,7 @@ def plan_written(
     is_compared = engine_of(schema).increments is Increments.COMPARED
     end_entries = branch.manifests.live_entries(end) if is_compared else ENTRY_SCHEMA.empty_table()
     ends = _splits_by_bucket(end_entries, schema, branch.layout)
-    added = added_in(deltas)
+    added = additions_in(deltas)
     ages = {name: age for age, delta in enumerate(deltas) for name in delta.column("file_name").to_pylist()}
     units = []
     for split in plan_splits(added, schema=schema, layout=branch.layout, target_bytes=2**62, open_cost_bytes=0):
@@ -245,7 +245,7 @@ def plan_replaced(
     """Plan to read how the rows of two snapshots differ: bucket by bucket, in append tables partition by partition.
 
     Args:
-        told_by: compare the rows that have been told (`told_entries`), those of level 0 among them though readers may
+        told_by: compare the rows that have been told (`entries_in_log`), those of level 0 among them though readers may
             leave them out; None: the rows that readers see.
 
     Raises `InvalidRequest`: a column is nested.
@@ -257,7 +257,7 @@ def plan_replaced(
     refuse_nested(end.table_schema.fields)
     old, new, plan = plan_scans_diff(start, end, layout=branch.layout, told_by=told_by)
     by_bucket = bool(end.table_schema.primary_keys)
-    return [Replaced(tuple(was), tuple(now)) for was, now in grouped(old, new, by_bucket=by_bucket)], plan
+    return [Replaced(tuple(was), tuple(now)) for was, now in group_splits(old, new, by_bucket=by_bucket)], plan
 
 
 def whole_rows(branch: TableBranch, schema: TableSchema, *entries: pa.Table) -> ReadPlan:
@@ -335,20 +335,20 @@ def diff_scans(
     whole rows (append tables), all rows of the files that only one version has: nothing orders them.
     """
     schema = end.table_schema
-    chosen = tuple(keys) if keys is not None else schema.primary_keys
-    for name in chosen:
+    key_names = tuple(keys) if keys is not None else schema.primary_keys
+    for name in key_names:
         require_column(schema, name)
     refuse_nested(schema.fields)
     before, after, plan = plan_scans_diff(start, end, layout=layout)
     by_bucket = bool(schema.primary_keys) and keys is None
     parts: list[Parts] = []
     bytes_max = at_once_bytes_max if by_bucket else None
-    for old, new in grouped(before, after) if by_bucket else [(before, after)]:
-        parts.extend(diff_splits(store, old, new, plan=plan, keys=chosen, at_once_bytes_max=bytes_max))
+    for old, new in group_splits(before, after) if by_bucket else [(before, after)]:
+        parts.extend(diff_splits(store, old, new, plan=plan, keys=key_names, at_once_bytes_max=bytes_max))
     nothing = arrow_schema(schema.fields).empty_table()
     columns = zip(*parts, strict=True) if parts else ((), (), (), ())
     added, removed, changed_from, changed_to = (pa.concat_tables([nothing, *tables]) for tables in columns)
-    return TableDiff(keys=chosen, added=added, removed=removed, before=changed_from, after=changed_to)
+    return TableDiff(keys=key_names, added=added, removed=removed, before=changed_from, after=changed_to)
 
 
 def plan_scans_diff(
@@ -362,7 +362,7 @@ def plan_scans_diff(
     def units(scan: Scan) -> dict[Any, Split]:
         entries = scan.entries()
         if told_by is not None:
-            entries = told_entries(entries, told_by, end.table_schema)
+            entries = entries_in_log(entries, told_by, end.table_schema)
         splits = plan_splits(entries, schema=end.table_schema, layout=layout, target_bytes=0, open_cost_bytes=1)
         return {
             (
@@ -379,7 +379,7 @@ def plan_scans_diff(
     return removed, added, replace(start.plan, schemas={**start.plan.schemas, **end.plan.schemas})
 
 
-def grouped(
+def group_splits(
     before: Sequence[Split], after: Sequence[Split], *, by_bucket: bool = True
 ) -> list[tuple[list[Split], list[Split]]]:
     """The splits of each bucket, or of each partition."""

@@ -48,17 +48,17 @@ def index_after(
     of_vectors = _vectors_after(branch, before, entries=entries, changes=changes)
     if of_hashes is None and of_vectors is None:
         return before
-    there = [] if before is None else branch.manifests.index_entries(before)
+    index_entries = [] if before is None else branch.manifests.index_entries(before)
     written = []
     if of_hashes is None:
-        kept = [entry for entry in there if entry.index_type == HASH]
+        kept = [entry for entry in index_entries if entry.index_type == HASH]
     else:
         kept = list(of_hashes.kept)
         for partition, bucket, hashes in of_hashes.written:
             body = encode_hashes(hashes)
             written.append(IndexEntry(partition, bucket, put(body), len(body), len(hashes)))
     if of_vectors is None:
-        kept += [entry for entry in there if entry.index_type != HASH]
+        kept += [entry for entry in index_entries if entry.index_type != HASH]
     else:
         kept += of_vectors.kept
         for partition, bucket, vectors in of_vectors.written:
@@ -92,14 +92,14 @@ def _vectors_after(
     if before is None and not marks:
         return None
     is_added = pc.equal(entries["kind"], ADD)
-    added, deleted = (entries.filter(one)["file_name"].to_pylist() for one in (is_added, pc.invert(is_added)))
+    added, deleted = (entries.filter(mask)["file_name"].to_pylist() for mask in (is_added, pc.invert(is_added)))
     gone = set(deleted) - set(added)
     if not gone and not marks:
         return None
-    there = () if before is None else branch.manifests.index_entries(before)
+    index_entries = () if before is None else branch.manifests.index_entries(before)
     return vector_update(
         changes,
-        entries=[entry for entry in there if entry.index_type != HASH],
+        entries=[entry for entry in index_entries if entry.index_type != HASH],
         gone=gone,
         schema=branch.schema,
         layout=branch.layout,

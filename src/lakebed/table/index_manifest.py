@@ -95,16 +95,16 @@ def decode_index_manifest(body: Buffer, *, path: str) -> tuple[IndexEntry, ...]:
         columns[name].to_pylist() if name in columns else absent
         for name in ("_DELETIONS_VECTORS_RANGES", "_EXTERNAL_PATH")
     ]
-    found = []
+    entries = []
     rows = zip(*required, *optional, strict=True)
     for partition, bucket, index_type, file_name, file_size, row_count, ranges, external_path in rows:
         vectors = tuple(
-            VectorRange(*(one[name] for name in ("f0", "f1", "f2", "_CARDINALITY"))) for one in ranges or ()
+            VectorRange(*(vector[name] for name in ("f0", "f1", "f2", "_CARDINALITY"))) for vector in ranges or ()
         )
-        found.append(
+        entries.append(
             IndexEntry(partition, bucket, file_name, file_size, row_count, index_type, vectors, external_path or None)
         )
-    return tuple(found)
+    return tuple(entries)
 
 
 def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
@@ -126,8 +126,8 @@ def encode_index_manifest(entries: Sequence[IndexEntry]) -> bytes:
         None
         if entry.index_type != DELETION_VECTORS
         else [
-            {"f0": one.data_file, "f1": one.offset, "f2": one.length, "_CARDINALITY": one.cardinality}
-            for one in entry.ranges
+            {"f0": vector.data_file, "f1": vector.offset, "f2": vector.length, "_CARDINALITY": vector.cardinality}
+            for vector in entry.ranges
         ]
         for entry in entries
     ]

@@ -68,7 +68,7 @@ def follows(snapshot: Snapshot) -> int:
     return int(text) if text.isdecimal() else snapshot.id - 1
 
 
-def inherited_of(snapshot: Snapshot) -> InheritedState:
+def inheritance_of(snapshot: Snapshot) -> InheritedState:
     """The state in one snapshot (or tag) that lakebed wrote, without its own commit."""
     users: dict[str, UserCommit] = {}
     for key, value in snapshot.properties.items():
@@ -88,7 +88,7 @@ def load_inherited(newest_first: Iterable[Snapshot]) -> InheritedState:
     for snapshot in newest_first:
         since.append(snapshot)
         if is_ours(snapshot):
-            inherited = inherited_of(snapshot)
+            inherited = inheritance_of(snapshot)
             break
     for snapshot in reversed(since):
         inherited = inherited.after(snapshot)

@@ -106,7 +106,7 @@ def _older_digits(magnitude: float, *, is_single: bool) -> tuple[str, int]:
         margin=5**five_b << two_m,
         word=word,
     )
-    return _generated(division, estimate)
+    return _generate_digits(division, estimate)
 
 
 def _parts(magnitude: float, *, is_single: bool) -> tuple[int, int, int]:
@@ -161,21 +161,21 @@ class _Division:
         if self.word is None:
             self.is_low, self.is_high = self.rest < self.margin, self.rest + self.margin >= tens
             return digit
-        self.margin = _wrapped(self.margin, self.word)
+        self.margin = _wrap_around(self.margin, self.word)
         if self.margin > 0:
             self.is_low = self.rest < self.margin
-            self.is_high = _wrapped(self.rest + self.margin, self.word) > tens
+            self.is_high = _wrap_around(self.rest + self.margin, self.word) > tens
         else:
             self.is_low = self.is_high = True
         return digit
 
 
-def _wrapped(number: int, word: int) -> int:
+def _wrap_around(number: int, word: int) -> int:
     half = 1 << (word - 1)
     return (number + half) % (2 * half) - half
 
 
-def _generated(division: _Division, estimate: int) -> tuple[str, int]:
+def _generate_digits(division: _Division, estimate: int) -> tuple[str, int]:
     digits: list[int] = []
     first = division.step()
     if first == 0 and not division.is_high:
@@ -189,11 +189,11 @@ def _generated(division: _Division, estimate: int) -> tuple[str, int]:
     if division.is_high:
         difference = 2 * division.rest - 10 * division.divisor
         if not division.is_low or difference > 0 or (difference == 0 and digits[-1] % 2):
-            return _rounded_up(digits, estimate)
+            return _round_up(digits, estimate)
     return "".join(map(str, digits)), estimate
 
 
-def _rounded_up(digits: list[int], exponent: int) -> tuple[str, int]:
+def _round_up(digits: list[int], exponent: int) -> tuple[str, int]:
     number = int("".join(map(str, digits))) + 1
     text = str(number).rjust(len(digits), "0")
     return text[: len(digits)], exponent + len(text) - len(digits)

@@ -52,7 +52,7 @@ def iso_timestamp_text(nanoseconds: int) -> str:
     return f"{text}.{digits}" if digits else text
 
 
-def padded_timestamp_text(nanoseconds: int, *, precision: int) -> str:
+def pad_timestamp_text(nanoseconds: int, *, precision: int) -> str:
     """``2024-01-01 00:00:00.000``: a fraction of at least `precision` digits, longer ones without trailing zeros."""
     days, rest = divmod(nanoseconds, _DAY_NS)
     seconds, fraction = divmod(rest, 1_000_000_000)

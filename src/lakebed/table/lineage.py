@@ -21,7 +21,7 @@ from lakebed.reclaim.model import ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
 from lakebed.table.context import TableBranch
 from lakebed.table.inherited import follows, is_ours, rollback_target
-from lakebed.table.live_versions import claimed_from, expired_below
+from lakebed.table.live_versions import consumer_limit, expiry_boundary
 from lakebed.table.model import Snapshot
 from lakebed.table.unfinished import Deletion
 
@@ -40,7 +40,7 @@ def _newest_hinted(branch: TableBranch) -> int | None:
     return int(text) if len(text) <= 20 and text.isdigit() else None
 
 
-def held_by_hint(branch: TableBranch) -> int | None:
+def limit_by_hint(branch: TableBranch) -> int | None:
     """The id from which no snapshot may expire, because ``LATEST`` names it; None when it names no live snapshot.
 
     A hint that is out of date names an expired snapshot, to which no client can roll back.
@@ -50,13 +50,13 @@ def held_by_hint(branch: TableBranch) -> int | None:
     return newest if newest is not None and branch.snapshots.exists(newest) else None
 
 
-def held_from(branch: TableBranch) -> int | None:
+def expiry_limit(branch: TableBranch) -> int | None:
     """The id from which no snapshot may expire: a consumer reads it next, or ``LATEST`` names it; None: no limit.
 
     Raises `Corruption`. Cost: 1 LIST + 1 GET a consumer, and as of reading the hint.
     """
-    held = (claimed_from(branch), held_by_hint(branch))
-    return min((one for one in held if one is not None), default=None)
+    limits = (consumer_limit(branch), limit_by_hint(branch))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def fits(branch: TableBranch, deletion: Deletion) -> bool:
@@ -101,17 +101,17 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
     Cost: 2 LISTs + 1 GET; 1 GET and at most 2 HEADs more for each snapshot below the marks, of which there are none but
     after a late landing or after another client's rollback.
     """
-    boundary, expired = branch.snapshots.log.boundary(), expired_below(branch)
+    boundary, expired = branch.snapshots.log.boundary(), expiry_boundary(branch)
     ids = branch.snapshots.ids()
     low = [snapshot_id for snapshot_id in ids[:-1] if snapshot_id < max(boundary, expired)]
     if not low:
         return []
     looked_at = ids[: len(low) + 1]  # the first above the marks states which snapshot it follows
-    found = {snapshot_id: _find(branch, snapshot_id) for snapshot_id in looked_at}
-    reached = _reached_by(found)
+    snapshots = {snapshot_id: _find(branch, snapshot_id) for snapshot_id in looked_at}
+    reached = _reached_by(snapshots)
     late = []
     for snapshot_id in low:
-        snapshot = found[snapshot_id]
+        snapshot = snapshots[snapshot_id]
         if snapshot is None or snapshot.uuid is None or not is_ours(snapshot):
             continue
         if branch.snapshots.log.has_other_winner(snapshot_id, snapshot.uuid):
@@ -124,7 +124,9 @@ def withdraw_late(branch: TableBranch) -> list[ReclaimReport]:
     if not late:
         return []
     note = f"snapshots {', '.join(map(str, late))} landed after their ids had passed, and were never acknowledged"
-    plan = ReclaimPlan(branch.name, tuple(branch.layout.snapshot(one) for one in late), (), notes=(note,))
+    plan = ReclaimPlan(
+        branch.name, tuple(branch.layout.snapshot(snapshot_id) for snapshot_id in late), (), notes=(note,)
+    )
     return [Sweeper(branch.store, branch.environment).sweep(plan)]
 
 

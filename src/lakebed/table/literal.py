@@ -22,7 +22,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
 from lakebed.table.predicate_tree import Compare, Comparison, Known, OneOf, Predicate
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 _EXACT: Final = decimal.Context(
     prec=decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, rounding=decimal.ROUND_FLOOR, traps=[]
@@ -33,7 +33,7 @@ _FRACTION: Final = re.compile(r"(?<=[0-9])[.,]([0-9]+)")
 _MISFITS: Final = (pa.ArrowException, ArithmeticError, ValueError, TypeError)
 
 
-def bound_comparison(name: str, op: Comparison, value: Any, kind: pa.DataType) -> Predicate:
+def bind_comparison(name: str, op: Comparison, value: Any, kind: pa.DataType) -> Predicate:
     """``name <op> value`` for a column of type `kind`: a `Compare` with a scalar, or `Known`.
 
     Raises `InvalidRequest`: the value cannot be compared with the column.
@@ -46,12 +46,12 @@ def bound_comparison(name: str, op: Comparison, value: Any, kind: pa.DataType) -
         place = _place(value, kind)
         if place is None:
             return Compare(name, op, _scalar(value, kind))
-        return _compared(name, op, place, kind)
+        return _comparison(name, op, place, kind)
     except _MISFITS as error:
         raise _misfit(name, value, kind) from error
 
 
-def bound_list(name: str, values: Sequence[Any], kind: pa.DataType) -> Predicate:
+def bind_list(name: str, values: Sequence[Any], kind: pa.DataType) -> Predicate:
     """``name IN (values)``, of at least one value. Cost: one Arrow conversion when all values are of one plain kind.
 
     Raises `InvalidRequest`: a value cannot be compared with the column.
@@ -62,9 +62,9 @@ def bound_list(name: str, values: Sequence[Any], kind: pa.DataType) -> Predicate
     if array is None:
         scalars = []
         for value in present:
-            found = bound_comparison(name, "=", value, kind)
-            if isinstance(found, Compare):
-                scalars.append(found.value)
+            comparison = bind_comparison(name, "=", value, kind)
+            if isinstance(comparison, Compare):
+                scalars.append(comparison.value)
         array = pa.array(scalars, pa.float64() if pa.types.is_floating(kind) else kind)
     if pa.types.is_floating(kind):
         array = array.filter(pc.invert(pc.is_nan(array)))
@@ -104,7 +104,9 @@ def _at_once(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 def _misfit(name: str, value: Any, kind: pa.DataType) -> InvalidRequest:
     return InvalidRequest(
-        f"Column {name!r} is {kind} and cannot be compared with {shown(value)}.", kind="invalid_predicate", column=name
+        f"Column {name!r} is {kind} and cannot be compared with {format_value(value)}.",
+        kind="invalid_predicate",
+        column=name,
     )
 
 
@@ -126,7 +128,7 @@ def _place(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
     return None
 
 
-def _compared(name: str, op: Comparison, place: decimal.Decimal, kind: pa.DataType) -> Predicate:
+def _comparison(name: str, op: Comparison, place: decimal.Decimal, kind: pa.DataType) -> Predicate:
     if place.is_nan():
         return Known(name, op == "<>")
     least, greatest = _range(kind)
@@ -167,10 +169,10 @@ def _seconds(value: Any) -> decimal.Decimal:
         return _EXACT.scaleb(decimal.Decimal(value.value), -_DIGITS_BELOW_SECOND[value.type.unit])
     fraction = decimal.Decimal(0)
     if isinstance(value, str):
-        found = _FRACTION.search(value)
-        if found is not None:
-            fraction = decimal.Decimal(f"0.{found[1]}")
-            value = value[: found.start()] + value[found.end() :]
+        match = _FRACTION.search(value)
+        if match is not None:
+            fraction = decimal.Decimal(f"0.{match[1]}")
+            value = value[: match.start()] + value[match.end() :]
         value = datetime.datetime.fromisoformat(value.strip())
     if not isinstance(value, datetime.date):
         raise TypeError

@@ -65,9 +65,9 @@ class LiveVersions:
         Raises `NotFound`: it was deleted since the state was read; `Corruption`: its file is unreadable. Cost: 1 GET.
         """
         if self.is_live(snapshot_id):
-            found = branch.snapshots.find(snapshot_id)
-            if found is not None:
-                return found
+            snapshot = branch.snapshots.find(snapshot_id)
+            if snapshot is not None:
+                return snapshot
         for tag in self.tags:
             if tag.snapshot_id == snapshot_id:
                 kept = branch.tags.find(tag.name)
@@ -85,44 +85,44 @@ def read_live_versions(branch: TableBranch) -> LiveVersions:
     change faster than they can be listed. Cost: 5 LISTs + 1 GET, however many tags there are; 1 GET more for each tag
     that the tag index does not know yet.
     """
-    before = _listed(branch)
+    before = _list(branch)
     for _ in range(_COLLECTIONS_MAX):
         # What the first listing shows is read between the two: a tag that is replaced meanwhile makes them differ.
         tags = branch.tags.index(before[1])
-        after = _listed(branch)
+        after = _list(branch)
         if after == before:
             # A mark is older than its snapshot, so marks read last include those of all listed snapshots.
-            return LiveVersions(np.array(after[0], np.int64), tags, _restored_ids(branch))
+            return LiveVersions(np.array(after[0], np.int64), tags, _rollback_ids(branch))
         before = after
     raise Conflict("tags and snapshots change faster than they can be listed: try again later.", kind="holders_change")
 
 
-def _listed(branch: TableBranch) -> tuple[tuple[int, ...], tuple[ObjectMeta, ...]]:
+def _list(branch: TableBranch) -> tuple[tuple[int, ...], tuple[ObjectMeta, ...]]:
     return tuple(branch.snapshots.ids()), tuple(branch.store.list(branch.layout.tag_folder))
 
 
-def _restored_folder(branch: TableBranch) -> str:
+def _rollback_folder(branch: TableBranch) -> str:
     """Where rollbacks leave their marks. DO NOT CHANGE: on disk."""
     return branch.layout.root + "lakebed/restored"
 
 
-def _expired_note(branch: TableBranch) -> str:
+def _expiry_note(branch: TableBranch) -> str:
     """Where it is noted below which id every snapshot has expired. DO NOT CHANGE: on disk."""
     return branch.layout.root + "lakebed/expired-below"
 
 
 def mark_restored(branch: TableBranch, snapshot_id: int) -> None:
     """Leave the mark that this snapshot, about to be tried, brings old files back. Durable. Cost: 1 PUT."""
-    branch.store.put(f"{_restored_folder(branch)}/{snapshot_id:020d}", b"")
+    branch.store.put(f"{_rollback_folder(branch)}/{snapshot_id:020d}", b"")
 
 
-def expired_below(branch: TableBranch) -> int:
+def expiry_boundary(branch: TableBranch) -> int:
     """Every snapshot below this has expired; if a file of one exists again, a late retry has put it.
 
     0 when nothing has expired, or when the note is unreadable: it only helps to clean. Cost: 1 GET.
     """
     try:
-        text = bytes(branch.store.get(_expired_note(branch)))
+        text = bytes(branch.store.get(_expiry_note(branch)))
     except NotFound:
         return 0
     return whole_number(text.decode("ascii", "replace")) or 0
@@ -130,18 +130,18 @@ def expired_below(branch: TableBranch) -> int:
 
 def note_expired_below(branch: TableBranch, below: int) -> None:
     """Note that every snapshot below this is about to be hidden. Durable. Cost: 1 GET, and 1 PUT when it is news."""
-    if expired_below(branch) < below:
-        branch.store.put(_expired_note(branch), str(below).encode())
+    if expiry_boundary(branch) < below:
+        branch.store.put(_expiry_note(branch), str(below).encode())
 
 
-def _restored_ids(branch: TableBranch) -> IntArray:
-    names = (meta.path.rpartition("/")[2] for meta in branch.store.list(_restored_folder(branch)))
+def _rollback_ids(branch: TableBranch) -> IntArray:
+    names = (meta.path.rpartition("/")[2] for meta in branch.store.list(_rollback_folder(branch)))
     return np.array(sorted(int(name) for name in names if _MARK.fullmatch(name)), np.int64)
 
 
-def claimed_from(branch: TableBranch) -> int | None:
+def consumer_limit(branch: TableBranch) -> int | None:
     """The smallest snapshot id that some consumer reads next; None without consumers.
 
     Raises `Corruption`. Cost: 1 LIST + 1 GET a consumer.
     """
-    return min((one.next_snapshot_id for one in load_consumers(branch.store, branch.layout)), default=None)
+    return min((consumer.next_snapshot_id for consumer in load_consumers(branch.store, branch.layout)), default=None)

@@ -7,7 +7,7 @@ Invariants:
 - A row is marked exactly when the merge writes another row of its key, or none, in its place.
 - The result is that of a merge of all files: older rows take part with their sequence numbers, and with their values
   where the merge engine makes rows of them. Where an older row wins, it stays where it is, and the new one is left out.
-- New and older files are read side by side in key order, as `read.merged_windows` does.
+- New and older files are read side by side in key order, as `read.merge_windows` does.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from lakebed.table.merge import Codes, group_by_key, is_strictly_increasing
 from lakebed.table.model import DataFile, Split
 from lakebed.table.read import FILE, POSITION, ReadPlan, cut_complete, run_cursor, sequences_of, without_deletes
 from lakebed.table.roaring import Positions, encode_positions
-from lakebed.table.splits import sorted_runs
-from lakebed.table.vectors import deleted_count
+from lakebed.table.splits import sort_into_runs
+from lakebed.table.vectors import count_deleted
 
 
 class Lookup:
@@ -42,8 +42,8 @@ class Lookup:
     def __init__(self, store: ObjectStore, newer: Split, older: Split, *, plan: ReadPlan) -> None:
         self._store, self._older, self._plan = store, older, plan
         self._engine = engine = plan.engine
-        newer_runs = sorted_runs(newer.files, schema=plan.schema)
-        older_runs = sorted_runs(older.files, schema=plan.schema)
+        newer_runs = sort_into_runs(newer.files, schema=plan.schema)
+        older_runs = sort_into_runs(older.files, schema=plan.schema)
         window_bytes = max(1, plan.window_bytes // (len(newer_runs) + len(older_runs)))
         fields = plan.schema.fields
         needed = {*plan.schema.trimmed_primary_keys, *(engine.order.columns if engine.order is not None else ())}
@@ -63,7 +63,7 @@ class Lookup:
         self._marked: dict[int, list[Positions]] = defaultdict(list)
 
     def windows(self, *, keep_deletes: bool) -> Iterator[pa.Table]:
-        """As `read.merged_windows`, for the keys of the new files: merged with their older rows."""
+        """As `read.merge_windows`, for the keys of the new files: merged with their older rows."""
         newer, older = self._newer, self._lower
         while True:
             for cursor in (*newer, *older):
@@ -76,7 +76,7 @@ class Lookup:
             fresh = [(rows, codes) for rows, codes in cut[: len(newer)] if rows.num_rows]
             if not fresh:
                 continue
-            window = self._merged(fresh, cut[len(newer) :])
+            window = self._merge_rows(fresh, cut[len(newer) :])
             if not keep_deletes:
                 window = without_deletes(window)
             if window.num_rows:
@@ -93,25 +93,25 @@ class Lookup:
             file = self._older.files[number]
             positions = np.unique(np.concatenate(parts))
             alone = {name: place for name, place in self._older.vectors.items() if name == file.file_name}
-            already = deleted_count(self._store, replace(self._older, vectors=alone))
+            already = count_deleted(self._store, replace(self._older, vectors=alone))
             if already + len(positions) == file.row_count:
                 emptied.append(file)
             else:
                 vectors[file.file_name] = encode_positions(positions)
         return vectors, emptied
 
-    def _merged(self, fresh: Sequence[tuple[pa.Table, Codes]], lower: Sequence[tuple[pa.Table, Codes]]) -> pa.Table:
+    def _merge_rows(self, fresh: Sequence[tuple[pa.Table, Codes]], lower: Sequence[tuple[pa.Table, Codes]]) -> pa.Table:
         """The new rows, merged, and with the older rows of their keys; these are noted."""
         keys = np.unique(np.concatenate([codes for _, codes in fresh]))
-        met = [one for one in (_of_keys(rows, codes, keys) for rows, codes in lower) if one.rows.num_rows]
+        met = [match for match in (_of_keys(rows, codes, keys) for rows, codes in lower) if match.rows.num_rows]
         order = self._engine.order
         tables = [rows for rows, _ in fresh]
         runs = [codes for _, codes in fresh]
         if met and not self._engine.replaces_rows:
-            for one in met:
-                self._note(one.rows)
-            tables = [*(one.rows.drop_columns([FILE, POSITION]) for one in met), *tables]
-            runs = [*(one.codes for one in met), *runs]
+            for match in met:
+                self._note(match.rows)
+            tables = [*(match.rows.drop_columns([FILE, POSITION]) for match in met), *tables]
+            runs = [*(match.codes for match in met), *runs]
         if len(tables) == 1 and is_strictly_increasing(runs[0]):
             window = tables[0]
         else:
@@ -119,12 +119,12 @@ class Lookup:
             window = self._engine.merge(pa.concat_tables(tables).combine_chunks(), groups)
         if not met or not self._engine.replaces_rows:
             return window
-        sequences = sequences_of([*(one.rows for one in met), window], order)
-        masks = self._engine.survivors([*(one.codes for one in met), keys], sequences=sequences)
+        sequences = sequences_of([*(match.rows for match in met), window], order)
+        masks = self._engine.survivors([*(match.codes for match in met), keys], sequences=sequences)
         assert masks is not None, "an engine that replaces rows keeps them unchanged"
-        for one, survives in zip(met, masks, strict=False):
+        for match, survives in zip(met, masks, strict=False):
             if survives is not None:
-                self._note(one.rows.filter(pa.array(~survives)))
+                self._note(match.rows.filter(pa.array(~survives)))
         return window if masks[-1] is None else window.filter(pa.array(masks[-1]))
 
     def _note(self, rows: pa.Table) -> None:
@@ -145,5 +145,5 @@ class _Met:
 def _of_keys(rows: pa.Table, codes: Codes, keys: Codes) -> _Met:
     """The rows of some keys, which ascend."""
     at = np.minimum(np.searchsorted(keys, codes), len(keys) - 1)
-    there: npt.NDArray[np.bool_] = keys[at] == codes
-    return _Met(rows.filter(pa.array(there)), codes[there])
+    is_match: npt.NDArray[np.bool_] = keys[at] == codes
+    return _Met(rows.filter(pa.array(is_match)), codes[is_match])

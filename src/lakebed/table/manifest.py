@@ -148,9 +148,9 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     Raises `Corruption`: unreadable, or an entry without a field the format requires; `UnsupportedFormat`: records of
     another ``_VERSION``.
     """
-    count, found = decode_columns(body, path=path, narrow=_INTEGERS)
-    _check_version(count, found, path)
-    arrays = [_column(found, field, count=count, path=path) for field in _COLUMNS]
+    count, columns = decode_columns(body, path=path, narrow=_INTEGERS)
+    _check_version(count, columns, path)
+    arrays = [_column(columns, field, count=count, path=path) for field in _COLUMNS]
     entries = pa.Table.from_arrays(arrays, schema=ENTRY_SCHEMA)
     kinds = entries.column("kind").to_numpy()
     if ((kinds != ADD) & (kinds != DELETE)).any():
@@ -160,7 +160,7 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     if stated.null_count == 0:
         return entries
     inherited = COMMIT_SNAPSHOT_UNKNOWN
-    if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in found:
+    if added_snapshot is not None and "_FILE._COMMIT_SNAPSHOT" in columns:
         inherited = added_snapshot
     default = np.where(kinds == ADD, inherited, COMMIT_SNAPSHOT_UNKNOWN).astype(np.int64)
     resolved = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(default)])
@@ -169,8 +169,8 @@ def decode_manifest(body: Buffer, *, path: str, added_snapshot: int | None) -> p
     return entries.set_column(last, ENTRY_SCHEMA.field(last), resolved)
 
 
-def _check_version(count: int, found: dict[str, pa.Array], path: str) -> None:
-    versions = _column(found, _Field("", pa.int64(), "_VERSION", "int"), count=count, path=path)
+def _check_version(count: int, columns: dict[str, pa.Array], path: str) -> None:
+    versions = _column(columns, _Field("", pa.int64(), "_VERSION", "int"), count=count, path=path)
     if count and (versions.to_numpy() != MANIFEST_VERSION).any():
         wrong = next(version for version in versions.unique().to_pylist() if version != MANIFEST_VERSION)
         raise UnsupportedFormat(
@@ -180,8 +180,8 @@ def _check_version(count: int, found: dict[str, pa.Array], path: str) -> None:
         )
 
 
-def _column(found: dict[str, pa.Array], field: _Field, *, count: int, path: str) -> pa.Array:
-    column = found.get(field.path)
+def _column(columns: dict[str, pa.Array], field: _Field, *, count: int, path: str) -> pa.Array:
+    column = columns.get(field.path)
     if column is None:
         if not field.is_optional and count:
             raise Corruption(f"{path} has no field {field.path}, which the format requires.", path=path)
@@ -209,9 +209,9 @@ def encode_manifest_list(metas: Sequence[ManifestMeta]) -> bytes:
 
 def decode_manifest_list(body: Buffer, *, path: str) -> list[ManifestMeta]:
     """The manifests of a list, in order. Raises `Corruption`, `UnsupportedFormat`: see `decode_manifest`."""
-    count, found = decode_columns(body, path=path)
-    _check_version(count, found, path)
-    values = [_column(found, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]
+    count, columns = decode_columns(body, path=path)
+    _check_version(count, columns, path)
+    values = [_column(columns, field, count=count, path=path).to_pylist() for field in _LIST_COLUMNS]
     return [
         ManifestMeta(name, size, added, deleted, Stats(low, high, _tuple(nulls)), schema_id, added_snapshot)
         for name, size, added, deleted, low, high, nulls, schema_id, added_snapshot in zip(*values, strict=True)
@@ -248,10 +248,10 @@ def entries_of_changes(changes: Sequence[BucketChange]) -> pa.Table:
         "total_buckets": [change.total_buckets for _, change, _ in rows],
     }
     for stats in ("key_stats", "value_stats"):
-        found = [getattr(file, stats) for _, _, file in rows]
-        values[f"{stats}_min"] = [stat.min_values for stat in found]
-        values[f"{stats}_max"] = [stat.max_values for stat in found]
-        values[f"{stats}_null_counts"] = [stat.null_counts for stat in found]
+        file_stats = [getattr(file, stats) for _, _, file in rows]
+        values[f"{stats}_min"] = [stat.min_values for stat in file_stats]
+        values[f"{stats}_max"] = [stat.max_values for stat in file_stats]
+        values[f"{stats}_null_counts"] = [stat.null_counts for stat in file_stats]
     arrays = []
     for field in ENTRY_SCHEMA:
         column = values.get(field.name)

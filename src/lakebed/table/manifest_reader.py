@@ -20,7 +20,7 @@ from typing_extensions import Buffer
 import lakebed.compute as pc
 from lakebed.errors import Corruption
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment, mapped
+from lakebed.runtime import Environment, map_in_pool
 from lakebed.table.index_manifest import IndexEntry, decode_index_manifest
 from lakebed.table.layout import Layout
 from lakebed.table.manifest import ENTRY_SCHEMA, decode_manifest, decode_manifest_list, live_after
@@ -155,7 +155,7 @@ class ManifestReader:
             known: pa.Table | None = self._cache.get(_live_keys(self._store.root_url, metas)[-1])
             if known is not None:
                 return known
-            return live_after(ENTRY_SCHEMA.empty_table(), self.concatenated(kept))
+            return live_after(ENTRY_SCHEMA.empty_table(), self.concat_entries(kept))
         return self._live_of(metas)
 
     def _live_of(self, metas: Sequence[ManifestMeta]) -> pa.Table:
@@ -169,7 +169,7 @@ class ManifestReader:
                 break
         if known_count == len(metas):
             return live
-        live = live_after(live, self.concatenated(metas[known_count:]))
+        live = live_after(live, self.concat_entries(metas[known_count:]))
         if live.num_rows and live.column(0).num_chunks > _LIVE_CHUNKS_MAX:
             live = live.combine_chunks()
         self._cache.put(keys[-1], live, size_bytes=_resident_bytes(live))
@@ -179,32 +179,32 @@ class ManifestReader:
 
     def delta_entries(self, snapshot: Snapshot) -> pa.Table:
         """The entries of a snapshot's own change, in committed order, not folded. Cost: 1 GET + 1 a manifest."""
-        return self.concatenated(self._delta_metas(snapshot))
+        return self.concat_entries(self._delta_metas(snapshot))
 
     def changelog_entries(self, snapshot: Snapshot) -> pa.Table:
         """The changelog files of a snapshot; none where it names none. Cost: 1 GET + 1 GET a manifest, cached."""
         if snapshot.changelog_manifest_list is None:
-            return self.concatenated([])
+            return self.concat_entries([])
         size_bytes = snapshot.changelog_manifest_list_size
-        return self.concatenated(self.metas(snapshot.changelog_manifest_list, size_bytes=size_bytes))
+        return self.concat_entries(self.metas(snapshot.changelog_manifest_list, size_bytes=size_bytes))
 
-    def concatenated(self, metas: Sequence[ManifestMeta]) -> pa.Table:
+    def concat_entries(self, metas: Sequence[ManifestMeta]) -> pa.Table:
         """The entries of several manifests one after the other."""
         if not metas:
             return ENTRY_SCHEMA.empty_table()
         if len(metas) == 1:
             return self.entries(metas[0])
         runtime = self._environment.runtime
-        return pa.concat_tables(mapped(runtime, self.entries, metas, worker_count_max=_WORKER_COUNT_MAX))
+        return pa.concat_tables(map_in_pool(runtime, self.entries, metas, worker_count_max=_WORKER_COUNT_MAX))
 
     def _delta_metas(self, snapshot: Snapshot) -> list[ManifestMeta]:
         return self.metas(snapshot.delta_manifest_list, size_bytes=snapshot.delta_manifest_list_size)
 
     def _read(self, path: str, size_bytes: int | None) -> Buffer:
         body = self._store.get(path)
-        found = memoryview(body).nbytes
-        if size_bytes is not None and found != size_bytes:
-            raise Corruption(f"{path} has {found} bytes; {size_bytes} were committed.", path=path)
+        actual_bytes = memoryview(body).nbytes
+        if size_bytes is not None and actual_bytes != size_bytes:
+            raise Corruption(f"{path} has {actual_bytes} bytes; {size_bytes} were committed.", path=path)
         return body
 
 

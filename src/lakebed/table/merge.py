@@ -62,7 +62,7 @@ def encode_keys(runs: Sequence[Columns], *, descending: Sequence[bool] = ()) -> 
         chunks = [chunk for columns in runs for chunk in _chunks(columns[position])]
         column = one_array(pa.chunked_array(chunks, type=runs[0][position].type))
         is_reversed = position < len(descending) and descending[position]
-        for part, part_span in _ordered_parts(column, is_reversed=is_reversed):
+        for part, part_span in _parts_of_column(column, is_reversed=is_reversed):
             combined, span = _append_digit(combined, span, part, part_span)
     if combined is None:
         combined = np.zeros(sum(lengths), np.int64)
@@ -128,7 +128,7 @@ def _rank(codes: Codes) -> tuple[Codes, int]:
     return ranks.astype(np.int64, copy=False), len(distinct)
 
 
-def _ordered_parts(column: pa.Array, *, is_reversed: bool = False) -> list[tuple[Codes, int]]:
+def _parts_of_column(column: pa.Array, *, is_reversed: bool = False) -> list[tuple[Codes, int]]:
     """A column as non-negative int64 parts, most significant first, with the span of each."""
     validity: list[tuple[Codes, int]] = []
     if column.null_count:

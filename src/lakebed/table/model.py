@@ -75,14 +75,14 @@ class TableSchema:
     @property
     def key_fields(self) -> tuple[DataField, ...]:
         """The columns of `trimmed_primary_keys`."""
-        return self.named(self.trimmed_primary_keys)
+        return self.select_fields(self.trimmed_primary_keys)
 
     @property
     def partition_fields(self) -> tuple[DataField, ...]:
         """The partition columns."""
-        return self.named(self.partition_keys)
+        return self.select_fields(self.partition_keys)
 
-    def named(self, names: Sequence[str]) -> tuple[DataField, ...]:
+    def select_fields(self, names: Sequence[str]) -> tuple[DataField, ...]:
         """The columns of some names, in this order; names without a column are left out."""
         by_name = {column.name: column for column in self.fields}
         return tuple(by_name[name] for name in names if name in by_name)

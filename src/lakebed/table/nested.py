@@ -31,7 +31,7 @@ def change_members(parsed: Type, path: Sequence[str], change: Callable[[Members]
     """
     if not path:
         if parsed.root != "ROW":
-            raise _refused(f"{parsed.text} has no fields: only those of a ROW can be changed.")
+            raise _change_error(f"{parsed.text} has no fields: only those of a ROW can be changed.")
         return replace(parsed, fields=change(parsed.fields))
     step, rest = path[0], path[1:]
     if parsed.root == "ARRAY" and step == "element":
@@ -40,7 +40,7 @@ def change_members(parsed: Type, path: Sequence[str], change: Callable[[Members]
         key, value = parsed.children
         return replace(parsed, children=(key, change_members(value, rest, change)))
     if parsed.root != "ROW":
-        raise _refused(f"{parsed.text} has no field {step!r} that can be changed.")
+        raise _change_error(f"{parsed.text} has no field {step!r} that can be changed.")
     member_of(parsed.fields, step)
     return replace(
         parsed,
@@ -64,7 +64,7 @@ def drop_member(members: Members, name: str) -> Members:
     """Drop a member. Raises `InvalidRequest`: there is none of that name, or no other."""
     dropped = member_of(members, name)
     if len(members) == 1:
-        raise _refused(f"The field {name!r} is the only one and cannot be dropped: drop the column instead.")
+        raise _change_error(f"The field {name!r} is the only one and cannot be dropped: drop the column instead.")
     return tuple(member for member in members if member is not dropped)
 
 
@@ -80,18 +80,18 @@ def member_of(members: Members, name: str) -> NestedField:
     for member in members:
         if member.name == name:
             return member
-    raise _refused(f"There is no field {name!r}: there are {', '.join(member.name for member in members)}.")
+    raise _change_error(f"There is no field {name!r}: there are {', '.join(member.name for member in members)}.")
 
 
 def refuse_taken(members: Members, name: str) -> None:
     """Refuse a name that a member has, or that is none."""
     if not name.strip():
-        raise _refused("A field's name must not be blank.")
+        raise _change_error("A field's name must not be blank.")
     if any(member.name == name for member in members):
-        raise _refused(f"The field {name!r} exists already.")
+        raise _change_error(f"The field {name!r} exists already.")
 
 
-def _refused(sentence: str) -> InvalidRequest:
+def _change_error(sentence: str) -> InvalidRequest:
     return InvalidRequest(sentence, kind="invalid_schema_change")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from lakebed.duration import parse_duration_ms
 from lakebed.errors import InvalidRequest
-from lakebed.texts import shown, whole_number
+from lakebed.texts import format_value, whole_number
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -72,8 +72,9 @@ def check_listed(text: str, columns: Collection[str], *, what: str) -> None:
             continue
         if any(names[start : start + len(parts)] == parts for start in range(len(names) - len(parts) + 1)):
             raise InvalidRequest(
-                f"{what} = {shown(text)} separates names by commas and ignores spaces around them, so it cannot name "
-                f"the column {shown(column)}: give the column another name.",
+                f"{what} = {format_value(text)} separates names by commas and ignores spaces around them, so it "
+                f"cannot name "
+                f"the column {format_value(column)}: give the column another name.",
                 kind="invalid_option",
                 column=column,
             )
@@ -84,7 +85,7 @@ def pattern(expression: str, takes: str) -> Callable[[str], str]:
 
     def parse(text: str) -> str:
         if re.fullmatch(expression, text) is None:
-            raise InvalidRequest(f"{shown(text)} is not {takes}.")
+            raise InvalidRequest(f"{format_value(text)} is not {takes}.")
         return text
 
     return parse
@@ -102,7 +103,7 @@ def parse_period_ms(text: str) -> int:
     """A named period, or a duration of whole seconds."""
     period_ms = _PERIODS_MS.get(text) or parse_duration_ms(text)
     if period_ms < 1000 or period_ms % 1000:
-        raise InvalidRequest(f"{shown(text)} is not daily, hourly, two-hours or a duration of whole seconds.")
+        raise InvalidRequest(f"{format_value(text)} is not daily, hourly, two-hours or a duration of whole seconds.")
     return period_ms
 
 
@@ -111,7 +112,7 @@ def parse_days_ms(text: str) -> int:
     days = whole_number(text)
     interval_ms = parse_duration_ms(text) if days is None else _DAY_MS * days
     if interval_ms < _DAY_MS or interval_ms % _DAY_MS:
-        raise InvalidRequest(f"{shown(text)} is not a number of whole days, at least one, such as '1 d'.")
+        raise InvalidRequest(f"{format_value(text)} is not a number of whole days, at least one, such as '1 d'.")
     return interval_ms
 
 
@@ -119,7 +120,7 @@ def parse_time_of_day_ms(text: str) -> int:
     """A time of day, ``hh:mm``, in milliseconds since midnight."""
     match = re.fullmatch(r"([01][0-9]|2[0-3]):([0-5][0-9])", text)
     if match is None:
-        raise InvalidRequest(f"{shown(text)} is not a time of day between '00:00' and '23:59'.")
+        raise InvalidRequest(f"{format_value(text)} is not a time of day between '00:00' and '23:59'.")
     return int(match[1]) * _HOUR_MS + int(match[2]) * 60_000
 
 
@@ -135,5 +136,5 @@ def parse_weights(text: str) -> tuple[int, ...]:
     """Whole numbers above 0, separated by commas."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch("[0-9]{1,9}", part) and int(part) > 0 for part in parts):
-        raise InvalidRequest(f"{shown(text)} is not a list of whole numbers from 1 to 999999999, such as 1,3.")
+        raise InvalidRequest(f"{format_value(text)} is not a list of whole numbers from 1 to 999999999, such as 1,3.")
     return tuple(map(int, parts))

@@ -27,7 +27,7 @@ from lakebed.table.option_values import (
     parse_weights,
     pattern,
 )
-from lakebed.texts import shown
+from lakebed.texts import format_value
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ def _option(name: str, default: T, parse: Callable[[str], T], doc: str, **member
     return option
 
 
-def _refused(name: str, default: T, parse: Callable[[str], T], instead: str) -> None:
+def _refuse(name: str, default: T, parse: Callable[[str], T], instead: str) -> None:
     _option(name, default, parse, f"For other clients: {instead}.", refused=instead)
 
 
@@ -371,35 +371,35 @@ DATA_EVOLUTION = _option(
 _NO_STREAMS: Final = "lakebed keeps no progress of streams"
 _NO_CHANGELOGS: Final = "a changelog expires with its snapshot"
 _NO_METASTORE: Final = "lakebed registers nothing in a metastore"
-_refused("path", None, str, "the catalog says where a table is")
-_refused("auto-create", False, parse_boolean, "create tables with create_table")
-_refused("write-buffer-spillable", True, parse_boolean, "lakebed writes files when the buffer is full and never spills")
-_refused("commit.force-compact", False, parse_boolean, "compact with compact(), in a process of its own if you like")
-_refused("snapshot.ignore-empty-commit", True, parse_boolean, "a commit without changes makes no snapshot")
-_refused("dynamic-partition-overwrite", None, parse_boolean, "pass dynamic=True or dynamic=False to each overwrite")
-_refused("snapshot.expire.execution-mode", "sync", choice("sync", "async"), "expiry runs when it is called")
-_refused(
+_refuse("path", None, str, "the catalog says where a table is")
+_refuse("auto-create", False, parse_boolean, "create tables with create_table")
+_refuse("write-buffer-spillable", True, parse_boolean, "lakebed writes files when the buffer is full and never spills")
+_refuse("commit.force-compact", False, parse_boolean, "compact with compact(), in a process of its own if you like")
+_refuse("snapshot.ignore-empty-commit", True, parse_boolean, "a commit without changes makes no snapshot")
+_refuse("dynamic-partition-overwrite", None, parse_boolean, "pass dynamic=True or dynamic=False to each overwrite")
+_refuse("snapshot.expire.execution-mode", "sync", choice("sync", "async"), "expiry runs when it is called")
+_refuse(
     "snapshot.clean-empty-directories",
     False,
     parse_boolean,
     "object stores have no folders, and empty local folders do no harm",
 )
-_refused("changelog.num-retained.min", None, integer(1), _NO_CHANGELOGS)
-_refused("changelog.num-retained.max", None, integer(1), _NO_CHANGELOGS)
-_refused("changelog.time-retained", None, parse_duration_ms, _NO_CHANGELOGS)
-_refused(
+_refuse("changelog.num-retained.min", None, integer(1), _NO_CHANGELOGS)
+_refuse("changelog.num-retained.max", None, integer(1), _NO_CHANGELOGS)
+_refuse("changelog.time-retained", None, parse_duration_ms, _NO_CHANGELOGS)
+_refuse(
     "tag.period-formatter",
     "with_dashes",
     choice("with_dashes", "without_dashes", "without_dashes_and_spaces"),
     "names of digits alone would read as snapshot ids",
 )
-_refused("tag.batch-customized-name", None, str, "tags of batch commits are named after their day")
-_refused("consumer-id", None, str, _NO_STREAMS)
-_refused("consumer.expiration-time", None, parse_duration_ms, "a consumer holds its snapshots until it is deleted")
-_refused("consumer.mode", "exactly-once", choice("exactly-once", "at-least-once"), _NO_STREAMS)
-_refused("consumer.ignore-progress", False, parse_boolean, _NO_STREAMS)
-_refused("branch", "main", str, "open the branch with branch=")
-_refused(
+_refuse("tag.batch-customized-name", None, str, "tags of batch commits are named after their day")
+_refuse("consumer-id", None, str, _NO_STREAMS)
+_refuse("consumer.expiration-time", None, parse_duration_ms, "a consumer holds its snapshots until it is deleted")
+_refuse("consumer.mode", "exactly-once", choice("exactly-once", "at-least-once"), _NO_STREAMS)
+_refuse("consumer.ignore-progress", False, parse_boolean, _NO_STREAMS)
+_refuse("branch", "main", str, "open the branch with branch=")
+_refuse(
     "scan.mode",
     "default",
     choice(
@@ -414,19 +414,19 @@ _refused(
     ),
     "a read takes version= or timestamp_ms=",
 )
-_refused("scan.tag-name", None, str, "a read takes version='tag.<name>'")
-_refused("scan.snapshot-id", None, integer(1), "a read takes version=<id>")
-_refused("scan.version", None, str, "a read takes version=")
-_refused("scan.timestamp", None, str, "a read takes timestamp_ms=")
-_refused("scan.timestamp-millis", None, integer(0), "a read takes timestamp_ms=")
-_refused("scan.manifest.parallelism", 16, integer(1), "lakebed chooses how many manifests it reads at once")
-_refused("scan.fallback-branch", None, str, "a read is of one branch")
-_refused("compaction.optimization-interval", None, parse_duration_ms, "full compactions run when they are called")
-_refused("num-sorted-run.stop-trigger", None, integer(2), "writers never wait for compactions")
-_refused("compaction.force-up-level-0", False, parse_boolean, "compact(full=True) takes every file")
-_refused("file-index.bloom-filter.columns", _NO_NAMES, parse_names, "lakebed builds no bloom filters")
-_refused("metastore.partitioned-table", False, parse_boolean, _NO_METASTORE)
-_refused("metastore.tag-to-partition", None, str, _NO_METASTORE)
+_refuse("scan.tag-name", None, str, "a read takes version='tag.<name>'")
+_refuse("scan.snapshot-id", None, integer(1), "a read takes version=<id>")
+_refuse("scan.version", None, str, "a read takes version=")
+_refuse("scan.timestamp", None, str, "a read takes timestamp_ms=")
+_refuse("scan.timestamp-millis", None, integer(0), "a read takes timestamp_ms=")
+_refuse("scan.manifest.parallelism", 16, integer(1), "lakebed chooses how many manifests it reads at once")
+_refuse("scan.fallback-branch", None, str, "a read is of one branch")
+_refuse("compaction.optimization-interval", None, parse_duration_ms, "full compactions run when they are called")
+_refuse("num-sorted-run.stop-trigger", None, integer(2), "writers never wait for compactions")
+_refuse("compaction.force-up-level-0", False, parse_boolean, "compact(full=True) takes every file")
+_refuse("file-index.bloom-filter.columns", _NO_NAMES, parse_names, "lakebed builds no bloom filters")
+_refuse("metastore.partitioned-table", False, parse_boolean, _NO_METASTORE)
+_refuse("metastore.tag-to-partition", None, str, _NO_METASTORE)
 
 OPTIONS: Final[Mapping[str, Option[Any]]] = _OPTIONS
 """Every option by its name."""
@@ -470,19 +470,19 @@ class TableOptions:
 
     def get(self, option: Option[T]) -> T:
         """The option's value, or its default. Raises `InvalidRequest`: the table has an invalid value."""
-        return _parsed(option.name, option, self.values[option.name]) if self.is_set(option) else option.default
+        return _parse(option.name, option, self.values[option.name]) if self.is_set(option) else option.default
 
     def is_set(self, option: Option[Any]) -> bool:
         """Whether the table sets the option."""
         return option.name in self.values
 
 
-def _parsed(name: str, option: Option[T], text: str) -> T:
+def _parse(name: str, option: Option[T], text: str) -> T:
     try:
         return option.parse(text)
     except InvalidRequest as error:
         raise InvalidRequest(
-            f"Option {name!r} = {shown(text)} is invalid: {error.message} ({option.doc})",
+            f"Option {name!r} = {format_value(text)} is invalid: {error.message} ({option.doc})",
             kind="invalid_option",
             option=name,
         ) from error
@@ -524,7 +524,7 @@ def check_options(
     for name, text in values.items():
         if not isinstance(text, str):
             raise InvalidRequest(
-                f"Option {name!r} must be text, not {shown(text)}.", kind="invalid_option", option=name
+                f"Option {name!r} must be text, not {format_value(text)}.", kind="invalid_option", option=name
             )
         option = OPTIONS.get(name)
         if option is None:
@@ -533,7 +533,7 @@ def check_options(
             raise unsupported_option(
                 name, text, next(why for start, why in COLUMN_PREFIXES.items() if name.startswith(start))
             )
-        value = _parsed(name, option, text)
+        value = _parse(name, option, text)
         if option.refused is not None and value != option.default:
             raise unsupported_option(name, text, option.refused)
         if text.strip().lower() in option.unsupported:
@@ -571,7 +571,8 @@ def check_writable(values: Mapping[str, str]) -> None:
 def unsupported_option(name: str, text: str, why: str = "") -> InvalidRequest:
     """The error for a value of the format that lakebed does not implement."""
     return InvalidRequest(
-        f"Option {name!r} = {shown(text)} is not supported by this version of lakebed{': ' + why if why else ''}.",
+        f"Option {name!r} = {format_value(text)} is not supported by this version of "
+        f"lakebed{': ' + why if why else ''}.",
         kind="unsupported_option",
         option=name,
     )

@@ -1,6 +1,6 @@
 """Orphan files: what crashed writers, other clients and rollbacks leave in a table's folder, referenced by nothing.
 
-Owns: `remove_orphan_files`, and its parts as functions: `list_files` (files that exist), `used_paths` (files that are
+Owns: `remove_orphan_files`, and its parts as functions: `list_files` (files that exist), `paths_in_use` (files that are
 referenced) and `search_of` (the anti-join). An engine with many workers may list and join by itself.
 
 Invariants:
@@ -51,7 +51,7 @@ from lakebed.table.layout import Layout, parse_bucket_folder, parse_changelog, p
 from lakebed.table.live_versions import read_live_versions
 from lakebed.table.placement import Placement, check_placement
 from lakebed.table.ragged import one_array
-from lakebed.table.reachability import Unreadable, used_names
+from lakebed.table.reachability import Unreadable, names_in_use
 from lakebed.table.recovery import recover
 from lakebed.table.referenced_files import ReferencedFiles
 from lakebed.table.snapshot_json import decode_snapshot
@@ -87,7 +87,7 @@ class Search:
     """Old files whose name something uses."""
     missing: pa.Array
     """Paths of data files that a version needs and that were not listed in any of their folders. Distinct. They
-    include URLs that no listing covers; see `_lost`."""
+    include URLs that no listing covers; see `_find_lost`."""
 
 
 def list_files(branch: TableBranch, *, older_than_ms: int) -> pa.Table:
@@ -98,7 +98,7 @@ def list_files(branch: TableBranch, *, older_than_ms: int) -> pa.Table:
     Cost: 1 LIST a thousand files, 1 GET a schema when there are several; with external roots as `list_outside`.
     """
     metas = list(branch.store.list(""))
-    inside = found_of(metas, branch.layout, older_than_ms=older_than_ms)
+    inside = files_of_listing(metas, branch.layout, older_than_ms=older_than_ms)
     outside = outside_of(branch, (meta.path for meta in metas), older_than_ms=older_than_ms)
     return pa.concat_tables([inside, outside])
 
@@ -142,20 +142,20 @@ def list_outside(branch: TableBranch, roots: Roots, *, older_than_ms: int) -> pa
     return listed.set_column(2, "is_old", pc.and_(listed["is_old"], pa.array(is_ours)))
 
 
-def found_of(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> pa.Table:
+def files_of_listing(metas: Sequence[ObjectMeta], layout: Layout, *, older_than_ms: int) -> pa.Table:
     """`FILES`: the objects of a listing that may be orphans or data files.
 
     A data file with a mark is not an orphan here, because another table may have its external root in this table's
     folder; the search below this table's own roots finds its own. The format has no paths that look like URLs.
     """
-    chosen = [
+    rows = [
         (meta.path, meta.size_bytes, meta.modified_ms < older_than_ms and may_be_orphan(layout, meta))
         for meta in metas
         if (may_be_orphan(layout, meta) or is_in_bucket(meta.path)) and not is_url(meta.path)
     ]
-    found = pa.table(list(zip(*chosen, strict=True)) or [(), (), ()], schema=FILES)
-    is_marked_here = pc.match_substring_regex(found["path"], MARKED_NAME)
-    return found.set_column(2, "is_old", pc.and_not(found["is_old"], is_marked_here))
+    files = pa.table(list(zip(*rows, strict=True)) or [(), (), ()], schema=FILES)
+    is_marked_here = pc.match_substring_regex(files["path"], MARKED_NAME)
+    return files.set_column(2, "is_old", pc.and_not(files["is_old"], is_marked_here))
 
 
 def is_in_bucket(path: str) -> bool:
@@ -171,7 +171,7 @@ def may_be_orphan(layout: Layout, meta: ObjectMeta) -> bool:
     return folder.partition("/")[0] not in _OTHER_FOLDERS and is_in_bucket(meta.path)
 
 
-def used_paths(branches: Sequence[TableBranch]) -> Iterator[Used]:
+def paths_in_use(branches: Sequence[TableBranch]) -> Iterator[Used]:
     """Paths of every file that a version or changelog of any branch references, one version after the other.
 
     Args:
@@ -182,7 +182,7 @@ def used_paths(branches: Sequence[TableBranch]) -> Iterator[Used]:
     """
     for branch in branches:
         referenced = ReferencedFiles(branch)
-        for paths in used_names(branch, read_live_versions(branch), referenced):
+        for paths in names_in_use(branch, read_live_versions(branch), referenced):
             yield Used(paths, must_exist=True)
         for meta in branch.store.list(branch.layout.changelog_folder):
             if parse_changelog(meta.path) is not None:
@@ -198,7 +198,7 @@ def data_paths(used: Used) -> pa.Array:
     return used.paths.filter(pc.or_(is_data, pc.match_substring_regex(used.paths, URL_PATTERN)))
 
 
-def search_of(found: pa.Table, used: Iterable[Used]) -> Search:
+def search_of(files: pa.Table, used: Iterable[Used]) -> Search:
     """Find the files that nothing uses, and check that the files in use are in their folders.
 
     A file is in use when its **name** is: its folder is not trusted, so that a wrongly computed folder never makes a
@@ -207,7 +207,7 @@ def search_of(found: pa.Table, used: Iterable[Used]) -> Search:
     Args:
         found: `FILES`, listed before what is used was computed.
     """
-    old, listed = found.filter(found["is_old"]).drop_columns(["is_old"]), one_array(found["path"])
+    old, listed = files.filter(files["is_old"]).drop_columns(["is_old"]), one_array(files["path"])
     remaining, names = old, names_of(old["path"])
     missing: list[pa.Array] = []
     for part in used:
@@ -229,22 +229,22 @@ FindUnused = Callable[[Sequence[TableBranch], int], Search]
 def find_unused(branches: Sequence[TableBranch], older_than_ms: int) -> Search:
     """Search the files of a table.
 
-    Raises: as `used_paths`.
+    Raises: as `paths_in_use`.
     """
-    return search_of(list_files(branches[0], older_than_ms=older_than_ms), used_paths(branches))
+    return search_of(list_files(branches[0], older_than_ms=older_than_ms), paths_in_use(branches))
 
 
-def _checked(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnused) -> Search:
+def _search(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnused) -> Search:
     """A search during which no live data file was missing.
 
     Raises `Corruption`: live data files are not in their folders: they are lost, or the table's layout is not that of
     its options. Files that were written or expired during the first search are not missing in the second.
     """
     search = find(branches, older_than_ms)
-    if not len(_lost(branches[0].store, search.missing)):
+    if not len(_find_lost(branches[0].store, search.missing)):
         return search
     again = find(branches, older_than_ms)
-    lost = _lost(branches[0].store, again.missing.filter(pc.is_in(again.missing, value_set=search.missing)))
+    lost = _find_lost(branches[0].store, again.missing.filter(pc.is_in(again.missing, value_set=search.missing)))
     if not len(lost):
         return again
     count = len(pc.unique(names_of(lost)))
@@ -257,7 +257,7 @@ def _checked(branches: Sequence[TableBranch], older_than_ms: int, find: FindUnus
     )
 
 
-def _lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
+def _find_lost(store: ObjectStore, missing: pa.Array) -> pa.Array:
     """The data files among those not listed that do not exist.
 
     An external file below one of the table's roots is checked by its URL. One elsewhere is not: another client put it
@@ -311,11 +311,11 @@ def remove_orphan_files(
     main = branches[0]
     reports: list[ReclaimReport] = []
     if not dry_run:
-        for one in map(_with_fork_point, branches):
-            reports += recover(one)
-            reports += _abandoned(one, branches, older_than_ms=older_than_ms, progress=progress)
+        for table_branch in map(_with_fork_point, branches):
+            reports += recover(table_branch)
+            reports += _forget_abandoned(table_branch, branches, older_than_ms=older_than_ms, progress=progress)
     try:
-        search = _checked(branches, older_than_ms, find)
+        search = _search(branches, older_than_ms, find)
     except Unreadable as error:
         if error.kind == "live_files_missing":
             raise
@@ -341,7 +341,7 @@ def _with_fork_point(branch: TableBranch) -> TableBranch:
         return branch
 
 
-def _abandoned(
+def _forget_abandoned(
     branch: TableBranch, branches: Sequence[TableBranch], *, older_than_ms: int, progress: ProgressCall | None
 ) -> list[ReclaimReport]:
     """Forget rollbacks without a commit, and hidden pins of unfinished verbs and of incomplete branches."""

@@ -69,10 +69,10 @@ def _are_among(
 ) -> pa.Array:
     scalars = [partition_scalars(values, schema=schema) for values in wanted]
     types = [field.type for field in schema.partition_fields]
-    chosen = [types[schema.partition_keys.index(name)] for name in names]
-    columns = [pa.concat_arrays([pa.repeat(one[name], 1) for one in scalars]) for name in names]
+    key_types = [types[schema.partition_keys.index(name)] for name in names]
+    columns = [pa.concat_arrays([pa.repeat(constants[name], 1) for constants in scalars]) for name in names]
     decoded = decode_columns(partitions, types, [schema.partition_keys.index(name) for name in names])
-    return pc.is_in(encode_rows(decoded, chosen), value_set=encode_rows(columns, chosen))
+    return pc.is_in(encode_rows(decoded, key_types), value_set=encode_rows(columns, key_types))
 
 
 def equal_value(column: pa.Array | pa.ChunkedArray, value: pa.Scalar) -> pa.Array | pa.ChunkedArray:
@@ -93,9 +93,9 @@ def partition_scalars(partition: Mapping[str, object], *, schema: TableSchema) -
     for name, value in partition.items():
         column = schema.field_by_name(name)
         if name not in schema.partition_keys or column is None:
-            there = ", ".join(schema.partition_keys) or "none"
+            choices = ", ".join(schema.partition_keys) or "none"
             raise InvalidRequest(
-                f"{name!r} is not a partition column of this table (it has: {there}).",
+                f"{name!r} is not a partition column of this table (it has: {choices}).",
                 kind="unknown_partition_column",
                 column=name,
             )

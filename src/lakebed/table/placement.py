@@ -27,7 +27,7 @@ from lakebed.objects.path import is_path, is_url
 from lakebed.table.binary_row import decode_rows
 from lakebed.table.external_paths import ExternalPaths
 from lakebed.table.java_float import newer_text, older_text
-from lakebed.table.java_text import date_text, is_blank, iso_timestamp_text, padded_timestamp_text, time_text
+from lakebed.table.java_text import date_text, is_blank, iso_timestamp_text, pad_timestamp_text, time_text
 from lakebed.table.model import TableSchema
 from lakebed.table.options import (
     BUCKET,
@@ -119,8 +119,8 @@ class Placement:
 
     def folders(self, partition: bytes, bucket: int) -> tuple[str, ...]:
         """Folders of one bucket, relative to the table's; files are written to the first. See `partition_folders`."""
-        (found,) = self.partition_folders(pa.array([partition], pa.binary()))
-        return bucket_folders(found, bucket)
+        (folders,) = self.partition_folders(pa.array([partition], pa.binary()))
+        return bucket_folders(folders, bucket)
 
     def partition_folders(self, partitions: pa.Array) -> list[tuple[str, ...]]:
         """Folders of some partitions: the first is for new files, the others may have older ones.
@@ -136,12 +136,12 @@ class Placement:
             return [folders] * len(partitions)
         columns = decode_rows(partitions, self.types)
         described = list(zip(columns, self.types, self.names, strict=True))
-        older = [self._java(one, older_text) for one in described]
+        older = [self._java(column, older_text) for column in described]
         is_floating = any(parse_type(text).root in _FLOATING for text in self.types)
-        newer = [self._java(one, newer_text) for one in described] if is_floating else older
+        newer = [self._java(column, newer_text) for column in described] if is_floating else older
         values = [_python_values(column, name) for column, _, name in described]
         earlier = [[_earlier_text(value) for value in column] for column in values]
-        python = [self._named([None if value is None else str(value) for value in column]) for column in values]
+        python = [self._name_values([None if value is None else str(value) for value in column]) for column in values]
         java = self._paths(older, escape)
         is_same = older == newer == earlier == python and not self.directory
         if is_same and java == self._paths(python, str):
@@ -151,7 +151,7 @@ class Placement:
         return [tuple(dict.fromkeys(filter(_is_inside, row))) for row in zip(*spellings, strict=True)]
 
     def _java(self, described: tuple[pa.Array, str, str], floating: FloatingText) -> list[str]:
-        return self._named(_java_texts(*described, is_legacy=self.is_legacy, floating=floating))
+        return self._name_values(_java_texts(*described, is_legacy=self.is_legacy, floating=floating))
 
     def _paths(
         self, texts: Sequence[Sequence[str]], spelled: Callable[[str], str], *, below: str | None = None
@@ -164,7 +164,7 @@ class Placement:
         ]
         return ["/".join(row) for row in zip(*([[start] * len(columns[0])] if start else []), *columns, strict=True)]
 
-    def _named(self, texts: Texts) -> list[str]:
+    def _name_values(self, texts: Texts) -> list[str]:
         return [self.default_name if text is None or is_blank(text) else text for text in texts]
 
 
@@ -268,7 +268,7 @@ def _printable(column: pa.Array, kind: Type, *, is_legacy: bool, name: str) -> t
             nanoseconds = [None if tick is None else tick * (10**9 // per_second) for tick in ticks]
             if is_legacy:
                 return nanoseconds, iso_timestamp_text
-            return nanoseconds, lambda value: padded_timestamp_text(value, precision=precision)
+            return nanoseconds, lambda value: pad_timestamp_text(value, precision=precision)
         case "DECIMAL":
             return column.to_pylist(), lambda value: format(value, "f")
         case "BOOLEAN":

@@ -23,7 +23,7 @@ from lakebed.table.context import TableBranch
 from lakebed.table.discard import discard_changes
 from lakebed.table.model import BucketChange, Snapshot
 from lakebed.table.roaring import Positions
-from lakebed.table.rows import Rewrite, marked
+from lakebed.table.rows import Rewrite, mark_deleted
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.vectors import NO_POSITIONS, has_option, load_positions
 from lakebed.table.write_settings import check_writable
@@ -95,24 +95,24 @@ def position_changes(
         for file in split.files:
             if file.file_name not in positions:
                 continue
-            wanted = _checked(positions[file.file_name], name=file.file_name, row_count=file.row_count)
+            wanted = _check(positions[file.file_name], name=file.file_name, row_count=file.row_count)
             vectors = {name: place for name, place in split.vectors.items() if name == file.file_name}
             before = load_positions(branch.store, vectors[file.file_name]) if vectors else NO_POSITIONS
             alone = replace(split, files=(file,), row_count=file.row_count, vectors=vectors)
             fresh = np.setdiff1d(wanted, before, assume_unique=True)
-            change = marked(Rewrite(alone, totals[file.file_name]), fresh, already=len(before))
+            change = mark_deleted(Rewrite(alone, totals[file.file_name]), fresh, already=len(before))
             changes.extend([change] if change is not None else [])
     return changes
 
 
-def _checked(positions: PositionsLike, *, name: str, row_count: int) -> Positions:
+def _check(positions: PositionsLike, *, name: str, row_count: int) -> Positions:
     """Positions ascending, each once."""
-    found: Positions = np.unique(np.asarray(positions, dtype=np.int64))
-    if len(found) and not 0 <= int(found[0]) <= int(found[-1]) < row_count:
-        outside = int(found[0]) if found[0] < 0 else int(found[-1])
+    result: Positions = np.unique(np.asarray(positions, dtype=np.int64))
+    if len(result) and not 0 <= int(result[0]) <= int(result[-1]) < row_count:
+        outside = int(result[0]) if result[0] < 0 else int(result[-1])
         raise InvalidRequest(
             f"The file {name} has {row_count:,} rows and none at position {outside}: positions count from 0.",
             kind="invalid_position",
             file=name,
         )
-    return found
+    return result

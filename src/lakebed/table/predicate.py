@@ -17,7 +17,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
-from lakebed.table.literal import bound_comparison, bound_list
+from lakebed.table.literal import bind_comparison, bind_list
 from lakebed.table.predicate_tree import And, Compare, In, IsNull, Known, Not, OneOf, Or, Predicate, StartsWith
 
 T = TypeVar("T")
@@ -34,17 +34,17 @@ def bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
         InvalidRequest: a column that does not exist (suggests the nearest), or a value that cannot be compared with it.
     """
     if isinstance(predicate, Or):
-        return Or(tuple(bind(part, schema) for part in _gathered(predicate.parts, "=")))
+        return Or(tuple(bind(part, schema) for part in _gather(predicate.parts, "=")))
     if isinstance(predicate, And):
-        return And(tuple(bind(part, schema) for part in _gathered(predicate.parts, "<>")))
+        return And(tuple(bind(part, schema) for part in _gather(predicate.parts, "<>")))
     if isinstance(predicate, Not):
         return Not(bind(predicate.part, schema))
     assert isinstance(predicate, Compare | In | IsNull | StartsWith | OneOf | Known)
     kind = _type_in(schema, predicate.column)
     if isinstance(predicate, Compare):
-        return bound_comparison(predicate.column, predicate.op, predicate.value, kind)
+        return bind_comparison(predicate.column, predicate.op, predicate.value, kind)
     if isinstance(predicate, In) and predicate.values:
-        return bound_list(predicate.column, predicate.values, kind)
+        return bind_list(predicate.column, predicate.values, kind)
     if isinstance(predicate, StartsWith) and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise InvalidRequest(
             f"LIKE needs a text column; {predicate.column!r} is {kind}.",
@@ -52,22 +52,22 @@ def bind(predicate: Predicate, schema: pa.Schema) -> Predicate:
             column=predicate.column,
         )
     if isinstance(predicate, StartsWith):
-        bound_comparison(predicate.column, "=", predicate.prefix, kind)  # refuses a text that is no Unicode
+        bind_comparison(predicate.column, "=", predicate.prefix, kind)  # refuses a text that is no Unicode
     return predicate
 
 
-def _gathered(parts: Sequence[Predicate], op: str) -> list[Predicate]:
+def _gather(parts: Sequence[Predicate], op: str) -> list[Predicate]:
     """The parts with many comparisons of one column as one IN, or for ``<>`` as its negation."""
     values: dict[str, list[Any]] = defaultdict(list)
     for part in parts:
         if isinstance(part, Compare) and part.op == op:
             values[part.column].append(part.value)
-    lists = {name: tuple(found) for name, found in values.items() if len(found) >= _GATHERED_MIN}
+    lists = {name: tuple(constants) for name, constants in values.items() if len(constants) >= _GATHERED_MIN}
     if not lists:
         return list(parts)
     kept = [part for part in parts if not (isinstance(part, Compare) and part.op == op and part.column in lists)]
-    found = [In(name, listed) for name, listed in lists.items()]
-    return [*kept, *(found if op == "=" else map(Not, found))]
+    terms = [In(name, listed) for name, listed in lists.items()]
+    return [*kept, *(terms if op == "=" else map(Not, terms))]
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType:
@@ -78,7 +78,7 @@ def _type_in(schema: pa.Schema, name: str) -> pa.DataType:
     raise InvalidRequest(f"Column {name!r} does not exist: {hint}", kind="unknown_column", column=name)
 
 
-def balanced(parts: Sequence[T], join: Callable[[T, T], T]) -> T:
+def join_balanced(parts: Sequence[T], join: Callable[[T, T], T]) -> T:
     """Join at least one part pairwise: the depth is the logarithm of their number."""
     level = list(parts)
     while len(level) > 1:
@@ -103,7 +103,7 @@ def to_arrow(predicate: Predicate, schema: pa.Schema) -> pc.Expression:
 
     Only for predicates that are `is_small`: Arrow turns every AND and OR into a chain and recurses over it.
     """
-    return _evaluated(
+    return _evaluate(
         bind(predicate, schema),
         column_of=lambda name: (pc.field(name), schema.field(name).type),
         constant=lambda truth: pc.scalar(pa.scalar(truth, pa.bool_())),
@@ -117,15 +117,15 @@ def is_small(bound: Predicate) -> bool:
 
 def mask_of(predicate: Predicate, rows: pa.Table) -> pa.ChunkedArray | pa.Array:
     """For each row true, false or null (unknown); binds first. Cost: one pass over the rows for each comparison."""
-    found = _evaluated(
+    mask = _evaluate(
         bind(predicate, rows.schema),
         column_of=lambda name: (rows.column(name), rows.schema.field(name).type),
         constant=lambda truth: pa.scalar(truth, pa.bool_()),
     )
-    return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
+    return pa.repeat(mask, rows.num_rows) if isinstance(mask, pa.Scalar) else mask
 
 
-def _evaluated(
+def _evaluate(
     bound: Predicate,
     *,
     column_of: Callable[[str], tuple[Any, pa.DataType]],
@@ -134,10 +134,10 @@ def _evaluated(
     """Evaluate the predicate over columns or over expressions; Arrow's functions accept both."""
     if isinstance(bound, And | Or):
         join = pc.and_kleene if isinstance(bound, And) else pc.or_kleene
-        parts = [_evaluated(part, column_of=column_of, constant=constant) for part in bound.parts]
-        return balanced(parts, join) if parts else constant(isinstance(bound, And))
+        parts = [_evaluate(part, column_of=column_of, constant=constant) for part in bound.parts]
+        return join_balanced(parts, join) if parts else constant(isinstance(bound, And))
     if isinstance(bound, Not):
-        return pc.invert(_evaluated(bound.part, column_of=column_of, constant=constant))
+        return pc.invert(_evaluate(bound.part, column_of=column_of, constant=constant))
     assert isinstance(bound, Compare | In | IsNull | StartsWith | OneOf | Known)
     if isinstance(bound, In):
         return constant(False)  # an empty list
@@ -154,5 +154,5 @@ def _evaluated(
     if isinstance(bound, Known):
         return pc.if_else(pc.is_valid(column), constant(bound.truth), unknown)
     # Arrow's IN is false for null; in SQL it is unknown, which NOT must not turn into true.
-    found = pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=bound.values), unknown)
-    return pc.or_kleene(found, unknown) if bound.has_null else found
+    is_member = pc.if_else(pc.is_valid(column), pc.is_in(column, value_set=bound.values), unknown)
+    return pc.or_kleene(is_member, unknown) if bound.has_null else is_member

@@ -59,18 +59,18 @@ class _Parser:
         self.text = text
         self.index = 0
         self.depth = 0
-        self.tokens = self._tokenized()
+        self.tokens = self._tokenize()
 
     def error(self, position: int, expected: str) -> InvalidRequest:
-        found = self.text[position : position + 20] or "the end"
+        snippet = self.text[position : position + 20] or "the end"
         shown = self.text if len(self.text) <= _SHOWN_MAX else self.text[:_SHOWN_MAX] + "..."
         return InvalidRequest(
-            f"The filter {shown!r} cannot be read at {found!r} (character {position + 1}): expected {expected}.",
+            f"The filter {shown!r} cannot be read at {snippet!r} (character {position + 1}): expected {expected}.",
             kind="invalid_predicate",
             position=position,
         )
 
-    def _tokenized(self) -> list[_Token]:
+    def _tokenize(self) -> list[_Token]:
         tokens, position, end = [], 0, len(self.text.rstrip())
         while position < end:
             match = _TOKEN.match(self.text, position)
@@ -129,12 +129,12 @@ class _Parser:
             self.depth += 1
             if self.depth > DEPTH_MAX:
                 raise self.error(self.ahead.position, f"at most {DEPTH_MAX} parentheses inside one another")
-            found = self.disjunction()
+            condition = self.disjunction()
             self.expect(")")
             self.depth -= 1
         else:
-            found = self.comparison()
-        return Not(found) if negated else found
+            condition = self.comparison()
+        return Not(condition) if negated else condition
 
     def comparison(self) -> Predicate:
         if self.ahead.kind not in ("word", "quoted"):
@@ -148,20 +148,20 @@ class _Parser:
             return Not(IsNull(name)) if negated else IsNull(name)
         negated = self.accept("NOT")
         if self.accept("IN"):
-            found: Predicate = In(name, self.literals())
+            condition: Predicate = In(name, self.literals())
         elif self.accept("BETWEEN"):
             low = self.literal()
             self.expect("AND")
-            found = Column(name).between(low, self.literal())
+            condition = Column(name).between(low, self.literal())
         elif self.accept("LIKE"):
-            found = self.like(name)
+            condition = self.like(name)
         elif negated:
             raise self.error(self.ahead.position, "IN, BETWEEN or LIKE after NOT")
         elif self.ahead.kind == "op" and self.ahead.text not in "(),":
             return Compare(name, self.operator(), self.literal())
         else:
             return Compare(name, "=", True)
-        return Not(found) if negated else found
+        return Not(condition) if negated else condition
 
     def name(self) -> str:
         token = self.next()

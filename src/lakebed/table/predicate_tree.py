@@ -36,10 +36,10 @@ class Predicate:
     __slots__ = ()
 
     def __and__(self, other: Predicate) -> Predicate:
-        return _chained(And, self, other)
+        return _chain(And, self, other)
 
     def __or__(self, other: Predicate) -> Predicate:
-        return _chained(Or, self, other)
+        return _chain(Or, self, other)
 
     def __invert__(self) -> Predicate:
         return self.part if isinstance(self, Not) else Not(self)
@@ -168,9 +168,9 @@ def _terms(predicate: Predicate) -> int:
 def _measure(node: _Chain | Not, depth: int, terms: int) -> None:
     """Store the size of a node. Raises `InvalidRequest`: it is above `DEPTH_MAX` or `TERMS_MAX`."""
     if depth > DEPTH_MAX or terms > TERMS_MAX:
-        found = f"{depth} levels deep" if depth > DEPTH_MAX else f"{terms:,} comparisons long"
+        extent = f"{depth} levels deep" if depth > DEPTH_MAX else f"{terms:,} comparisons long"
         raise InvalidRequest(
-            f"The filter is {found}; at most {DEPTH_MAX} levels and {TERMS_MAX:,} comparisons are allowed. Use IN for "
+            f"The filter is {extent}; at most {DEPTH_MAX} levels and {TERMS_MAX:,} comparisons are allowed. Use IN for "
             "many values of one column, or join a table of the values.",
             kind="invalid_predicate",
         )
@@ -178,7 +178,7 @@ def _measure(node: _Chain | Not, depth: int, terms: int) -> None:
     object.__setattr__(node, "terms", terms)
 
 
-def _chained(kind: type[And] | type[Or], left: Predicate, right: Predicate) -> Predicate:
+def _chain(kind: type[And] | type[Or], left: Predicate, right: Predicate) -> Predicate:
     """Join two predicates; a chain of the same operator is one node. Cost: a copy of the tuple of parts."""
     parts: list[tuple[Predicate, ...]] = []
     depth = 0
@@ -285,7 +285,7 @@ def columns_of(predicate: Predicate) -> set[str]:
     return {predicate.column}
 
 
-def required_values(predicate: Predicate, name: str) -> tuple[Any, ...] | None:
+def possible_values(predicate: Predicate, name: str) -> tuple[Any, ...] | None:
     """The values that a column can have in matching rows, by its ``=`` and ``IN`` conjuncts; None: any value."""
     for part in conjuncts(predicate):
         if isinstance(part, Compare) and part.column == name and part.op == "=":

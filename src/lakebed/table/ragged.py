@@ -22,7 +22,7 @@ _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(_WORD_BYTES)] +
 """Masks by `count`: each keeps the lowest `count` bytes of a little-endian word."""
 
 
-def padded(buffer: Bytes) -> Bytes:
+def pad(buffer: Bytes) -> Bytes:
     """A copy of `buffer`, followed by eight zero bytes."""
     copy = np.empty(len(buffer) + _WORD_BYTES, dtype=np.uint8)
     copy[: len(buffer)] = buffer
@@ -94,7 +94,7 @@ def byte_strings(array: pa.Array) -> tuple[Bytes, I64, I64]:
     lengths = np.diff(offsets)
     if array.null_count:
         lengths = np.where(valid_mask(array), lengths, 0)
-    return padded(source), starts, lengths
+    return pad(source), starts, lengths
 
 
 def binary_array(buffer: Bytes, lengths: I64, *, mask: Any = None, text: bool = False) -> pa.Array:

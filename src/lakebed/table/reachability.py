@@ -41,10 +41,10 @@ from lakebed.table.reclaim import (
     BoolArray,
     IntArray,
     Role,
+    find_needed_files,
     is_named,
     nearest_earlier,
     nearest_later,
-    needed_by_interval,
 )
 from lakebed.table.referenced_files import ReferencedFiles
 
@@ -96,16 +96,16 @@ class _Case:
         try:
             named = np.zeros(rows.num_rows, np.bool_)
             if added_only and Role.DATA in roles:
-                named |= is_named(rows, self.referenced.added(snapshot))
+                named |= is_named(rows, self.referenced.find_added(snapshot))
                 roles -= {Role.DATA}
             if roles:
                 named |= is_named(rows, self.referenced.of(snapshot, roles))
         except Unreadable as error:
             self.unreadable(asked, f"version {snapshot.id}", error)
             return
-        found = np.zeros(len(asked), np.bool_)
-        found[np.flatnonzero(asked)[named]] = True
-        self.keep(found, reason)
+        mask = np.zeros(len(asked), np.bool_)
+        mask[np.flatnonzero(asked)[named]] = True
+        self.keep(mask, reason)
 
     def unreadable(self, which: BoolArray, what: str, error: Exception) -> None:
         """Mark candidates as needed because what might need them cannot be read."""
@@ -149,7 +149,7 @@ def judge(
     if is_lost or (is_open and has_holes):
         _keep_every(case, everything)
     else:
-        case.keep(needed_by_interval(born, dead, versions.ids) & ~unknown, "needed")
+        case.keep(find_needed_files(born, dead, versions.ids) & ~unknown, "needed")
         if has_holes:
             _keep_every(case, unknown)
             _keep_restored(case, dead, walk_end)
@@ -281,7 +281,7 @@ def _keep_version(case: _Case, which: BoolArray, snapshot_id: int, reason: str, 
     case.keep_named(asked, snapshot, reason, added_only=added_only)
 
 
-def used_names(branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles) -> Iterator[pa.Array]:
+def names_in_use(branch: TableBranch, versions: LiveVersions, referenced: ReferencedFiles) -> Iterator[pa.Array]:
     """Paths of every file that any version needs, one version after the other.
 
     Raises `Corruption`, `UnsupportedFormat`, `NotFound`: something cannot be read, so what is used is unknown.
@@ -289,7 +289,7 @@ def used_names(branch: TableBranch, versions: LiveVersions, referenced: Referenc
     for snapshot_id, added_only in _versions(versions):
         snapshot = versions.load(branch, snapshot_id)
         if added_only:
-            yield referenced.added(snapshot)
+            yield referenced.find_added(snapshot)
             yield referenced.of(snapshot, [role for role in ROLES if role != Role.DATA])
         else:
             yield referenced.of(snapshot)

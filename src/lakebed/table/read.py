@@ -33,7 +33,7 @@ from lakebed.table.row_kinds import ADD_KINDS, KIND_COLUMN, SEQUENCE_COLUMN, SYS
 from lakebed.table.scan_pruning import only_on
 from lakebed.table.sequence import SequenceOrder, sequence_codes
 from lakebed.table.source_file import SourceFile, data_path, open_source
-from lakebed.table.splits import sorted_runs
+from lakebed.table.splits import sort_into_runs
 from lakebed.table.types import arrow_schema
 from lakebed.table.vectors import NO_POSITIONS
 
@@ -73,7 +73,7 @@ class ReadPlan:
     @property
     def fields(self) -> tuple[DataField, ...]:
         """The columns of the result."""
-        return self.schema.named(self.columns)
+        return self.schema.select_fields(self.columns)
 
     @property
     def keys(self) -> tuple[DataField, ...]:
@@ -109,9 +109,9 @@ def read_split(
     Raises `NotFound`: a file is gone because its version expired; `Corruption`: a file is not readable, or differs from
     its manifest entry. Cost: 1 GET a small file; of large ones 1 or 2 for the footer and then 1 or more a row group.
     """
-    tables = _merged(store, split, plan) if split.needs_merge else _plain_stream(store, split, plan, batch_rows)
+    tables = _merge_files(store, split, plan) if split.needs_merge else _plain_stream(store, split, plan, batch_rows)
     for table in tables:
-        yield from _finished(table, plan).to_batches(max_chunksize=batch_rows)
+        yield from _finish(table, plan).to_batches(max_chunksize=batch_rows)
 
 
 def read_split_table(store: ObjectStore, split: Split, *, plan: ReadPlan, threads: bool = False) -> pa.Table:
@@ -120,14 +120,14 @@ def read_split_table(store: ObjectStore, split: Split, *, plan: ReadPlan, thread
     Args and errors as `read_split`; ``threads``: decode columns in parallel (for a caller that reads one split only).
     """
     if not split.needs_merge:
-        tables = [_finished(table, plan) for table in _plain_tables(store, split, plan, threads=threads)]
+        tables = [_finish(table, plan) for table in _plain_tables(store, split, plan, threads=threads)]
         return pa.concat_tables(tables)
     if sum(file.file_size for file in split.files) <= ONE_SHOT_BYTES_MAX:
-        return _finished(_merge_at_once(store, split, plan, threads=threads), plan)
-    return pa.concat_tables([_finished(table, plan) for table in _merged(store, split, plan)] or [_no_rows(plan)])
+        return _finish(_merge_at_once(store, split, plan, threads=threads), plan)
+    return pa.concat_tables([_finish(table, plan) for table in _merge_files(store, split, plan)] or [_no_rows(plan)])
 
 
-def _finished(table: pa.Table, plan: ReadPlan) -> pa.Table:
+def _finish(table: pa.Table, plan: ReadPlan) -> pa.Table:
     """Apply the predicate to whole rows, then keep the columns asked for."""
     if plan.where is not None and table.num_rows:
         table = filter_rows(table, plan.where)
@@ -163,17 +163,17 @@ def _plain_stream(store: ObjectStore, split: Split, plan: ReadPlan, batch_rows: 
         yield from source.batches(plan.where, batch_rows=batch_rows)
 
 
-def numbered_rows(
+def read_with_positions(
     store: ObjectStore, split: Split, *, plan: ReadPlan, batch_rows: int = BATCH_ROWS
 ) -> Iterator[tuple[DataFile, pa.Table]]:
     """As `read_split`, of a split that needs no merge: rows of one file each, with the column `POSITION` at the end."""
     for file in split.files:
         source = _source(store, split, file, plan, window_bytes=plan.window_bytes)
         groups = source.row_groups(plan.where)
-        found = source.live.numbered_batches(columns=source.names(), row_groups=groups, batch_rows=batch_rows)
-        for numbers, batch in found:
+        batches = source.live.batches_with_positions(columns=source.names(), row_groups=groups, batch_rows=batch_rows)
+        for numbers, batch in batches:
             rows = source.adapt(pa.Table.from_batches([batch])).append_column(POSITION, pa.array(numbers))
-            yield file, _finished(rows, replace(plan, columns=(*plan.columns, POSITION)))
+            yield file, _finish(rows, replace(plan, columns=(*plan.columns, POSITION)))
 
 
 def _source(
@@ -206,12 +206,12 @@ def matching_positions(store: ObjectStore, split: Split, *, plan: ReadPlan) -> I
     for file in split.files:
         source = _source(store, split, file, plan)
         live, groups = source.live, source.row_groups(plan.where)
-        found = [NO_POSITIONS]
+        positions = [NO_POSITIONS]
         for group in range(live.row_group_count) if groups is None else sorted(groups):
             rows = source.adapt(live.read(columns=source.names(), row_groups=[group]))
             rows = rows.append_column(POSITION, pa.array(live.positions([group])))
-            found.append(filter_rows(rows, plan.where).column(POSITION).to_numpy())
-        yield file, np.concatenate(found)
+            positions.append(filter_rows(rows, plan.where).column(POSITION).to_numpy())
+        yield file, np.concatenate(positions)
 
 
 # ---- merging at once
@@ -221,7 +221,7 @@ def _merge_at_once(
     store: ObjectStore, split: Split, plan: ReadPlan, *, threads: bool, with_sequences: bool = False
 ) -> pa.Table:
     """Decode all runs and merge them; where the engine keeps rows unchanged, each run keeps its own order."""
-    runs = sorted_runs(split.files, schema=plan.schema)
+    runs = sort_into_runs(split.files, schema=plan.schema)
     engine = plan.engine
     with_sequences = with_sequences or engine.order is not None or not _are_in_sequence(runs)
     system = SYSTEM_COLUMNS if with_sequences else (KIND_COLUMN,)
@@ -310,9 +310,9 @@ def _with_keys(plan: ReadPlan) -> tuple[DataField, ...]:
 # ---- merging in windows
 
 
-def _merged(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Table]:
+def _merge_files(store: ObjectStore, split: Split, plan: ReadPlan) -> Iterator[pa.Table]:
     names = [column.name for column in plan.decoded]
-    for window in merged_windows(store, split, plan=plan, fields=_with_keys(plan), filters=True):
+    for window in merge_windows(store, split, plan=plan, fields=_with_keys(plan), filters=True):
         yield window.select(names)
 
 
@@ -352,7 +352,7 @@ class Cursor:
         return head
 
 
-def merged_windows(
+def merge_windows(
     store: ObjectStore,
     split: Split,
     *,
@@ -377,7 +377,7 @@ def merged_windows(
     Yields:
         Tables of `fields` and `SEQUENCE_COLUMN`, `KIND_COLUMN`: each key once over all tables, in key order.
     """
-    runs = sorted_runs(split.files, schema=plan.schema)
+    runs = sort_into_runs(split.files, schema=plan.schema)
     per_run_bytes = max(1, plan.window_bytes // len(runs))
     engine = plan.engine
     wanted = [plan.key_part] * len(runs)
@@ -402,7 +402,7 @@ def merged_windows(
             yield window
 
 
-def unmerged_rows(
+def read_unmerged(
     store: ObjectStore, split: Split, *, plan: ReadPlan, fields: Sequence[DataField]
 ) -> Iterator[pa.Table]:
     """The rows of a split as its files hold them, one file after the other, with `SYSTEM_COLUMNS` last.
@@ -479,13 +479,13 @@ def run_cursor(
             if numbered:
                 source = _source(store, split, file, plan, fields=fields, is_whole=True, window_bytes=window_bytes)
                 columns = source.names(*SYSTEM_COLUMNS)
-                for positions, batch in source.live.numbered_batches(columns=columns, batch_rows=batch_rows):
-                    found = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
+                for positions, batch in source.live.batches_with_positions(columns=columns, batch_rows=batch_rows):
+                    rows = source.adapt(pa.Table.from_batches([batch]), *SYSTEM_COLUMNS)
                     of_file = pa.array(np.full(len(positions), numbers[file.file_name]))
-                    yield path, found.append_column(FILE, of_file).append_column(POSITION, pa.array(positions))
+                    yield path, rows.append_column(FILE, of_file).append_column(POSITION, pa.array(positions))
                 continue
             source = _source(store, split, file, plan, fields=fields, is_whole=where is None, window_bytes=window_bytes)
-            for found in source.batches(where, *SYSTEM_COLUMNS, batch_rows=batch_rows):
-                yield path, found if where is None else filter_rows(found, where)
+            for rows in source.batches(where, *SYSTEM_COLUMNS, batch_rows=batch_rows):
+                yield path, rows if where is None else filter_rows(rows, where)
 
     return Cursor(batches=batches(), rows=arrow_schema(fields).empty_table())

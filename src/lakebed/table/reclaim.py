@@ -135,13 +135,13 @@ def _inside(narrow: pa.Table, folders_of: Callable[[bytes, int], tuple[str, ...]
     ]
     choices = max(map(len, folders), default=1)
     if choices == 1:
-        return _in_folders(narrow, _each([found[0] for found in folders], numbers))
+        return _in_folders(narrow, _each([alternatives[0] for alternatives in folders], numbers))
     tables = []
     for choice in range(choices):
-        has_it = np.array([len(found) > choice for found in folders])[numbers]
+        has_it = np.array([len(alternatives) > choice for alternatives in folders])[numbers]
         part = _in_folders(
             narrow.filter(pa.array(has_it)),
-            _each([found[min(choice, len(found) - 1)] for found in folders], numbers[has_it]),
+            _each([alternatives[min(choice, len(alternatives) - 1)] for alternatives in folders], numbers[has_it]),
         )
         if choice:
             sizes = pa.array(np.zeros(part.num_rows, np.int64))
@@ -216,7 +216,7 @@ def fold_deltas(deltas: Sequence[tuple[int, pa.Table]]) -> pa.Table:
     return candidates_of(Role.DATA, dead["path"], size_bytes=dead["size_bytes"], born=dead["born"], dead=dead["dead"])
 
 
-def needed_by_interval(born: IntArray, dead: IntArray, versions: IntArray) -> BoolArray:
+def find_needed_files(born: IntArray, dead: IntArray, versions: IntArray) -> BoolArray:
     """Which files some version needs: those with a t in `versions` such that ``born <= t < dead``.
 
     Args:
@@ -250,8 +250,8 @@ def is_named(candidates: pa.Table, names: pa.Array | pa.ChunkedArray) -> BoolArr
     """Which candidates are among the paths `names`."""
     if len(names) == 0 or candidates.num_rows == 0:
         return np.zeros(candidates.num_rows, np.bool_)
-    found: BoolArray = pc.is_in(candidates["path"], value_set=names).to_numpy(zero_copy_only=False)
-    return found
+    mask: BoolArray = pc.is_in(candidates["path"], value_set=names).to_numpy(zero_copy_only=False)
+    return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,18 +269,18 @@ class Retention:
 
 
 def plan_expiry(
-    ids: Sequence[int], retention: Retention, *, time_ms_of: Callable[[int], int], held_from: int | None
+    ids: Sequence[int], retention: Retention, *, time_ms_of: Callable[[int], int], expiry_limit: int | None
 ) -> int:
     """How many of the oldest snapshots expire.
 
     Args:
         ids: live snapshot ids, ascending, gaps allowed.
         time_ms_of: commit time of a snapshot; called only for snapshots about to expire and for the first that stays.
-        held_from: no snapshot from this id on may expire (a consumer reads it next); None: no limit.
+        expiry_limit: no snapshot from this id on may expire (a consumer reads it next); None: no limit.
     """
     count_max = min(len(ids) - retention.retain_min, retention.max_deletes)
-    if held_from is not None:
-        count_max = min(count_max, int(np.searchsorted(np.asarray(ids, np.int64), held_from, side="left")))
+    if expiry_limit is not None:
+        count_max = min(count_max, int(np.searchsorted(np.asarray(ids, np.int64), expiry_limit, side="left")))
     count = min(max(len(ids) - retention.retain_max, 0), max(count_max, 0))
     while count < count_max and time_ms_of(ids[count]) < retention.older_than_ms:
         count += 1

@@ -16,7 +16,7 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import ReclaimReport
 from lakebed.table.context import TableBranch
 from lakebed.table.deletion import ProgressCall, carry_out, forget, tag_now
-from lakebed.table.lineage import held_from, withdraw_late
+from lakebed.table.lineage import expiry_limit, withdraw_late
 from lakebed.table.model import Snapshot
 from lakebed.table.reachability import Unreadable
 from lakebed.table.reclaim import CANDIDATES
@@ -36,9 +36,9 @@ def recover(branch: TableBranch) -> list[ReclaimReport]:
     Cost: 3 LISTs + 1 GET when there is nothing to finish.
     """
     reports = withdraw_late(branch)
-    found = list(load_deletions(branch.store, branch.layout))
-    begun = {deletion.id for deletion in found if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
-    for deletion in found:
+    deletions = list(load_deletions(branch.store, branch.layout))
+    begun = {deletion.id for deletion in deletions if isinstance(deletion, Deletion) and deletion.kind == "rollback"}
+    for deletion in deletions:
         if isinstance(deletion, Corruption | UnsupportedFormat):
             reports.append(_warning(branch, f"an unfinished deletion was skipped: {deletion}"))
         elif deletion.rollback is not None:
@@ -57,16 +57,18 @@ def recover(branch: TableBranch) -> list[ReclaimReport]:
 
 def _finish_expiry(branch: TableBranch, deletion: Deletion) -> ReclaimReport:
     try:
-        held = held_from(branch)
+        limit_id = expiry_limit(branch)
     except Corruption as error:
         return _warning(branch, f"an unfinished expiry waits: {error}")
-    ids = tuple(snapshot_id for snapshot_id in deletion.snapshot_ids if held is None or snapshot_id < held)
+    ids = tuple(snapshot_id for snapshot_id in deletion.snapshot_ids if limit_id is None or snapshot_id < limit_id)
     return carry_out(branch, replace(deletion, snapshot_ids=ids))
 
 
 def _commit_of(branch: TableBranch, intent: RollbackIntent) -> Snapshot | None:
     later = [snapshot_id for snapshot_id in branch.snapshots.ids() if snapshot_id > intent.after_id]
-    return next((found for found in branch.snapshots.walk(later) if found.commit_user == intent.commit_user), None)
+    return next(
+        (snapshot for snapshot in branch.snapshots.walk(later) if snapshot.commit_user == intent.commit_user), None
+    )
 
 
 def finish_rollback(
@@ -119,7 +121,7 @@ def _files_step(
         try:
             gone = [branch.snapshots.snapshot(snapshot_id) for snapshot_id in gone_ids]
             before = branch.snapshots.snapshot(earlier[-1]) if earlier else None
-            candidates = referenced.left_by_walk(gone, commit, before=before)
+            candidates = referenced.candidates_of_walk(gone, commit, before=before)
             warning = None
         except Unreadable as error:
             warning = f"files of the snapshots rolled back are left to orphan cleaning: {error}"

@@ -40,16 +40,16 @@ def folder_namer(branch: TableBranch) -> Callable[[bytes, int], tuple[str, ...]]
     A branch whose options differ from main's has its own files where its options say, and those of its fork snapshot
     where main's say: its folders are both.
     """
-    placements = dict.fromkeys(Placement.of(one.schema) for one in (branch, branch.main))
+    placements = dict.fromkeys(Placement.of(table_branch.schema) for table_branch in (branch, branch.main))
     known: dict[bytes, tuple[str, ...]] = {}
 
     def folders_of(partition: bytes, bucket: int) -> tuple[str, ...]:
-        found = known.get(partition)
-        if found is None:
+        folders = known.get(partition)
+        if folders is None:
             row = pa.array([partition], pa.binary())
-            named = (folder for one in placements for folder in one.partition_folders(row)[0])
-            found = known[partition] = tuple(dict.fromkeys(named))
-        return bucket_folders(found, bucket)
+            named = (folder for placement in placements for folder in placement.partition_folders(row)[0])
+            folders = known[partition] = tuple(dict.fromkeys(named))
+        return bucket_folders(folders, bucket)
 
     return folders_of
 
@@ -99,24 +99,26 @@ class ReferencedFiles:
         outside = [part.filter(pc.is_valid(part["external_path"])) for part in parts]
         return pa.concat_tables([self.paths_of(part) for part in outside])
 
-    def added(self, snapshot: Snapshot) -> pa.Array:
+    def find_added(self, snapshot: Snapshot) -> pa.Array:
         """Paths of the data files that a version itself added. Cost: its delta manifests."""
         delta, entries = self.delta(snapshot), self._branch.manifests.delta_entries(snapshot)
-        added = pc.and_(pc.equal(entries["kind"], ADD), pc.is_valid(entries["external_path"]))
-        external = self._all_paths_of(entries.filter(added))
+        is_new = pc.and_(pc.equal(entries["kind"], ADD), pc.is_valid(entries["external_path"]))
+        external = self._all_paths_of(entries.filter(is_new))
         return pa.concat_arrays([one_array(delta.filter(pc.equal(delta["kind"], ADD))["path"]), external])
 
     def delta(self, snapshot: Snapshot) -> pa.Table:
         """A version's own entries, in the form of `reclaim.paths_of`. Cost: 1 GET + 1 a delta manifest, once."""
-        found = self._deltas.get(snapshot.delta_manifest_list)
-        if found is None:
-            found = self.paths_of(self._branch.manifests.delta_entries(snapshot))
-            self._deltas[snapshot.delta_manifest_list] = found
-        return found
+        paths = self._deltas.get(snapshot.delta_manifest_list)
+        if paths is None:
+            paths = self.paths_of(self._branch.manifests.delta_entries(snapshot))
+            self._deltas[snapshot.delta_manifest_list] = paths
+        return paths
 
     # ---- what is left behind
 
-    def left_by_walk(self, gone: Sequence[Snapshot], survivor: Snapshot, *, before: Snapshot | None = None) -> pa.Table:
+    def candidates_of_walk(
+        self, gone: Sequence[Snapshot], survivor: Snapshot, *, before: Snapshot | None = None
+    ) -> pa.Table:
         """Candidates when consecutive versions are removed: everything they reference that the survivor does not.
 
         Args:
@@ -131,7 +133,7 @@ class ReferencedFiles:
         walk = [*gone, survivor]
         chain = walk if before is None else [before, *walk]
         data = fold_deltas([(after.id, self.between(earlier, after)) for earlier, after in pairwise(chain)])
-        return concat([data, self._manifests_left(walk), self.own_lists(gone), *self._carried_left(walk)])
+        return concat([data, self._manifests_left(walk), self.own_lists(gone), *self._candidates_carried_on(walk)])
 
     def between(self, before: Snapshot, after: Snapshot) -> pa.Table:
         """What changed from one version to the next, as `delta`.
@@ -145,14 +147,14 @@ class ReferencedFiles:
         return died.set_column(0, "kind", pa.array([DELETE] * died.num_rows, died.schema.field("kind").type))
 
     def check_readable(self, snapshot: Snapshot, *, after: Snapshot | None) -> None:
-        """Raise what `left_by_walk` would raise at this step of a walk. Cost: what it reads, which is then kept."""
+        """Raise what `candidates_of_walk` would raise at this step. Cost: what it reads, which is then kept."""
         if after is not None:
             self.between(after, snapshot)
         self._few(snapshot, frozenset((Role.MANIFEST, Role.INDEX)))
         if snapshot.changelog_manifest_list:
             self._changelog(snapshot)
 
-    def left_by_tag(self, snapshot: Snapshot) -> pa.Table:
+    def candidates_of_tag(self, snapshot: Snapshot) -> pa.Table:
         """Candidates when the last tag of an expired snapshot is deleted: all its files, with an unknown death."""
         files = self.paths_of(self._branch.manifests.live_entries(snapshot))
         dead = snapshot.id + 1
@@ -164,7 +166,7 @@ class ReferencedFiles:
                 Role.MANIFEST,
                 [self._layout.manifest(meta.file_name) for meta in metas],
                 size_bytes=[meta.file_size for meta in metas],
-                born=[_born(meta) for meta in metas],
+                born=[_birth_of(meta) for meta in metas],
                 dead=dead,
             ),
             self.own_lists([snapshot]),
@@ -180,13 +182,13 @@ class ReferencedFiles:
         lives: dict[str, _Life] = {}
         for snapshot in walk[:-1]:
             for meta in self._branch.manifests.all_metas(snapshot):
-                life = lives.setdefault(meta.file_name, _Life(meta.file_size, _born(meta), snapshot.id))
+                life = lives.setdefault(meta.file_name, _Life(meta.file_size, _birth_of(meta), snapshot.id))
                 life.last = snapshot.id
         for meta in self._branch.manifests.all_metas(walk[-1]):
             lives.pop(meta.file_name, None)
         return self._of_lives(Role.MANIFEST, {self._layout.manifest(name): life for name, life in lives.items()}, walk)
 
-    def _carried_left(self, walk: Sequence[Snapshot]) -> list[pa.Table]:
+    def _candidates_carried_on(self, walk: Sequence[Snapshot]) -> list[pa.Table]:
         """Objects that a version references again from the one before: index manifests, index files, statistics."""
         tables = []
         for role in (Role.INDEX_MANIFEST, Role.INDEX, Role.STATISTICS):
@@ -267,5 +269,5 @@ class ReferencedFiles:
         return [self._layout.index(entry.file_name) for entry in entries if entry.external_path is None]
 
 
-def _born(meta: ManifestMeta) -> int:
+def _birth_of(meta: ManifestMeta) -> int:
     return UNKNOWN if meta.added_snapshot is None else meta.added_snapshot

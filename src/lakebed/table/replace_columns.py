@@ -43,17 +43,17 @@ def replace_columns(
         ("primary key", schema.primary_keys, wanted),
     ):
         if old != new:
-            raise _refused(f"would change its {what} from ({', '.join(old)}) to ({', '.join(new)})")
+            raise _layout_error(f"would change its {what} from ({', '.join(old)}) to ({', '.join(new)})")
     options = {name: value for name, value in options.items() if schema.options.get(name) != value}
     changed = set_options(schema, options) if options else schema
-    fields, highest = _numbered(schema, columns)
+    fields, highest = _number_columns(schema, columns)
     sequence = [part.strip() for part in changed.options.get("sequence.field", "").split(",") if part.strip()]
     by_name = {field.name: field for field in fields}
     for name in (*schema.partition_keys, *schema.primary_keys, *bucket_keys(schema), *sequence):
         old_field, new_field = schema.field_by_name(name), by_name.get(name)
         if old_field is not None and (new_field is None or new_field.type != old_field.type):
-            there = "no such column" if new_field is None else new_field.type
-            raise _refused(f"would change its key column {name!r} from {old_field.type} to {there}")
+            new_type = "no such column" if new_field is None else new_field.type
+            raise _layout_error(f"would change its key column {name!r} from {old_field.type} to {new_type}")
     checked = new_schema(
         fields,
         primary_keys=schema.primary_keys,
@@ -67,7 +67,7 @@ def replace_columns(
     return replace(checked, id=schema.id + 1, highest_field_id=max(highest, schema.highest_field_id))
 
 
-def _numbered(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataField], int]:
+def _number_columns(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataField], int]:
     """The columns with ids: those of the old columns that they are, else new ones; and the highest id."""
     next_id = schema.highest_field_id + 1
     fields = []
@@ -85,7 +85,7 @@ def _numbered(schema: TableSchema, columns: pa.Schema) -> tuple[list[DataField],
     return fields, next_id - 1
 
 
-def _refused(sentence: str) -> InvalidRequest:
+def _layout_error(sentence: str) -> InvalidRequest:
     return InvalidRequest(
         f"Replacing the table {sentence}, by which the files of its older versions are laid out: keep these, or drop "
         "the table first.",

@@ -62,7 +62,7 @@ def _bits(low: npt.NDArray[np.uint16]) -> bytes:
 def decode_positions(body: Buffer) -> Positions:
     """The positions in the bytes of a 32-bit bitmap. Raises `DamageError`."""
     reader = _Reader(body)
-    return reader.checked(reader.bitmap())
+    return reader.check_positions(reader.bitmap())
 
 
 def decode_positions_64(body: Buffer) -> Positions:
@@ -74,11 +74,11 @@ def decode_positions_64(body: Buffer) -> Positions:
     count = int(reader.numbers("<u8", 1)[0])
     if count < 0:
         raise DamageError("a bitmap claims more parts than there are")
-    found = [np.zeros(0, np.int64)]
+    parts = [np.zeros(0, np.int64)]
     for _ in range(count):
         high = int(reader.numbers("<u4", 1)[0])
-        found.append(reader.bitmap() + (high << 32))
-    return reader.checked(np.concatenate(found))
+        parts.append(reader.bitmap() + (high << 32))
+    return reader.check_positions(np.concatenate(parts))
 
 
 class _Reader:
@@ -93,9 +93,9 @@ class _Reader:
         end = self._at + count * np.dtype(dtype).itemsize
         if end > len(self._bytes):
             raise DamageError("a bitmap ends too early")
-        found: npt.NDArray[np.int64] = self._bytes[self._at : end].view(dtype).astype(np.int64)
+        values: npt.NDArray[np.int64] = self._bytes[self._at : end].view(dtype).astype(np.int64)
         self._at = end
-        return found
+        return values
 
     def bitmap(self) -> Positions:
         """The next 32-bit bitmap."""
@@ -116,13 +116,13 @@ class _Reader:
             raise DamageError("the containers of a bitmap do not ascend")
         if cookie == _COOKIE or count >= _OFFSETS_COUNT_MIN:
             self.numbers("<u4", count)
-        found = [np.zeros(0, np.int64)]
+        parts = [np.zeros(0, np.int64)]
         for key, cardinality, is_run in zip(keys.tolist(), (cardinalities + 1).tolist(), has_runs, strict=True):
             low = self._container(cardinality, is_run=bool(is_run))
             if len(low) != cardinality or (np.diff(low) <= 0).any() or int(low[-1]) > 0xFFFF:
                 raise DamageError("a container of a bitmap does not hold what its header says")
-            found.append(low + (key << 16))
-        return np.concatenate(found)
+            parts.append(low + (key << 16))
+        return np.concatenate(parts)
 
     def _container(self, cardinality: int, *, is_run: bool) -> Positions:
         if is_run:
@@ -138,10 +138,10 @@ class _Reader:
         bits = np.unpackbits(self.numbers("u1", _BITS_BYTES).astype(np.uint8), bitorder="little")
         return np.flatnonzero(bits)
 
-    def checked(self, found: Positions) -> Positions:
+    def check_positions(self, positions: Positions) -> Positions:
         """What was read, when nothing is left over."""
         if self._at != len(self._bytes):
             raise DamageError("bytes follow a bitmap")
-        if (np.diff(found) <= 0).any() or (len(found) and int(found[0]) < 0):
+        if (np.diff(positions) <= 0).any() or (len(positions) and int(positions[0]) < 0):
             raise DamageError("the positions of a bitmap do not ascend")
-        return found
+        return positions

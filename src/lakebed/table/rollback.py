@@ -68,13 +68,13 @@ def roll_back(
         Conflict: the target expired meanwhile; nothing was changed.
     Cost: the manifests of both versions, 1 commit; without history, the lists and deltas of the later snapshots.
     """
-    found = _target(branch, version, timestamp_ms)
+    target = _target(branch, version, timestamp_ms)
     branch = open_for_deletion(branch)
     if dry_run:
         if not keeps_history:
-            _plan(branch, found.snapshot)
-        return found.snapshot
-    return _roll_back(branch, found.snapshot, tag=found.tag, keeps_history=keeps_history, progress=progress)
+            _plan(branch, target.snapshot)
+        return target.snapshot
+    return _roll_back(branch, target.snapshot, tag=target.tag, keeps_history=keeps_history, progress=progress)
 
 
 def _roll_back(
@@ -117,12 +117,12 @@ def _target(branch: TableBranch, version: int | str | None, timestamp_ms: Time |
     """The snapshot to go back to, and the tag that holds it when its snapshot may have expired."""
     if version is None and timestamp_ms is None:
         raise InvalidRequest("Say what to go back to: a version or a timestamp.", kind="no_version")
-    found = resolve(branch, version=version, timestamp=timestamp_ms)
-    if found.branch is not None:
+    target = resolve(branch, version=version, timestamp=timestamp_ms)
+    if target.branch is not None:
         raise InvalidRequest(
             f"{version!r} is a branch: go back to a snapshot or a tag of this branch.", kind="rollback_to_branch"
         )
-    return found
+    return target
 
 
 def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
@@ -132,7 +132,10 @@ def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
     if newest is None or newest.id == target.id:
         return ReclaimPlan(branch.name, (), ())
     _check_branches(versions, target)
-    gone = [branch.snapshots.snapshot(int(one)) for one in versions.snapshot_ids[versions.snapshot_ids > target.id]]
+    gone = [
+        branch.snapshots.snapshot(int(snapshot_id))
+        for snapshot_id in versions.snapshot_ids[versions.snapshot_ids > target.id]
+    ]
     earlier = versions.snapshot_ids[versions.snapshot_ids <= target.id]
     before = branch.snapshots.snapshot(int(earlier[-1])) if len(earlier) else None
     referenced = ReferencedFiles(branch)
@@ -140,7 +143,7 @@ def _plan(branch: TableBranch, target: Snapshot) -> ReclaimPlan:
     survivor = replace(target, id=newest.id + 2)
     deletion = _intent(branch, versions, target, newest=newest, keeps_history=False)
     deletion = structs.replace(deletion, snapshot_ids=tuple(snapshot.id for snapshot in gone), rollback=None)
-    candidates = referenced.left_by_walk(gone, survivor, before=before)
+    candidates = referenced.candidates_of_walk(gone, survivor, before=before)
     report = preview(branch, structs.replace(deletion, candidates=candidates), referenced)
     return report.plan or ReclaimPlan(branch.name, (), ())
 
@@ -152,8 +155,8 @@ def _intent(
     tags: list[HiddenTag] = []
     for entry in versions.tags if not keeps_history else ():
         if entry.snapshot_id > target.id and not is_hidden(entry.name):
-            found = tag_now(branch, entry.name)
-            tags += [found[0]] if found is not None else []
+            state = tag_now(branch, entry.name)
+            tags += [state[0]] if state is not None else []
     return Deletion(
         kind="rollback",
         id=uuid,

@@ -51,11 +51,11 @@ def _numbers(chunks: list[Any]) -> tuple[IntArray, int]:
         values = whole.to_numpy().astype(np.int64)
         least = int(values.min())
         return values - least, int(values.max()) - least + 1
-    numbers, distinct = numbered(whole)
+    numbers, distinct = number_values(whole)
     return numbers, len(distinct)
 
 
-def numbered(values: pa.Array) -> tuple[IntArray, pa.Array]:
+def number_values(values: pa.Array) -> tuple[IntArray, pa.Array]:
     """The number of each value, and the distinct values in the order of their numbers, by first appearance.
 
     Args:

@@ -106,7 +106,7 @@ def diff_keyed(before: pa.Table, after: pa.Table, keys: Sequence[str], values: S
     gone[in_old] = False
     was, now = before.take(pa.array(in_old)), after.take(pa.array(in_new))
     if values and len(in_old):
-        differs = pc.not_equal(_encoded(was, values), _encoded(now, values))
+        differs = pc.not_equal(_encode(was, values), _encode(now, values))
         was, now = was.filter(differs), now.filter(differs)
     else:
         was, now = was.slice(0, 0), now.slice(0, 0)
@@ -139,7 +139,7 @@ def _diff_windows(
 
 def _diff_rows(before: pa.Table, after: pa.Table, schema: TableSchema) -> Parts:
     """Whole rows as a multiset: a row is added as often as the newer version has more of it."""
-    rows = pa.concat_arrays([_encoded(before, schema.fields), _encoded(after, schema.fields)]).dictionary_encode()
+    rows = pa.concat_arrays([_encode(before, schema.fields), _encode(after, schema.fields)]).dictionary_encode()
     codes = rows.indices.to_numpy()
     old, new = codes[: before.num_rows], codes[before.num_rows :]
     count = len(rows.dictionary)
@@ -157,6 +157,6 @@ def _first_of_each(codes: npt.NDArray[Any], wanted: Positions) -> pa.Array:
     return pa.array(np.sort(order[rank < wanted[ordered]]))
 
 
-def _encoded(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:
+def _encode(rows: pa.Table, fields: Sequence[DataField]) -> pa.Array:
     """Every row as bytes that are equal exactly when the rows are, nulls included."""
     return encode_rows([rows.column(field.name) for field in fields], [field.type for field in fields])

@@ -43,7 +43,7 @@ from lakebed.table.roaring import Positions, encode_positions
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.sequence import delete_columns
 from lakebed.table.types import arrow_schema
-from lakebed.table.vectors import deleted_count, has_option
+from lakebed.table.vectors import count_deleted, has_option
 from lakebed.table.write import BucketIndex, TableWriter, as_table
 from lakebed.table.write_settings import WriteSettings, check_writable
 from lakebed.texts import refuse_unknown_keywords
@@ -99,15 +99,15 @@ def new_writer(branch: TableBranch, *, replaces_all: bool = False) -> TableWrite
 def write(branch: TableBranch, rows: Rows, *, deletes: str | None, options: CommitOptions) -> Snapshot:
     """Append to an append table, upsert into a primary-key table; see `Table.write`."""
     refuse_unknown_keywords(options, CommitOptions)
-    return _written(branch, rows, lambda writer, found: writer.write(found, deletes=deletes), options=options)
+    return _write_rows(branch, rows, lambda writer, found: writer.write(found, deletes=deletes), options=options)
 
 
 def _as_arrow(branch: TableBranch, rows: Rows) -> Rows:
-    found: Rows = as_arrow(rows, like=arrow_schema(branch.schema.fields))
-    return found
+    arrow_rows: Rows = as_arrow(rows, like=arrow_schema(branch.schema.fields))
+    return arrow_rows
 
 
-def _written(
+def _write_rows(
     branch: TableBranch, rows: Rows, add: Callable[[TableWriter, Rows], None], *, options: CommitOptions
 ) -> Snapshot:
     """Write and commit rows; again when another writer changed the schema, or placed some of the new keys elsewhere.
@@ -120,12 +120,12 @@ def _written(
         tries_left -= 1
         schema_id: int | None = branch.schema.id
         try:
-            found = _as_arrow(branch, rows)
-            if isinstance(found, pa.RecordBatchReader):
+            arrow_rows = _as_arrow(branch, rows)
+            if isinstance(arrow_rows, pa.RecordBatchReader):
                 branch.refresh()
                 tries_left, schema_id = 0, None
             writer = new_writer(branch)
-            add(writer, found)
+            add(writer, arrow_rows)
             return commit_prepared(branch, writer.finish(), schema_id=schema_id, options=options)
         except InvalidRequest:
             if tries_left == 0 or branch.refresh().id == schema_id:
@@ -165,7 +165,7 @@ def delete(
     if where is not None:
         return _delete_where(branch, where, options=options)
     assert keys is not None
-    return _written(branch, keys, TableWriter.delete, options=options)
+    return _write_rows(branch, keys, TableWriter.delete, options=options)
 
 
 def _delete_where(branch: TableBranch, where: Predicate | str, *, options: CommitOptions) -> Snapshot | None:
@@ -197,11 +197,11 @@ def _delete_where(branch: TableBranch, where: Predicate | str, *, options: Commi
 def _deletes(branch: TableBranch, where: Predicate | str, basis: Basis) -> list[BucketChange]:
     """Changes that delete the keys of the rows that match in a version; none when no row matches."""
     columns = delete_columns(branch.schema)
-    found = scan_snapshot(branch, basis.snapshot, merges_new=True, columns=columns, where=where).to_arrow()
-    if found.num_rows == 0:
+    matches = scan_snapshot(branch, basis.snapshot, merges_new=True, columns=columns, where=where).to_arrow()
+    if matches.num_rows == 0:
         return []
     writer = new_writer(branch)
-    writer.delete(found)
+    writer.delete(matches)
     return writer.finish()
 
 
@@ -250,13 +250,15 @@ def commit_changes(
     if overwrite is not None and overwrite.rows is not None:
         return _commit_overwritten_rows(branch, overwrite.rows, changes, options=options)
     derive = None
-    own = changes if are_own else ()
+    own_changes = changes if are_own else ()
     if overwrite is not None:
         # What an overwrite takes away is in no changelog, so neither is what it brings.
         discard_changes(branch, [replace(change, added=(), deleted=()) for change in changes if change.changelog])
         derive = derive_overwrite(branch, changes, overwrite=overwrite)
         kind, changes = "OVERWRITE", ()
-    request = CommitRequest(kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own=own)
+    request = CommitRequest(
+        kind, changes, derive=derive, options=options, basis=basis, schema_id=schema_id, own=own_changes
+    )
     return commit(branch, request)
 
 
@@ -414,7 +416,7 @@ def without_rows(
     if has_option(plan.schema):
         bound = bind(where, arrow_schema(plan.schema.fields))
         ((_, positions),) = matching_positions(store, split, plan=replace(plan, where=bound))
-        return marked(rewrite, positions, already=deleted_count(store, split))
+        return mark_deleted(rewrite, positions, already=count_deleted(store, split))
     settings = WriteSettings.of(plan.schema)
     writer = RollingWriter(
         store,
@@ -450,7 +452,7 @@ def without_rows(
     )
 
 
-def marked(rewrite: Rewrite, positions: Positions, *, already: int) -> BucketChange | None:
+def mark_deleted(rewrite: Rewrite, positions: Positions, *, already: int) -> BucketChange | None:
     """The change that deletes rows of a file by their positions; None for no position.
 
     Args:
@@ -488,8 +490,8 @@ def inside_partition(rows: pa.Table, *, partition: Mapping[str, object], schema:
         if position < 0:
             rows = rows.append_column(pa.field(name, kind), pa.repeat(constant, rows.num_rows))
             continue
-        found = rows.column(position)
-        if rows.num_rows and not pc.all(equal_value(found.cast(kind), constant)).as_py():
+        column = rows.column(position)
+        if rows.num_rows and not pc.all(equal_value(column.cast(kind), constant)).as_py():
             raise InvalidRequest(
                 f"The overwrite is of the partition {name}={constant}, but some rows have another {name!r}.",
                 kind="rows_outside_partition",

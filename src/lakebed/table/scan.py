@@ -25,7 +25,7 @@ from typing_extensions import Unpack
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.runtime import mapped
+from lakebed.runtime import map_in_pool
 from lakebed.table.context import TableBranch
 from lakebed.table.early_filters import newest_survives
 from lakebed.table.engines.registry import check_mergeable, engine_of
@@ -43,8 +43,8 @@ from lakebed.table.schema import require_column, unknown_column
 from lakebed.table.splits import plan_splits
 from lakebed.table.travel import Time, resolve
 from lakebed.table.types import arrow_schema
-from lakebed.table.vectors import deleted_count, skips_level_0, vectors_of, with_vectors
-from lakebed.texts import names_of, refuse_unknown_keywords, shown
+from lakebed.table.vectors import count_deleted, skips_level_0, vectors_of, with_vectors
+from lakebed.texts import format_value, names_of, refuse_unknown_keywords
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,9 +101,9 @@ class Scan:
         self.snapshot = snapshot
         self.table_schema = schema
         self._branch = branch
-        self._where = _bound(rows.get("where"), schema)
-        self._columns = _checked_columns(rows.get("columns"), schema)
-        self._limit = _checked_limit(rows.get("limit"))
+        self._where = _bind(rows.get("where"), schema)
+        self._columns = _check_columns(rows.get("columns"), schema)
+        self._limit = _check_limit(rows.get("limit"))
         self._skips_new = bool(schema.primary_keys) and skips_level_0(branch.schema) and not merges_new
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ class Scan:
             return self.schema.empty_table()
         if len(splits) == 1:
             return read_split_table(store, splits[0], plan=plan, threads=True).cast(self.schema)
-        tables = mapped(
+        tables = map_in_pool(
             self._branch.environment.runtime,
             lambda split: read_split_table(store, split, plan=plan),
             splits,
@@ -221,7 +221,7 @@ class Scan:
                 batch.num_rows for split in self._splits for batch in read_split(self._branch.store, split, plan=narrow)
             )
         alone = [split for split in self._splits if not split.needs_merge]
-        known: int = sum(split.row_count - deleted_count(self._branch.store, split) for split in alone)
+        known: int = sum(split.row_count - count_deleted(self._branch.store, split) for split in alone)
         merged = [split for split in self._splits if split.needs_merge]
         if not merged:
             return known
@@ -300,10 +300,10 @@ def plan_scan(branch: TableBranch, options: ReadOptions) -> Scan:
     if version is None and timestamp_ms is None:
         newest = branch.snapshots.latest()
         return scan_snapshot(branch.look(), newest, **rows)
-    found = resolve(branch, version=version, timestamp=timestamp_ms)
-    if found.branch is not None:
-        branch = branch.of_branch(found.branch)
-    return scan_snapshot(branch.look(), found.snapshot, schema_id=found.snapshot.schema_id, **rows)
+    target = resolve(branch, version=version, timestamp=timestamp_ms)
+    if target.branch is not None:
+        branch = branch.of_branch(target.branch)
+    return scan_snapshot(branch.look(), target.snapshot, schema_id=target.snapshot.schema_id, **rows)
 
 
 def scan_snapshot(
@@ -342,19 +342,21 @@ def check_readable(schema: TableSchema) -> None:
         raise UnsupportedFormat(f"The table has {name}=true, which this version cannot read.", option=name)
 
 
-def _bound(where: Predicate | str | None, schema: TableSchema) -> Predicate | None:
+def _bind(where: Predicate | str | None, schema: TableSchema) -> Predicate | None:
     if where is None:
         return None
     return bind(as_predicate(where), arrow_schema(schema.fields))
 
 
-def _checked_limit(limit: int | None) -> int | None:
+def _check_limit(limit: int | None) -> int | None:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-        raise InvalidRequest(f"limit={shown(limit)} is invalid: use a number of rows, 0 or more.", kind="invalid_limit")
+        raise InvalidRequest(
+            f"limit={format_value(limit)} is invalid: use a number of rows, 0 or more.", kind="invalid_limit"
+        )
     return limit
 
 
-def _checked_columns(columns: str | Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:
+def _check_columns(columns: str | Sequence[str] | None, schema: TableSchema) -> tuple[str, ...]:
     known = [field.name for field in schema.fields]
     if columns is None:
         return tuple(known)

@@ -22,7 +22,7 @@ from lakebed.table.file_stats import may_match
 from lakebed.table.manifest import ENTRY_SCHEMA
 from lakebed.table.model import ManifestMeta, TableSchema
 from lakebed.table.options import BUCKET, BUCKET_FUNCTION, TableOptions
-from lakebed.table.predicate_tree import Predicate, all_of, columns_of, conjuncts, required_values
+from lakebed.table.predicate_tree import Predicate, all_of, columns_of, conjuncts, possible_values
 from lakebed.table.schema import bucket_function, bucket_keys, require_column
 from lakebed.table.types import arrow_type
 
@@ -86,7 +86,7 @@ def prune_buckets(entries: pa.Table, *, where: Predicate, schema: TableSchema) -
     fields = [require_column(schema, name) for name in bucket_keys(schema)]
     if any(pa.types.is_floating(arrow_type(field.type)) for field in fields):
         return entries  # 0.0 and -0.0 are equal, but hash to different buckets
-    values = [required_values(where, field.name) for field in fields]
+    values = [possible_values(where, field.name) for field in fields]
     allowed = [known for known in values if known is not None]
     if len(allowed) < len(fields) or np.prod([float(len(known)) for known in allowed]) > BUCKET_VALUES_MAX:
         return entries

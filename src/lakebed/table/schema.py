@@ -21,8 +21,8 @@ from typing_extensions import Buffer
 from lakebed.errors import Corruption, InvalidRequest, UnsupportedFormat
 from lakebed.table.engines.option_names import check_listed_columns, refuse_named, with_renamed
 from lakebed.table.engines.registry import (
-    accepted_options,
     check_defined,
+    option_prefixes,
     refuse_change_of_marking,
     with_checked_engine,
 )
@@ -42,9 +42,9 @@ from lakebed.table.types import (
     NestedField,
     Type,
     can_widen,
+    field_ids_inside,
     fields_of_arrow,
     json_of_type,
-    nested_field_ids,
     parse_type,
     type_of_json,
     with_field_ids,
@@ -187,7 +187,7 @@ def new_schema(
         comment=comment,
         time_ms=time_ms,
     )
-    check_options(schema.options, primary_keys=schema.primary_keys, accepted=accepted_options(schema.options))
+    check_options(schema.options, primary_keys=schema.primary_keys, accepted=option_prefixes(schema.options))
     check_defined(schema.options)
     check_listed_columns(schema.options, [field.name for field in fields])
     ExternalPaths.of(schema.options)
@@ -205,19 +205,19 @@ def _with_placement(
     partition_keys: Sequence[str],
 ) -> dict[str, str]:
     """The options of a new table with those written out that decide in which folders other clients place its rows."""
-    chosen = dict(options)
+    all_options = dict(options)
     if primary_keys:
         # Without the option other clients would place rows in buckets by their own default.
-        chosen.setdefault("bucket", "1")
+        all_options.setdefault("bucket", "1")
     by_name = {field.name: parse_type(field.type).root for field in fields}
     roots = {by_name[key] for key in partition_keys}
     if "TIMESTAMP_LTZ" in roots:
         # Otherwise other clients name folders in the time zone of their process.
-        chosen.setdefault("partition.legacy-name", "true")
+        all_options.setdefault("partition.legacy-name", "true")
     elif roots & {"DATE", "TIME", "TIMESTAMP"}:
         # Folders are named by readable dates; without the option other clients expect days since 1970.
-        chosen.setdefault("partition.legacy-name", "false")
-    return chosen
+        all_options.setdefault("partition.legacy-name", "false")
+    return all_options
 
 
 def _invalid(sentence: str, **facts: object) -> InvalidRequest:
@@ -227,7 +227,7 @@ def _invalid(sentence: str, **facts: object) -> InvalidRequest:
 def _highest_id(fields: Sequence[DataField]) -> int:
     ids = [field.id for field in fields]
     for field in fields:
-        ids.extend(nested_field_ids(parse_type(field.type)))
+        ids.extend(field_ids_inside(parse_type(field.type)))
     if len(set(ids)) != len(ids):
         raise _invalid("Two columns have the same field id.")
     return max((field_id for field_id in ids if field_id < SYSTEM_FIELD_ID_MIN), default=-1)
@@ -324,16 +324,17 @@ def bucket_function(schema: TableSchema) -> str:
     if function == "mod":
         keys = [require_column(schema, name) for name in bucket_keys(schema)]
         if len(keys) != 1 or parse_type(keys[0].type).root not in ("INT", "BIGINT"):
-            found = ", ".join(f"{key.name} {key.type}" for key in keys) or "none"
+            key_text = ", ".join(f"{key.name} {key.type}" for key in keys) or "none"
             raise InvalidRequest(
-                f"Option 'bucket-function.type' = 'mod' needs a single bucket key of type INT or BIGINT, not {found}.",
+                f"Option 'bucket-function.type' = 'mod' needs a single bucket key of type INT or BIGINT, not "
+                f"{key_text}.",
                 kind="invalid_option",
                 option="bucket-function.type",
             )
     return function
 
 
-def _changed(schema: TableSchema, **members: Any) -> TableSchema:
+def _change(schema: TableSchema, **members: Any) -> TableSchema:
     return replace(schema, id=schema.id + 1, **members)
 
 
@@ -370,7 +371,7 @@ def _change_inside(schema: TableSchema, path: tuple[str, ...], change: Callable[
             f"Column {'.'.join(path)!r} cannot be changed: {error.message}", kind=error.kind, column=path[0]
         ) from error
     fields = tuple(replace(field, type=changed.text) if field.name == path[0] else field for field in schema.fields)
-    return with_checked_engine(_changed(schema, fields=fields))
+    return with_checked_engine(_change(schema, fields=fields))
 
 
 def add_column(
@@ -396,8 +397,8 @@ def add_column(
     if schema.field_by_name(name) is not None:
         raise InvalidRequest(f"Column {name!r} exists already.", kind="invalid_schema_change", column=name)
     field_id = schema.highest_field_id + 1
-    parsed, next_id = _added_type(name, type_text, field_id)
-    added = _changed(
+    parsed, next_id = _type_to_add(name, type_text, field_id)
+    added = _change(
         schema,
         fields=(*schema.fields, DataField(field_id, name, parsed.text, description=comment)),
         highest_field_id=next_id - 1,
@@ -407,7 +408,7 @@ def add_column(
     return replace(move_column(added, name, after=after), id=added.id)
 
 
-def _added_type(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
+def _type_to_add(name: str, type_text: str, field_id: int) -> tuple[Type, int]:
     """The type of a new column or field, whose own id is given, and the next free id."""
     parsed = parse_type(type_text)
     if not parsed.nullable:
@@ -423,7 +424,7 @@ def _add_inside(
     schema: TableSchema, path: tuple[str, ...], type_text: str, *, comment: str | None, after: str | None, first: bool
 ) -> TableSchema:
     field_id = schema.highest_field_id + 1
-    parsed, next_id = _added_type(".".join(path), type_text, field_id)
+    parsed, next_id = _type_to_add(".".join(path), type_text, field_id)
     member = NestedField(path[-1], parsed, field_id, comment)
     added = _change_inside(schema, path, lambda members: add_member(members, member, after=after, first=first))
     return replace(added, highest_field_id=next_id - 1)
@@ -445,7 +446,7 @@ def drop_column(schema: TableSchema, name: Name) -> TableSchema:
             f"Column {name!r} is the only one and cannot be dropped: drop the table instead.",
             kind="invalid_schema_change",
         )
-    return _changed(schema, fields=tuple(field for field in schema.fields if field.name != name))
+    return _change(schema, fields=tuple(field for field in schema.fields if field.name != name))
 
 
 def rename_column(schema: TableSchema, old: Name, new: str) -> TableSchema:
@@ -461,7 +462,7 @@ def rename_column(schema: TableSchema, old: Name, new: str) -> TableSchema:
     _check_name(new)
     if schema.field_by_name(new) is not None:
         raise InvalidRequest(f"Column {new!r} exists already.", kind="invalid_schema_change", column=new)
-    return _changed(
+    return _change(
         schema,
         fields=tuple(replace(field, name=new) if field.name == old else field for field in schema.fields),
         options=with_renamed(schema.options, old, new),
@@ -485,7 +486,7 @@ def widen_column(schema: TableSchema, name: str, type_text: str) -> TableSchema:
             column=name,
         )
     return with_checked_engine(
-        _changed(
+        _change(
             schema,
             fields=tuple(replace(column, type=new.text) if column.name == name else column for column in schema.fields),
         )
@@ -502,7 +503,7 @@ def move_column(schema: TableSchema, name: str, *, after: str | None = None) -> 
         raise InvalidRequest(f"Column {name!r} cannot be placed behind itself.", kind="invalid_schema_change")
     rest = [field for field in schema.fields if field.name != name]
     place = 0 if after is None else rest.index(require_column(schema, after)) + 1
-    return _changed(schema, fields=(*rest[:place], moved, *rest[place:]))
+    return _change(schema, fields=(*rest[:place], moved, *rest[place:]))
 
 
 def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
@@ -514,9 +515,9 @@ def set_options(schema: TableSchema, options: Mapping[str, str]) -> TableSchema:
     merged = {**schema.options, **options}
     check_listed_columns(options, [field.name for field in schema.fields])
     refuse_change_of_marking(schema, merged)
-    check_options(options, primary_keys=schema.primary_keys, accepted=accepted_options(merged))
+    check_options(options, primary_keys=schema.primary_keys, accepted=option_prefixes(merged))
     ExternalPaths.of(merged)
-    return with_checked_engine(_changed(schema, options=merged))
+    return with_checked_engine(_change(schema, options=merged))
 
 
 def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
@@ -528,7 +529,7 @@ def remove_options(schema: TableSchema, names: Collection[str]) -> TableSchema:
     _refuse_immutable(schema, [name for name in names if name in schema.options])
     kept = {name: value for name, value in schema.options.items() if name not in names}
     refuse_change_of_marking(schema, kept)
-    return with_checked_engine(_changed(schema, options=kept))
+    return with_checked_engine(_change(schema, options=kept))
 
 
 def _refuse_immutable(schema: TableSchema, names: Collection[str]) -> None:

@@ -61,7 +61,7 @@ class SchemaLog:
         """
         newest = self.latest()
         if newest is None:
-            raise self._gone()
+            raise self._missing_error()
         return newest
 
     def _note(self, newest: TableSchema, meta: ObjectMeta | None) -> None:
@@ -78,7 +78,7 @@ class SchemaLog:
         copy._object, copy._loaded, copy._origin = self._object, self._loaded, self
         return copy
 
-    def _gone(self) -> NotFound:
+    def _missing_error(self) -> NotFound:
         branch = self._layout.branch
         url = self._store.root_url
         return NotFound(
@@ -106,7 +106,7 @@ class SchemaLog:
             # Some stores give one object several etags, so the content decides.
             is_same = decode_schema(self._store.get(path), path=path) == seen
         except NotFound as gone:
-            raise self._gone() from gone
+            raise self._missing_error() from gone
         if not is_same:
             raise self.replaced()
 

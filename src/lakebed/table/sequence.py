@@ -59,7 +59,7 @@ def sequence_order(schema: TableSchema) -> SequenceOrder | None:
         if name not in known:
             near = get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-            raise _refused(f"Option 'sequence.field' names {name!r}, which is not a column of the table: {hint}")
+            raise _option_error(f"Option 'sequence.field' names {name!r}, which is not a column of the table: {hint}")
     return SequenceOrder(columns, options.get(SEQUENCE_SORT_ORDER) == "descending")
 
 
@@ -97,30 +97,30 @@ def check_sequence(schema: TableSchema) -> None:
     columns = options.get(SEQUENCE_FIELD)
     if not columns:
         if options.is_set(SEQUENCE_SORT_ORDER):
-            raise _refused(
+            raise _option_error(
                 "Option 'sequence.field.sort-order' needs option 'sequence.field'.", SEQUENCE_SORT_ORDER.name
             )
         return
     if not schema.primary_keys:
-        raise _refused(
+        raise _option_error(
             "Option 'sequence.field' orders rows of one primary key, and the table has no primary key: declare one, or "
             "leave the option out."
         )
     if len(set(columns)) != len(columns):
-        raise _refused(f"Option 'sequence.field' names a column twice: {', '.join(columns)}.")
+        raise _option_error(f"Option 'sequence.field' names a column twice: {', '.join(columns)}.")
     sequence_order(schema)
     for field in (field for field in schema.fields if field.name in columns):
         if field.name in schema.primary_keys:
-            raise _refused(
+            raise _option_error(
                 f"Option 'sequence.field' names {field.name!r}, which is part of the primary key: all rows of one key "
                 "have the same value there. Name a column that tells older rows from newer ones."
             )
         if parse_type(field.type).root in _WITHOUT_ORDER:
-            raise _refused(
+            raise _option_error(
                 f"Option 'sequence.field' names {field.name!r}, which is {field.type}; values of that type have no "
                 "order. Name a column of numbers, strings, binaries, dates or times."
             )
 
 
-def _refused(sentence: str, option: str = SEQUENCE_FIELD.name) -> InvalidRequest:
+def _option_error(sentence: str, option: str = SEQUENCE_FIELD.name) -> InvalidRequest:
     return InvalidRequest(sentence, kind="invalid_option", option=option)

@@ -79,27 +79,27 @@ def decode_snapshot(body: Buffer, *, path: str) -> Snapshot:
         Corruption: not JSON, or a member is missing or of the wrong type; names the path.
         UnsupportedFormat: a version above `SNAPSHOT_VERSION_MAX`.
     """
-    return _snapshot_of(_decoded(body, path))
+    return _snapshot_of(_decode(body, path))
 
 
-def _decoded(body: Buffer, path: str) -> _TagJson:
+def _decode(body: Buffer, path: str) -> _TagJson:
     """The members of a snapshot or a tag."""
     try:
-        found = _TAG_DECODER.decode(body)
+        document = _TAG_DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         _check_version(body, path)
         raise Corruption(f"{path} is not a snapshot: {error}.", path=path) from error
-    if found.version > SNAPSHOT_VERSION_MAX:
+    if document.version > SNAPSHOT_VERSION_MAX:
         _check_version(body, path)
-    return found
+    return document
 
 
-def _snapshot_of(found: _SnapshotJson) -> Snapshot:
-    members = {name: getattr(found, name) for name in _SAME_NAMES}
+def _snapshot_of(document: _SnapshotJson) -> Snapshot:
+    members = {name: getattr(document, name) for name in _SAME_NAMES}
     # Versions 1 and 2 may leave these counts out.
-    members["total_record_count"] = found.total_record_count or 0
-    members["delta_record_count"] = found.delta_record_count or 0
-    return Snapshot(time_ms=found.time_millis, properties=found.properties or {}, **members)
+    members["total_record_count"] = document.total_record_count or 0
+    members["delta_record_count"] = document.delta_record_count or 0
+    return Snapshot(time_ms=document.time_millis, properties=document.properties or {}, **members)
 
 
 def _check_version(body: Buffer, path: str) -> None:
@@ -147,14 +147,14 @@ def encode_tag(
 
 def decode_tag(body: Buffer, *, name: str, path: str) -> Tag:
     """The tag a file holds. Raises `Corruption`, `UnsupportedFormat`: see `decode_snapshot`."""
-    found = _decoded(body, path)
-    created, retained = found.tag_create_time, found.tag_time_retained
+    document = _decode(body, path)
+    created, retained = document.tag_create_time, document.tag_time_retained
     try:
         return Tag(
             name,
-            _snapshot_of(found),
+            _snapshot_of(document),
             None if created is None else _local_date_time_ms(created),
-            None if retained is None else _retained_ms(retained),
+            None if retained is None else _retention_ms(retained),
         )
     except (TypeError, ValueError, OverflowError) as error:
         raise Corruption(f"{path} has an unreadable lifetime: {error}.", path=path) from error
@@ -179,7 +179,7 @@ def _local_date_time_ms(value: Any) -> int:
     return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
 
 
-def _retained_ms(value: Any) -> int:
+def _retention_ms(value: Any) -> int:
     """Seconds as a number, or ISO 8601 text: other clients write either."""
     if isinstance(value, str):
         return parse_duration_ms(value)

@@ -91,7 +91,7 @@ class SnapshotLog:
         """Ids of all snapshots, ascending, with gaps. Cost: 1 LIST a thousand."""
         return self._log.ids()
 
-    def written_ms(self) -> dict[int, int]:
+    def write_time_ms(self) -> dict[int, int]:
         """The time at which each snapshot's file was written, Unix ms by the store's clock. Cost: 1 LIST a thousand."""
         metas = self._store.list(self._layout.snapshot_folder)
         return {id: meta.modified_ms for meta in metas if (id := parse_snapshot(meta.path)) is not None}
@@ -112,17 +112,17 @@ class SnapshotLog:
             Corruption: the file is unreadable.
         Cost: 1 GET (a miss adds 1 LIST for the message).
         """
-        found = self.find(snapshot_id)
-        if found is None:
+        snapshot = self.find(snapshot_id)
+        if snapshot is None:
             raise self.absent(snapshot_id)
-        return found
+        return snapshot
 
     def walk(self, ids: Iterable[int] | None = None) -> Iterator[Snapshot]:
         """Snapshots oldest first, lazily, without those that expire during the walk. Cost: 1 LIST + 1 GET each."""
         for snapshot_id in self.ids() if ids is None else ids:
-            found = self.find(snapshot_id)
-            if found is not None:
-                yield found
+            snapshot = self.find(snapshot_id)
+            if snapshot is not None:
+                yield snapshot
 
     def find(self, snapshot_id: int) -> Snapshot | None:
         """One snapshot by id; None if it does not exist. Cost: 1 GET."""
@@ -138,11 +138,11 @@ class SnapshotLog:
         best: Snapshot | None = None
         while remaining:
             middle = len(remaining) // 2
-            found = self.find(remaining[middle])
-            if found is None:  # expired since the listing: as if it had not been listed
+            snapshot = self.find(remaining[middle])
+            if snapshot is None:  # expired since the listing: as if it had not been listed
                 del remaining[middle]
-            elif found.time_ms <= time_ms:
-                best, remaining = found, remaining[middle + 1 :]
+            elif snapshot.time_ms <= time_ms:
+                best, remaining = snapshot, remaining[middle + 1 :]
             else:
                 remaining = remaining[:middle]
         return best
@@ -190,14 +190,14 @@ class SnapshotLog:
     def absent(self, snapshot_id: int) -> NotFound:
         """The error for a missing snapshot, with the ids that exist. Cost: 1 LIST."""
         ids = self.ids()
-        there = f"it has snapshots {spans_of(ids)}" if ids else "it has no snapshot yet"
-        there = f"it has only snapshot {ids[0]}" if len(ids) == 1 else there
+        choices = f"it has snapshots {spans_of(ids)}" if ids else "it has no snapshot yet"
+        choices = f"it has only snapshot {ids[0]}" if len(ids) == 1 else choices
         hint = ""
         if ids and 0 < snapshot_id < ids[0]:
             older = "older ones have expired" if self._layout.branch is None else "older ones are not the branch's"
             hint = f" ({older}: a tag may still hold it)"
         return NotFound(
-            f"The table has no snapshot {snapshot_id}: {there}{hint}.",
+            f"The table has no snapshot {snapshot_id}: {choices}{hint}.",
             kind="snapshot_not_found",
             snapshot=snapshot_id,
             earliest=ids[0] if ids else None,

@@ -59,7 +59,7 @@ def open_source(
 
     Raises and cost: as `open_data_file`; 1 GET more when the file has a deletion vector.
     """
-    opened = open_in_folders(
+    data_file = open_in_folders(
         store,
         file,
         folders=(split.folder, *split.other_folders),
@@ -67,7 +67,7 @@ def open_source(
         whole_bytes_max=WHOLE_FILE_BYTES_MAX if key_part is None else KEY_READ_BYTES_MAX,
     )
     place = split.vectors.get(file.file_name) if split.vectors else None
-    live = opened if place is None else LiveRows(opened, load_positions(store, place))
+    live = data_file if place is None else LiveRows(data_file, load_positions(store, place))
     return SourceFile(live, file, split, schemas, fields, key_part)
 
 
@@ -87,20 +87,20 @@ def open_in_folders(
     Raises `NotFound`: no folder has it; the message has its path in the first.
     """
 
-    def opened(place: ObjectStore, path: str) -> OpenDataFile:
+    def open_at(place: ObjectStore, path: str) -> OpenDataFile:
         return open_data_file(
             place, path, size_bytes=file.file_size, window_bytes=window_bytes, whole_bytes_max=whole_bytes_max
         )
 
     if file.external_path is not None:
-        return opened(*place_of(store, file.external_path))
+        return open_at(*place_of(store, file.external_path))
     paths = [f"{folder}/{file.file_name}" for folder in folders]
     try:
-        return opened(store, paths[0])
+        return open_at(store, paths[0])
     except NotFound:
         for path in paths[1:]:
             try:
-                return opened(store, path)
+                return open_at(store, path)
             except NotFound:
                 continue
             except InvalidRequest as refused:  # another spelling has a character that this store takes in no path
@@ -119,14 +119,14 @@ class SourceFile:
 
     def __init__(
         self,
-        opened: OpenDataFile | LiveRows,
+        data_file: OpenDataFile | LiveRows,
         file: DataFile,
         split: Split,
         schemas: Mapping[int, TableSchema],
         fields: Sequence[DataField],
         key_part: Predicate | None,
     ) -> None:
-        self._opened = opened
+        self._opened = data_file
         self._file = file
         self._split = split
         self._fields = fields
@@ -145,9 +145,9 @@ class SourceFile:
         """The rows of the file, at once: as `batches`."""
         groups = self.row_groups(where)
         if (first := self._groups_by_key(groups)) is not None:
-            found = [rows for group in first for rows in self._with_keys(group, system, threads=threads)]
-            if found:
-                return pa.concat_tables(found)
+            tables = [rows for group in first for rows in self._with_keys(group, system, threads=threads)]
+            if tables:
+                return pa.concat_tables(tables)
             groups = []
         rows = self._opened.read(columns=self.names(*system), row_groups=groups, threads=threads)
         return self.adapt(rows, *system)
@@ -179,10 +179,13 @@ class SourceFile:
         """The row groups whose key is decoded first; None: the columns of all are decoded together."""
         if self._key_part is None or self._file.row_count <= KEY_READ_ROWS:
             return None
-        found = range(self._opened.row_group_count) if groups is None else groups
-        if len(found) > KEY_READ_GROUPS_MAX or max(map(self._rows_of, found), default=0) > KEY_READ_GROUP_ROWS_MAX:
+        candidates = range(self._opened.row_group_count) if groups is None else groups
+        if (
+            len(candidates) > KEY_READ_GROUPS_MAX
+            or max(map(self._rows_of, candidates), default=0) > KEY_READ_GROUP_ROWS_MAX
+        ):
             return None
-        return found if self._keys().names() else None  # files of other writers may lack columns of the partition
+        return candidates if self._keys().names() else None  # files of other writers may lack columns of the partition
 
     def _rows_of(self, group: int) -> int:
         return int(self._opened.metadata.row_group(group).num_rows)
@@ -201,13 +204,13 @@ class SourceFile:
             yield self.adapt(decoded.slice(first, stop - first))
         elif threads and 2 * stop > decoded.num_rows:  # all rows by two threads take no longer than half of them by one
             others = self._opened.read(columns=names, row_groups=[group], threads=True)
-            yield self.adapt(_joined(others, decoded).slice(first, stop - first), *system)
+            yield self.adapt(_join_columns(others, decoded).slice(first, stop - first), *system)
         else:
             end = 0
             for batch in self._opened.batches(columns=names, row_groups=[group], batch_rows=KEY_READ_ROWS):
                 start, end = end, end + batch.num_rows
                 if end > first:
-                    rows = _joined(pa.Table.from_batches([batch]), decoded.slice(start, batch.num_rows))
+                    rows = _join_columns(pa.Table.from_batches([batch]), decoded.slice(start, batch.num_rows))
                     begin = max(0, first - start)
                     yield self.adapt(rows.slice(begin, stop - start - begin), *system)
                 if end >= stop:
@@ -215,8 +218,8 @@ class SourceFile:
 
     def names(self, *system: str) -> list[str]:
         """The names of the columns in the file, without those that it lacks; `system` first."""
-        there = set(self._opened.column_names)
-        names = [name for name in self._name_in_file.values() if name is not None and name in there]
+        column_names = set(self._opened.column_names)
+        names = [name for name in self._name_in_file.values() if name is not None and name in column_names]
         return [*system, *names]
 
     def row_groups(self, where: Predicate | None) -> list[int] | None:
@@ -225,27 +228,27 @@ class SourceFile:
         Used only if the predicate's columns have the same names and types in the file as in the plan, and never for
         floats: statistics leave out NaN, which may match a negated predicate.
         """
-        opened = self._opened
-        if where is None or opened.row_group_count < 2 or not is_small(where):
+        data_file = self._opened
+        if where is None or data_file.row_group_count < 2 or not is_small(where):
             return None
         by_name = {column.name: column for column in self._fields}
         for name in columns_of(where):
             column = by_name.get(name)
             if column is None or column.type in ("FLOAT", "DOUBLE"):
                 return None
-            found = self._in_file.get(column.id)
-            if found is None or (found.name, found.type) != (name, column.type):
+            file_field = self._in_file.get(column.id)
+            if file_field is None or (file_field.name, file_field.type) != (name, column.type):
                 return None
-        return opened.row_groups_for(to_arrow(where, arrow_schema(self._fields)))
+        return data_file.row_groups_for(to_arrow(where, arrow_schema(self._fields)))
 
     def adapt(self, table: pa.Table, *system: str) -> pa.Table:
         """The columns of a file with the plan's names and types, system columns last."""
-        there = set(table.column_names)
+        column_names = set(table.column_names)
         columns = []
         for column in self._fields:
             target = arrow_type(column.type)
             name = self._name_in_file[column.name]
-            if name is not None and name in there:
+            if name is not None and name in column_names:
                 stored = self._in_file[column.id].type
                 columns.append(_carry(table.column(name), stored, column.type, self._split.folder))
             else:
@@ -261,7 +264,7 @@ class SourceFile:
         return pa.chunked_array([pa.repeat(pa.scalar(value, target), row_count)])
 
 
-def _joined(left: pa.Table, right: pa.Table) -> pa.Table:
+def _join_columns(left: pa.Table, right: pa.Table) -> pa.Table:
     """The columns of both."""
     for name in right.column_names:
         left = left.append_column(name, right.column(name))

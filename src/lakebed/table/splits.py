@@ -29,7 +29,7 @@ from lakebed.table.merge import Codes, encode_keys
 from lakebed.table.model import DataFile, Split, TableSchema
 from lakebed.table.placement import Placement, bucket_folders, partition_values
 from lakebed.table.planned_files import PlannedFiles
-from lakebed.table.row_codes import numbered
+from lakebed.table.row_codes import number_values
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -75,7 +75,7 @@ def plan_splits(
         places = _KeyedRows.of(entries, order, group_of, schema, free=free)
         if newest_survives and not kept.all():
             places = places.without_unneeded(entries, kept)
-        packs = _keyed_packs(entries, places, weights, kept, target_bytes=target_bytes)
+        packs = _pack_keyed(entries, places, weights, kept, target_bytes=target_bytes)
     else:
         order, group_of = order[kept[order]], group_of[kept[order]]
         starts = _pack_starts(weights[order], group_of, target_bytes)
@@ -123,7 +123,7 @@ def bucket_groups(entries: pa.Table, *, schema: TableSchema, layout: Layout) -> 
     """Live entries by partition and bucket. Cost: one sort; distinct partitions are decoded once."""
     if entries.num_rows == 0:
         return []
-    codes, partitions = numbered(entries.column("partition").combine_chunks())
+    codes, partitions = number_values(entries.column("partition").combine_chunks())
     values = partition_values(partitions, schema)
     folders = Placement.of(schema).partition_folders(partitions)
     names = partitions.to_pylist()
@@ -177,7 +177,7 @@ def merge_rank(file: DataFile) -> tuple[int, int, int, int]:
     return (0, file.max_sequence_number, file.min_sequence_number, file.commit_snapshot or 0)
 
 
-def sorted_runs(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
+def sort_into_runs(files: Sequence[DataFile], *, schema: TableSchema) -> list[list[DataFile]]:
     """Files of one bucket as sorted runs, oldest first.
 
     Each level > 0 is one run. Level-0 files of one commit are one run if their keys do not overlap (one sorted batch in
@@ -221,13 +221,13 @@ def touching(splits: Sequence[Split], files: Sequence[DataFile], *, schema: Tabl
     every = [*files, *(file for split in splits for file in split.files)]
     low, high = _ranges_of(every, schema)
     least, greatest = low[: len(files)].min(), high[: len(files)].max()
-    found, start = [], len(files)
+    matches, start = [], len(files)
     for split in splits:
         end = start + len(split.files)
         if low[start:end].min() <= greatest and high[start:end].max() >= least:
-            found.append(split)
+            matches.append(split)
         start = end
-    return found
+    return matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +279,11 @@ class _KeyedRows:
             span = slice(starts[section], starts[section] + counts[section])
             rows = self.order[span]
             keys = self.low[rows], self.high[rows]
-            stays[span] = ~unneeded(keys, sequences=(first[rows], last[rows]), may_match=may_match[rows])
+            stays[span] = ~find_unneeded(keys, sequences=(first[rows], last[rows]), may_match=may_match[rows])
         return replace(self, order=self.order[stays], group_of=self.group_of[stays])
 
 
-def unneeded(
+def find_unneeded(
     keys: tuple[IntArray, IntArray], *, sequences: tuple[IntArray, IntArray], may_match: BoolArray
 ) -> BoolArray:
     """Which files of a section a read with a filter leaves out, where the newest row of a key survives as it is.
@@ -313,7 +313,7 @@ def unneeded(
     return gone
 
 
-def _keyed_packs(
+def _pack_keyed(
     entries: pa.Table, places: _KeyedRows, weights: IntArray, kept: BoolArray, *, target_bytes: int
 ) -> list[tuple[int, bool, IntArray]]:
     """``(group, needs a merge, rows in merge order)`` of every pack of a primary-key table, in order of the groups.
@@ -329,8 +329,8 @@ def _keyed_packs(
     counts = np.diff(np.append(starts, len(order)))
     is_single = counts == 1
     is_plain_section = is_single & _plain_rows(entries)[order[starts]]
-    chosen = starts[is_plain_section & kept[order[starts]]]
-    rows, row_groups = order[chosen], group_of[chosen]
+    plain_starts = starts[is_plain_section & kept[order[starts]]]
+    rows, row_groups = order[plain_starts], group_of[plain_starts]
     packs = [
         (number, False, part)
         for number, part in _cut(rows, row_groups, _pack_starts(weights[rows], row_groups, target_bytes))

@@ -48,7 +48,7 @@ def compute_stats(table: pa.Table, fields: Sequence[DataField], *, truncate: int
         column = table.column(field.name)
         minimum, maximum = _bounds(column, field.type)
         if truncate is not None:
-            minimum, maximum = shortened_bounds(minimum, maximum, truncate)
+            minimum, maximum = shorten_bounds(minimum, maximum, truncate)
         bounds.append(pa.array([minimum, maximum], arrow_type(field.type)))
         null_counts.append(column.null_count)
     min_values, max_values = encode_rows(bounds, [field.type for field in fields]).to_pylist()
@@ -77,7 +77,7 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
         return None, None
     both = pc.min_max(values)
     if pa.types.is_floating(values.type):
-        return signed_zeros(both["min"].as_py(), both["max"].as_py())
+        return sign_zeros(both["min"].as_py(), both["max"].as_py())
     if pa.types.is_temporal(values.type):
         # Python's datetime has neither nanoseconds nor years above 9999, so these stay Arrow scalars.
         return both["min"], both["max"]
@@ -87,7 +87,7 @@ def _bounds(column: pa.ChunkedArray, type_text: str) -> tuple[object, object]:
         return None, None
 
 
-def signed_zeros(minimum: float, maximum: float) -> tuple[float, float]:
+def sign_zeros(minimum: float, maximum: float) -> tuple[float, float]:
     """The bounds with the signs that include both zeros; Arrow returns the first zero it finds."""
     return (-0.0 if minimum == 0 else minimum), (0.0 if maximum == 0 else maximum)
 
@@ -105,18 +105,18 @@ def has_high_byte(values: pa.ChunkedArray | pa.Array) -> bool:
     return False
 
 
-def shortened_bounds(minimum: object, maximum: object, length: int) -> tuple[object, object]:
+def shorten_bounds(minimum: object, maximum: object, length: int) -> tuple[object, object]:
     """The bounds with texts and bytes cut to a length; a cut maximum is raised, or None where that cannot be done."""
     if isinstance(minimum, str | bytes):
         minimum = minimum[:length]
     if isinstance(maximum, str) and len(maximum) > length:
-        return minimum, _raised_text(maximum[:length])
+        return minimum, _raise_text(maximum[:length])
     if isinstance(maximum, bytes) and len(maximum) > length:
-        return minimum, _raised_bytes(maximum[:length])
+        return minimum, _raise_bytes(maximum[:length])
     return minimum, maximum
 
 
-def _raised_text(prefix: str) -> str | None:
+def _raise_text(prefix: str) -> str | None:
     """The smallest text of at most that length above every text with this prefix; None if there is none."""
     for index in range(len(prefix) - 1, -1, -1):
         code = ord(prefix[index]) + 1
@@ -127,7 +127,7 @@ def _raised_text(prefix: str) -> str | None:
     return None
 
 
-def _raised_bytes(prefix: bytes) -> bytes | None:
+def _raise_bytes(prefix: bytes) -> bytes | None:
     for index in range(len(prefix) - 1, -1, -1):
         if prefix[index] < 0x7F:  # a higher byte is negative where bytes are compared as signed numbers
             return prefix[:index] + bytes([prefix[index] + 1])
@@ -154,7 +154,7 @@ def merge_stats(parts: Sequence[Stats], row_counts: Sequence[int], fields: Seque
         rows = pa.array([getattr(part, f"{name}_values") for part in parts], pa.binary())
         ends.append(
             [
-                _merged_bound(bounds, name, [row[position] for row in counts], row_counts)
+                _merge_bound(bounds, name, [row[position] for row in counts], row_counts)
                 for position, bounds in enumerate(decode_rows(rows, types))
             ]
         )
@@ -165,9 +165,7 @@ def merge_stats(parts: Sequence[Stats], row_counts: Sequence[int], fields: Seque
     return Stats(min_values, max_values, summed)
 
 
-def _merged_bound(
-    bounds: pa.Array, name: str, null_counts: Sequence[int | None], row_counts: Sequence[int]
-) -> pa.Array:
+def _merge_bound(bounds: pa.Array, name: str, null_counts: Sequence[int | None], row_counts: Sequence[int]) -> pa.Array:
     """The least or greatest of some bounds, as an array of one; null when a set with values has none."""
     unknown = pa.nulls(1, bounds.type)
     for known, nulls, rows in zip(bounds.is_valid().to_pylist(), null_counts, row_counts, strict=True):
@@ -177,6 +175,6 @@ def _merged_bound(
         return unknown
     low, high = (pc.min_max(bounds)[end] for end in ("min", "max"))
     if pa.types.is_floating(bounds.type):
-        lowest, highest = signed_zeros(low.as_py(), high.as_py())
+        lowest, highest = sign_zeros(low.as_py(), high.as_py())
         low, high = pa.scalar(lowest, bounds.type), pa.scalar(highest, bounds.type)
     return pa.array([low if name == "min" else high], bounds.type)

@@ -10,7 +10,7 @@ Invariants:
   the row before and the row after. With ``full-compaction`` they are changes of the rows that compactions have told,
   those of the highest level, also where an overwrite or a rollback changes these.
 - With deletion vectors and a primary key a stream follows what is written, or where the engine computes rows what
-  compactions make visible (`followed_producer`). `commits` always says what readers see.
+  compactions make visible (`producer_to_follow`). `commits` always says what readers see.
 - A version with which a stream begins is read in batches of its own; so is, as changes, a snapshot that takes rows
   away.
 - A stream ends with an error rather than leave out rows: when snapshots expired before it read them, and when the table
@@ -35,15 +35,15 @@ from lakebed.table.changelog_options import Producer
 from lakebed.table.consumers import store_consumer
 from lakebed.table.context import TableBranch
 from lakebed.table.incremental import (
-    added_in,
+    additions_in,
     check_increments,
-    followed_producer,
+    entries_in_log,
+    entries_of_log,
     has_log,
-    logged_by,
     plan_logged,
     plan_replaced,
     plan_written,
-    told_entries,
+    producer_to_follow,
     whole_rows,
 )
 from lakebed.table.inherited import follows
@@ -156,7 +156,7 @@ class TableStream:
         self._branch = branch
         self._settings = settings
         self._schema = schema
-        self._producer = followed_producer(schema) if settings.changes else Producer.NONE
+        self._producer = producer_to_follow(schema) if settings.changes else Producer.NONE
         self._told: Told = "net" if self._producer is Producer.INPUT else "net-exact"
         self._fitting = {schema.id}
 
@@ -168,7 +168,7 @@ class TableStream:
         settings, created = self._settings, self._table
         newest = self._branch.snapshots.latest()
         if settings.start == "from-snapshot":
-            return self._before(self._asked().id)
+            return self._before(self._snapshot_of_option().id)
         if settings.start == "from-timestamp":
             return self._at_time(newest)
         if newest is None:
@@ -254,7 +254,7 @@ class TableStream:
             to = end.units if end.snapshot == start.snapshot else None
             part = self._content(last, is_full=start.full).slice(start.units, to)
             if start.full:
-                return self._inserted(part, columns, vectors_of(self._branch, last))
+                return self._batch_of_inserts(part, columns, vectors_of(self._branch, last))
             deltas.append(part)
         for step in self._steps(start, end.snapshot):
             if step.kind == "replaced":
@@ -268,7 +268,7 @@ class TableStream:
                 to = end.units if last.id == end.snapshot else None
                 deltas.append(self._content(last, is_full=False).slice(0, to))
         if not self._schema.primary_keys or last is None:
-            return self._inserted(pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas]), columns)
+            return self._batch_of_inserts(pa.concat_tables([ENTRY_SCHEMA.empty_table(), *deltas]), columns)
         if self._producer is not Producer.NONE:
             logged, plan = plan_logged(self._branch, deltas, schema=self._schema, told=self._told)
             return StreamBatch(plan, units=logged)
@@ -287,7 +287,7 @@ class TableStream:
         """
         before = self._branch.snapshots.find(after) if after else None
         if after and before is None and until > after:
-            raise self._expired(after - 1)
+            raise self._expiry_error(after - 1)
         for step in self._steps(StreamOffset(self._table, after), until, is_exact=True):
             now = step.snapshot
             if step.kind == "rows" and not self._schema.primary_keys:
@@ -310,7 +310,7 @@ class TableStream:
             open_cost_bytes=options.get(SOURCE_SPLIT_OPEN_FILE_COST),
         )
 
-    def _inserted(
+    def _batch_of_inserts(
         self, entries: pa.Table, columns: Sequence[str] | None, vectors: Mapping[str, VectorPlace] = _NO_VECTORS
     ) -> StreamBatch:
         splits = with_vectors(self._split(entries), vectors)
@@ -324,11 +324,11 @@ class TableStream:
         manifests = self._branch.manifests
         keys = ["partition", "bucket", "file_name"]
         if is_full:
-            entries = told_entries(manifests.live_entries(snapshot), self._producer, self._schema)
+            entries = entries_in_log(manifests.live_entries(snapshot), self._producer, self._schema)
         elif self._producer is Producer.NONE:
-            entries = added_in([manifests.delta_entries(snapshot)])
+            entries = additions_in([manifests.delta_entries(snapshot)])
         else:
-            entries = logged_by(self._branch, snapshot, self._producer)
+            entries = entries_of_log(self._branch, snapshot, self._producer)
             keys.pop()  # the sort is stable: the files of a bucket stay in the order in which they are read
         order = pc.sort_indices(entries, [(name, "ascending") for name in keys])
         entries = entries.take(order).combine_chunks()
@@ -352,28 +352,28 @@ class TableStream:
         ids = [id for id in self._branch.snapshots.ids() if start.snapshot < id and (until is None or id <= until)]
         previous, before = start.snapshot, None
         for id in ids:
-            found = self._branch.snapshots.find(id)
-            if found is None:
-                raise self._expired(previous)
-            target = int(found.properties.get(ROLLED_BACK_TO, "0"))
-            parent = follows(found)
+            snapshot = self._branch.snapshots.find(id)
+            if snapshot is None:
+                raise self._expiry_error(previous)
+            target = int(snapshot.properties.get(ROLLED_BACK_TO, "0"))
+            parent = follows(snapshot)
             if parent == previous:
-                kind = self._logged_kind(found) if is_logged else self._kind(found, is_seen=is_exact)
+                kind = self._kind_from_log(snapshot) if is_logged else self._kind(snapshot, is_seen=is_exact)
             elif target == previous:
                 kind = "nothing"  # what was rolled back had not been read
             elif (target or parent) < previous:
-                raise self._rolled_back(previous, found.id)
+                raise self._rollback_error(previous, snapshot.id)
             else:
-                raise self._expired(previous)
+                raise self._expiry_error(previous)
             if before is None and kind == "replaced" and previous:
                 before = self._branch.snapshots.find(previous)
                 if before is None:
-                    raise self._rolled_back(previous, found.id) if target else self._expired(previous - 1)
-            self._check_columns(found)
-            yield _Step(found, before, kind)
-            previous, before = id, found
+                    raise self._rollback_error(previous, snapshot.id) if target else self._expiry_error(previous - 1)
+            self._check_columns(snapshot)
+            yield _Step(snapshot, before, kind)
+            previous, before = id, snapshot
         if until is not None and previous < until:
-            raise self._expired(previous)
+            raise self._expiry_error(previous)
 
     def _kind(self, snapshot: Snapshot, *, is_seen: bool) -> Literal["rows", "nothing", "replaced"]:
         """What a snapshot does to the rows that were written, or to those that readers see."""
@@ -394,14 +394,14 @@ class TableStream:
             snapshot=snapshot.id,
         )
 
-    def _logged_kind(self, snapshot: Snapshot) -> Literal["rows", "nothing", "replaced"]:
+    def _kind_from_log(self, snapshot: Snapshot) -> Literal["rows", "nothing", "replaced"]:
         """As `_kind`, of a table whose changes are read from changelog files."""
         if has_log(snapshot, self._producer):
             return "rows"
         if self._producer is Producer.INPUT and snapshot.commit_kind != "OVERWRITE":
             return "rows" if snapshot.commit_kind == "APPEND" else "nothing"
-        told = told_entries(self._branch.manifests.delta_entries(snapshot), self._producer, self._schema)
-        return "replaced" if told.num_rows or self._marks(snapshot) else "nothing"
+        log_entries = entries_in_log(self._branch.manifests.delta_entries(snapshot), self._producer, self._schema)
+        return "replaced" if log_entries.num_rows or self._marks(snapshot) else "nothing"
 
     def _marks(self, snapshot: Snapshot) -> bool:
         """Whether deletion vectors mark other rows than in the snapshot before: more, or after a rollback fewer."""
@@ -444,10 +444,10 @@ class TableStream:
         """When the table was created, as this stream found it first."""
         created = created_ms(self._branch)
         if created is None:
-            raise self._gone()
+            raise self._missing_error()
         return created
 
-    def _gone(self) -> NotFound:
+    def _missing_error(self) -> NotFound:
         return NotFound(
             f"The table {self._branch.name} is gone: it was dropped or renamed while a stream read it. Stop the "
             f"stream, or {_AGAIN} on its new name.",
@@ -458,7 +458,7 @@ class TableStream:
         """Raise unless the table is the one that the offset is of, and has the offset's snapshot in its history."""
         created = created_ms(self._branch)
         if created is None:
-            raise self._gone()
+            raise self._missing_error()
         if start.table != created:
             raise Conflict(
                 f"The table {self._branch.name} was dropped and created again: the stream read the one of "
@@ -471,17 +471,17 @@ class TableStream:
         """Raise unless the offset's snapshot is in the table's history."""
         found = self._branch.snapshots.find(offset.snapshot) if offset.commit else None
         if found is not None and found.delta_manifest_list != offset.commit:
-            raise self._rolled_back(offset.snapshot, found.id)
+            raise self._rollback_error(offset.snapshot, found.id)
         if (0 if newest is None else newest.id) < offset.snapshot:
-            raise self._rolled_back(offset.snapshot, 0 if newest is None else newest.id)
+            raise self._rollback_error(offset.snapshot, 0 if newest is None else newest.id)
 
     def _check_columns(self, snapshot: Snapshot) -> None:
         if snapshot.schema_id in self._fitting:
             return
         schema = self._branch.schemas.load(snapshot.schema_id)
-        there = {column.id: column for column in schema.fields}
+        by_id = {column.id: column for column in schema.fields}
         for column in self._schema.fields:
-            now = there.get(column.id)
+            now = by_id.get(column.id)
             if schema.id > self._schema.id and (now is None or now.type != column.type):
                 became = "was dropped" if now is None else f"became {now.type}"
                 raise InvalidRequest(
@@ -493,10 +493,10 @@ class TableStream:
         self._fitting.add(schema.id)
 
     def _snapshot(self, offset: StreamOffset) -> Snapshot:
-        found = self._branch.snapshots.find(offset.snapshot)
-        if found is None:
-            raise self._expired(offset.snapshot - 1)
-        return found
+        snapshot = self._branch.snapshots.find(offset.snapshot)
+        if snapshot is None:
+            raise self._expiry_error(offset.snapshot - 1)
+        return snapshot
 
     def span(self, first: Bound | None, last: Bound | None) -> tuple[int, int]:
         """The snapshots between two bounds, as `commits` takes them; a bound that is None is open.
@@ -523,22 +523,22 @@ class TableStream:
     def _before_bound(self, bound: Bound, *, is_in: bool) -> int:
         """The newest snapshot up to a bound, with the bound's own or without."""
         if bound.version is not None:
-            found = at_version(self._branch, bound.version).snapshot.id
-            return found if is_in else found - 1
+            snapshot_id = at_version(self._branch, bound.version).snapshot.id
+            return snapshot_id if is_in else snapshot_id - 1
         assert bound.time_ms is not None
         before = self._branch.snapshots.bisect(self._branch.snapshots.ids(), bound.time_ms - (not is_in))
         return 0 if before is None else before.id
 
-    def _asked(self) -> Snapshot:
+    def _snapshot_of_option(self) -> Snapshot:
         version = self._settings.version
         if version is None:
             raise InvalidRequest("mode=from-snapshot needs the option version: an id or a tag.", kind="missing_option")
-        found = at_version(self._branch, version)
-        if found.branch is not None:
+        target = at_version(self._branch, version)
+        if target.branch is not None:
             raise InvalidRequest(
                 f"version={version!r} names a branch: give it as the option branch.", kind="ambiguous_version"
             )
-        return found.snapshot
+        return target.snapshot
 
     def _at_time(self, newest: Snapshot | None) -> StreamOffset:
         if self._settings.timestamp is None:
@@ -570,7 +570,7 @@ class TableStream:
     def _after(self, snapshot: Snapshot) -> StreamOffset:
         return StreamOffset(self._table, snapshot.id, snapshot.delta_manifest_list)
 
-    def _expired(self, read: int) -> NotFound:
+    def _expiry_error(self, read: int) -> NotFound:
         ids = self._branch.snapshots.ids()
         left = f"the oldest left is {ids[0]}" if ids else "none is left"
         return NotFound(
@@ -581,7 +581,7 @@ class TableStream:
             snapshot=read,
         )
 
-    def _rolled_back(self, read: int, now: int) -> Conflict:
+    def _rollback_error(self, read: int, now: int) -> Conflict:
         return Conflict(
             f"The table {self._branch.name} was rolled back: snapshot {now} does not follow snapshot {read}, which the "
             f"stream has read; {_AGAIN}, after removing what the stream wrote since.",

@@ -153,12 +153,12 @@ def _snapshots_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table
     names = [field.name for field in _SNAPSHOTS if field.name not in ("snapshot_id", "commit_time")]
     rows = (
         {
-            "snapshot_id": one.id,
-            "commit_time": one.time_ms,
-            **{name: getattr(one, name) for name in names},
+            "snapshot_id": version.id,
+            "commit_time": version.time_ms,
+            **{name: getattr(version, name) for name in names},
         }
-        for one in branch.snapshots.walk()
-        if snapshot is None or one.id <= snapshot.id
+        for version in branch.snapshots.walk()
+        if snapshot is None or version.id <= snapshot.id
     )
     return _table(rows, _SNAPSHOTS)
 
@@ -192,7 +192,7 @@ def _schemas_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
             "update_time": schema.time_ms,
         }
 
-    ids = [one for one in branch.schemas.ids() if snapshot is None or one <= snapshot.schema_id]
+    ids = [schema_id for schema_id in branch.schemas.ids() if snapshot is None or schema_id <= snapshot.schema_id]
     return _table((row(branch.schemas.load(schema_id)) for schema_id in ids), _SCHEMAS)
 
 
@@ -202,14 +202,14 @@ def _options_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
 
 
 def _branches_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
-    rows = ({"branch_name": one.name, "create_time": one.created_ms} for one in list_branches(branch.main))
+    rows = ({"branch_name": entry.name, "create_time": entry.created_ms} for entry in list_branches(branch.main))
     return _table(rows, _BRANCHES)
 
 
 def _consumers_table(branch: TableBranch, _: Snapshot | None) -> pa.Table:
     rows = (
-        {"consumer_id": one.name, "next_snapshot_id": one.next_snapshot_id}
-        for one in load_consumers(branch.store, branch.layout)
+        {"consumer_id": consumer.name, "next_snapshot_id": consumer.next_snapshot_id}
+        for consumer in load_consumers(branch.store, branch.layout)
     )
     return _table(rows, _CONSUMERS)
 
@@ -220,13 +220,13 @@ def _statistics_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
     if head is None or head.statistics is None:
         return _STATISTICS.empty_table()
     path = branch.layout.statistics(head.statistics)
-    found = json_object(branch.store.get(path), path)
+    statistics = json_object(branch.store.get(path), path)
     row = {
-        "snapshot_id": found.get("snapshotId"),
-        "schema_id": found.get("schemaId"),
-        "mergedRecordCount": found.get("mergedRecordCount"),
-        "mergedRecordSize": found.get("mergedRecordSize"),
-        "colstat": _json(found.get("colStats") or {}),
+        "snapshot_id": statistics.get("snapshotId"),
+        "schema_id": statistics.get("schemaId"),
+        "mergedRecordCount": statistics.get("mergedRecordCount"),
+        "mergedRecordSize": statistics.get("mergedRecordSize"),
+        "colstat": _json(statistics.get("colStats") or {}),
     }
     for name in ("snapshot_id", "schema_id", "mergedRecordCount", "mergedRecordSize"):
         if not isinstance(row[name], int) and (row[name] is not None or name in ("snapshot_id", "schema_id")):
@@ -276,8 +276,8 @@ def _partitions_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Tabl
         "done": pa.array([False] * count),
         "deleted_record_count": pa.array([0] * count, _LONG),
     }
-    found = pa.table([columns[name] for name in _PARTITIONS.names], schema=_PARTITIONS)
-    return found.take(pc.sort_indices(found["partition"]))
+    table = pa.table([columns[name] for name in _PARTITIONS.names], schema=_PARTITIONS)
+    return table.take(pc.sort_indices(table["partition"]))
 
 
 def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
@@ -318,7 +318,7 @@ def _files_table(branch: TableBranch, snapshot: Snapshot | None) -> pa.Table:
 
 def _value_statistics(branch: TableBranch, live: pa.Table, schema: TableSchema) -> list[tuple[str, str, str]]:
     """(null counts, minima, maxima) of each file as JSON by the newest column names, matched by field id."""
-    found = [("{}", "{}", "{}")] * live.num_rows
+    texts = [("{}", "{}", "{}")] * live.num_rows
     groups: dict[tuple[int, tuple[str, ...] | None], list[int]] = {}
     for row, (schema_id, names) in enumerate(
         zip(live["schema_id"].to_pylist(), live["value_stats_cols"].to_pylist(), strict=True)
@@ -334,12 +334,12 @@ def _value_statistics(branch: TableBranch, live: pa.Table, schema: TableSchema) 
         greatest = _values(part["value_stats_max"], fields)
         nulls = part["value_stats_null_counts"].to_pylist()
         for index, row in enumerate(rows):
-            found[row] = (
+            texts[row] = (
                 _json_map(shown, nulls[index] or []),
                 _json_map(shown, least[index]),
                 _json_map(shown, greatest[index]),
             )
-    return found
+    return texts
 
 
 SYSTEM_TABLES: dict[str, Callable[[TableBranch, Snapshot | None], pa.Table]] = {

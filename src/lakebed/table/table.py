@@ -77,7 +77,7 @@ class Table:
 
     def __reduce__(self) -> tuple[object, ...]:
         """As the address that another process opens; a store in this process's memory refuses it."""
-        return _unpickled, (self.store, self.name, self.schema, self.branch)
+        return _unpickle, (self.store, self.name, self.schema, self.branch)
 
     # ---- create and open
 
@@ -335,8 +335,8 @@ class Table:
         """
         from lakebed.table.system import read_system_table
 
-        found = None if version is None else self.locate(version=version)
-        return read_system_table(self.context, name, columns=columns, version=found)
+        target = None if version is None else self.locate(version=version)
+        return read_system_table(self.context, name, columns=columns, version=target)
 
     # ---- versions
 
@@ -395,17 +395,17 @@ class Table:
         Raises `InvalidRequest` (a wrong name, a negative lifetime, several sources), `AlreadyExists`, `NotFound`
         (nothing to tag), `Conflict` (the source expired meanwhile). Cost, from the newest snapshot: 6 requests.
         """
-        chosen = travel.source(self.context, source)
+        tag_source = travel.source(self.context, source)
         return self.context.tags.create(
-            name, source=chosen, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists
+            name, source=tag_source, time_retained_ms=time_retained_ms, if_not_exists=if_not_exists
         )
 
     def replace_tag(self, name: str, *, time_retained_ms: int | None = None, **source: Unpack[SourceOptions]) -> Tag:
         """Point an existing tag at another snapshot. Raises as `create_tag`, and `NotFound` for a missing tag."""
         from lakebed.table import expire
 
-        chosen = travel.source(self.context, source)
-        return expire.replace_tag(self.context, name, source=chosen, time_retained_ms=time_retained_ms)
+        tag_source = travel.source(self.context, source)
+        return expire.replace_tag(self.context, name, source=tag_source, time_retained_ms=time_retained_ms)
 
     def rename_tag(self, old: str, new: str) -> Tag:
         """Rename a tag; a crash leaves both names. Raises `NotFound`, `AlreadyExists`, `InvalidRequest`."""
@@ -451,9 +451,9 @@ class Table:
         """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
         return self.context.tags.next(name)
 
-    def tagged_snapshots(self) -> Iterator[Snapshot]:
+    def snapshots_with_tags(self) -> Iterator[Snapshot]:
         """Snapshots that some tag holds, oldest first, each once."""
-        return self.context.tags.tagged_snapshots()
+        return self.context.tags.snapshots_with_tags()
 
     def trigger_automatic_tags(self) -> list[Tag]:
         """Create the automatic tags that are due, by ``tag.automatic-creation`` and its companions.
@@ -482,12 +482,12 @@ class Table:
 
     def fork(self, name: str, *, version: int | str | None = None) -> Table:
         """As `create_branch`, from any version. Raises `AlreadyExists`, `NotFound`, `InvalidRequest`."""
-        found = None if version is None else travel.at_version(self.context, version)
-        if found is None:
+        target = None if version is None else travel.at_version(self.context, version)
+        if target is None:
             return self.create_branch(name)
-        if found.branch is not None:
-            raise branches.branch_of_branch(found.branch)
-        return self.create_branch(name, tag=found.tag, snapshot_id=None if found.tag else found.snapshot.id)
+        if target.branch is not None:
+            raise branches.branch_of_branch(target.branch)
+        return self.create_branch(name, tag=target.tag, snapshot_id=None if target.tag else target.snapshot.id)
 
     def fast_forward(self, branch: str, *, dry_run: bool = False) -> Snapshot:
         """Publish a branch: its newest version becomes main's, in one commit. The branch stays.
@@ -595,6 +595,6 @@ class Table:
         return why.why(self.context, path)
 
 
-def _unpickled(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
+def _unpickle(store: ObjectStore, name: str, schema: TableSchema, branch: str | None) -> Table:
     """A table that was pickled. Cost: no request."""
-    return Table(branches.known_branch(store, name=name, schema=schema, branch=branch, environment=Environment()))
+    return Table(branches.reopen_branch(store, name=name, schema=schema, branch=branch, environment=Environment()))

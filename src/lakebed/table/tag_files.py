@@ -17,7 +17,7 @@ from typing import Final
 
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.runtime import Environment, mapped
+from lakebed.runtime import Environment, map_in_pool
 from lakebed.table.manifest_cache import ManifestCache
 from lakebed.table.model import Tag
 from lakebed.table.snapshot_json import decode_tag
@@ -58,16 +58,16 @@ def load_tags(store: ObjectStore, listed: Sequence[tuple[str, ObjectMeta]], *, e
         return tag
 
     root_url = store.root_url
-    found: list[Tag | None] = [TAG_CACHE.get(_key(root_url, meta)) for _, meta in listed]
-    missing = [position for position, tag in enumerate(found) if tag is None]
+    tags: list[Tag | None] = [TAG_CACHE.get(_key(root_url, meta)) for _, meta in listed]
+    missing = [position for position, tag in enumerate(tags) if tag is None]
     unread = [listed[position] for position in missing]
     if root_url.startswith(("file:", "memory:")):
         read = [load(named) for named in unread]
     else:
-        read = mapped(environment.runtime, load, unread, worker_count_max=_WORKER_COUNT_MAX)
+        read = map_in_pool(environment.runtime, load, unread, worker_count_max=_WORKER_COUNT_MAX)
     for position, tag in zip(missing, read, strict=True):
-        found[position] = tag
-    return [tag for tag in found if tag is not None]
+        tags[position] = tag
+    return [tag for tag in tags if tag is not None]
 
 
 def _key(root_url: str, meta: ObjectMeta) -> tuple[str, str, int, int, str | None]:

@@ -53,15 +53,15 @@ def load_entries(
     thousand tags + 1 GET of the index; 1 GET an unknown tag and 1 PUT when there were any.
     """
     metas = store.list(layout.tag_folder) if listed is None else listed
-    there = {name: meta for meta in metas if (name := parse_tag(meta.path)) is not None}
-    if not there:
+    by_name = {name: meta for meta in metas if (name := parse_tag(meta.path)) is not None}
+    if not by_name:
         return ()
     known = _load_known(store, layout.tag_index)
-    keys = {name: _key(meta) for name, meta in there.items()}
+    keys = {name: _key(meta) for name, meta in by_name.items()}
     entries = []
     # Rows of deleted tags do no harm: deleting one tag of many need not write the index of all the others.
-    stale = len(known) > 2 * len(there)
-    for name, meta in there.items():
+    stale = len(known) > 2 * len(by_name)
+    for name, meta in by_name.items():
         row = known.get(keys[name])
         if row is None:
             stale = True
@@ -74,7 +74,7 @@ def load_entries(
     entries.sort(key=lambda entry: (entry.snapshot_id, entry.name))
     if stale and not store.is_versioned:
         now_ms = environment.clock.now_ms()
-        lasting = [entry for entry in entries if _is_settled(there[entry.name], now_ms)]
+        lasting = [entry for entry in entries if _is_settled(by_name[entry.name], now_ms)]
         _store_known(store, layout.tag_index, [(keys[entry.name], entry) for entry in lasting])
     return tuple(entries)
 

@@ -141,10 +141,10 @@ class Tags:
 
     def tag(self, name: str) -> Tag:
         """One tag. Raises `NotFound` with the nearest names, `Corruption`. Cost: 1 GET (a miss adds 1 LIST)."""
-        found = None if is_hidden(name) else self.find(name)
-        if found is None:
+        tag = None if is_hidden(name) else self.find(name)
+        if tag is None:
             raise self._absent(name)
-        return found
+        return tag
 
     def find(self, name: str) -> Tag | None:
         """One tag, hidden ones included, or None. Cost: 1 GET."""
@@ -160,7 +160,7 @@ class Tags:
 
     def all_names(self) -> NameList:
         """Names of all tags, sorted, hidden pins included. Cost: 1 LIST a thousand."""
-        return [name for name, _ in self._listed()]
+        return [name for name, _ in self._list_files()]
 
     def list(self) -> TagList:
         """All tags, oldest snapshot first, then by name; hidden pins left out.
@@ -174,14 +174,14 @@ class Tags:
 
         Cost: as `list`.
         """
-        found = load_tags(self._store, self._listed(), environment=self._environment)
-        return sorted(found, key=lambda tag: (tag.snapshot.id, tag.name))
+        tags = load_tags(self._store, self._list_files(), environment=self._environment)
+        return sorted(tags, key=lambda tag: (tag.snapshot.id, tag.name))
 
-    def written_ms(self) -> dict[str, int]:
+    def write_time_ms(self) -> dict[str, int]:
         """When each tag's file was last written, by the store's clock; hidden pins too. Cost: 1 LIST a thousand."""
-        return {name: meta.modified_ms for name, meta in self._listed()}
+        return {name: meta.modified_ms for name, meta in self._list_files()}
 
-    def _listed(self) -> PairList:
+    def _list_files(self) -> PairList:
         """Name and listing of every tag file, by name."""
         listed = self._store.list(self._layout.tag_folder)
         return sorted((name, meta) for meta in listed if (name := parse_tag(meta.path)) is not None)
@@ -206,7 +206,7 @@ class Tags:
         later = [tag for tag in self.list() if tag.snapshot.time_ms > time_ms]
         return min(later, key=lambda tag: tag.snapshot.time_ms, default=None)
 
-    def tagged_snapshots(self) -> Iterator[Snapshot]:
+    def snapshots_with_tags(self) -> Iterator[Snapshot]:
         """Snapshots that some tag holds, oldest first, each once."""
         seen: set[int] = set()
         for tag in self.list():
@@ -272,9 +272,9 @@ class Tags:
         Cost, from the newest snapshot: 1 GET + 2 HEADs + 1 LIST + 1 PUT.
         """
         check_tag_name(name)
-        chosen = source or self.source()
-        body = self._body(chosen, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
-        return self._put_new(name, body, source=chosen, if_not_exists=if_not_exists)
+        tag_source = source or self.source()
+        body = self._body(tag_source, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
+        return self._put_new(name, body, source=tag_source, if_not_exists=if_not_exists)
 
     def pin_hidden(self, name: str, *, source: Source) -> Tag:
         """Pin a snapshot for internal use, under `HIDDEN_PREFIX` + name, by the protocol of `create`; no lifetime.
@@ -303,10 +303,10 @@ class Tags:
         """
         check_tag_name(name)
         before = self._tag_source(name)
-        chosen = source or self.source()
-        body = self._body(chosen, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
+        tag_source = source or self.source()
+        body = self._body(tag_source, lifetime_ms=self._lifetime_ms(name, time_retained_ms), marks=marks)
         self._store.put(self._layout.tag(name), body)
-        if not self._is_there(chosen):
+        if not self._is_there(tag_source):
             # Both versions may be losing their files now; the old pin is at least what the caller had before.
             self._store.put(self._layout.tag(name), before.body)
             raise self._source_expired(name)
@@ -421,9 +421,9 @@ class Tags:
 
     def _absent(self, name: str) -> NotFound:
         names = self.names()
-        there = f"it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has none"
+        choices = f"it has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has none"
         hint = did_you_mean(name, names)
-        return NotFound(f"The table has no tag {name!r}: {there}.{hint}", kind="tag_not_found", tag=name)
+        return NotFound(f"The table has no tag {name!r}: {choices}.{hint}", kind="tag_not_found", tag=name)
 
     def _source_expired(self, name: str) -> Conflict:
         return Conflict(

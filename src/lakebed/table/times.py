@@ -19,20 +19,20 @@ def is_future(time_ms: int, *, now_ms: int) -> bool:
     return time_ms > now_ms + FUTURE_MS
 
 
-def committed_ms(snapshot_id: int, time_ms: int, *, written_ms: Mapping[int, int], now_ms: int) -> int:
+def commit_time_ms(snapshot_id: int, time_ms: int, *, write_time_ms: Mapping[int, int], now_ms: int) -> int:
     """When a snapshot was committed, Unix ms, UTC.
 
     Args:
         time_ms: the commit time in its file.
-        written_ms: of `first_written_ms`, by the store's clock.
+        write_time_ms: of `first_written_ms`, by the store's clock.
         now_ms: by this process's clock.
     """
     if not is_future(time_ms, now_ms=now_ms):
         return time_ms
-    return min(time_ms, written_ms.get(snapshot_id, time_ms))
+    return min(time_ms, write_time_ms.get(snapshot_id, time_ms))
 
 
-def first_written_ms(written_ms: Mapping[int, int]) -> dict[int, int]:
+def first_written_ms(write_time_ms: Mapping[int, int]) -> dict[int, int]:
     """For each snapshot the earliest time at which its file or that of a later one was written. Cost: one sort."""
-    ids = sorted(written_ms, reverse=True)
-    return dict(zip(ids, accumulate((written_ms[one] for one in ids), min), strict=True))
+    ids = sorted(write_time_ms, reverse=True)
+    return dict(zip(ids, accumulate((write_time_ms[snapshot_id] for snapshot_id in ids), min), strict=True))

@@ -22,7 +22,7 @@ from lakebed.table.branches import branch_exists
 from lakebed.table.context import TableBranch
 from lakebed.table.model import Snapshot, Tag
 from lakebed.table.tags import Source, is_hidden, is_utf8
-from lakebed.texts import LONG_MAX, did_you_mean, refuse_unknown_keywords, shown, utc, whole_number
+from lakebed.texts import LONG_MAX, did_you_mean, format_value, refuse_unknown_keywords, utc, whole_number
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MS = dt.timedelta(milliseconds=1)
@@ -66,7 +66,7 @@ def at_version(branch: TableBranch, version: int | str) -> Resolved:
     """The snapshot that a version text or id names; see the module for the rules. Raises as `resolve`."""
     if isinstance(version, bool) or not isinstance(version, int | str):
         raise InvalidRequest(
-            f"{shown(version)} is not a valid version: give a snapshot id, a tag, a branch, or snapshot.<id>, "
+            f"{format_value(version)} is not a valid version: give a snapshot id, a tag, a branch, or snapshot.<id>, "
             "tag.<name>, branch.<name>.",
             kind="invalid_version",
         )
@@ -79,7 +79,8 @@ def at_version(branch: TableBranch, version: int | str) -> Resolved:
         return _at_id(branch, _snapshot_id(name))
     if len(version.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX or not is_utf8(version):
         raise InvalidRequest(
-            f"{shown(version)} is not a valid version: a name is Unicode text of at most {_NAME_BYTES_MAX} bytes.",
+            f"{format_value(version)} is not a valid version: a name is Unicode text of at most {_NAME_BYTES_MAX} "
+            f"bytes.",
             kind="invalid_version",
         )
     if dot and kind == "tag":
@@ -92,9 +93,9 @@ def at_version(branch: TableBranch, version: int | str) -> Resolved:
 def at_time(branch: TableBranch, time_ms: int) -> Resolved:
     """The newest snapshot at or before a time (Unix ms, UTC), else the nearest earlier tag."""
     ids = branch.snapshots.ids()
-    found = branch.snapshots.bisect(ids, time_ms)
-    if found is not None:
-        return Resolved(found)
+    snapshot = branch.snapshots.bisect(ids, time_ms)
+    if snapshot is not None:
+        return Resolved(snapshot)
     tags = branch.tags.list()
     earlier = [tag for tag in tags if tag.snapshot.time_ms <= time_ms]
     if earlier:
@@ -134,8 +135,8 @@ def source(branch: TableBranch, options: SourceOptions) -> Source:
     if sum(given is not None for given in (snapshot_id, tag, timestamp)) > 1:
         raise InvalidRequest("Give one of snapshot, tag and timestamp, not several.", kind="ambiguous_version")
     if timestamp is not None:
-        found = at_time(branch, parse_time_ms(timestamp))
-        return branch.tags.source(tag=found.tag) if found.tag else branch.tags.source(snapshot_id=found.snapshot.id)
+        target = at_time(branch, parse_time_ms(timestamp))
+        return branch.tags.source(tag=target.tag) if target.tag else branch.tags.source(snapshot_id=target.snapshot.id)
     return branch.tags.source(snapshot_id=snapshot_id, tag=tag)
 
 
@@ -146,20 +147,20 @@ def source_of(branch: TableBranch, version: int | str | None) -> Source:
     """
     if version is None:
         return branch.tags.source()
-    found = at_version(branch, version)
-    if found.branch is not None:
+    target = at_version(branch, version)
+    if target.branch is not None:
         raise InvalidRequest(
-            f"{version!r} is a branch: open it with branch={found.branch!r} to pin its versions.",
+            f"{version!r} is a branch: open it with branch={target.branch!r} to pin its versions.",
             kind="branch_as_source",
-            branch=found.branch,
+            branch=target.branch,
         )
-    return branch.tags.source(tag=found.tag) if found.tag else branch.tags.source(snapshot_id=found.snapshot.id)
+    return branch.tags.source(tag=target.tag) if target.tag else branch.tags.source(snapshot_id=target.snapshot.id)
 
 
 def _at_id(branch: TableBranch, snapshot_id: int) -> Resolved:
-    found = branch.snapshots.find(snapshot_id)
-    if found is not None:
-        return Resolved(found)
+    snapshot = branch.snapshots.find(snapshot_id)
+    if snapshot is not None:
+        return Resolved(snapshot)
     tag = branch.tags.of_snapshot(snapshot_id)
     if tag is None:
         raise branch.snapshots.absent(snapshot_id)
@@ -181,9 +182,9 @@ def _at_name(branch: TableBranch, name: str) -> Resolved:
     if newest is not None:
         return Resolved(newest, branch=name)
     names = branch.tags.names()
-    there = f"tags: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has no tags"
+    choices = f"tags: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "it has no tags"
     hint = did_you_mean(name, names)
-    raise NotFound(f"The table has no tag or branch {name!r}; {there}.{hint}", kind="version_not_found", version=name)
+    raise NotFound(f"The table has no tag or branch {name!r}; {choices}.{hint}", kind="version_not_found", version=name)
 
 
 def _newest_of(branch: TableBranch, name: str) -> Snapshot | None:
@@ -194,7 +195,7 @@ def _newest_of(branch: TableBranch, name: str) -> Snapshot | None:
 def parse_time_ms(time: Time) -> int:
     """Unix milliseconds, UTC, of a time; without a zone it is UTC. Raises `InvalidRequest`."""
     if isinstance(time, bool):
-        raise InvalidRequest(f"{shown(time)} is not a valid time.", kind="invalid_time")
+        raise InvalidRequest(f"{format_value(time)} is not a valid time.", kind="invalid_time")
     if isinstance(time, str) and time.strip().removeprefix("-").isdecimal():
         number = whole_number(time, minimum=-LONG_MAX)
         if number is None:
@@ -209,7 +210,8 @@ def parse_time_ms(time: Time) -> int:
             time = dt.datetime.fromisoformat(time.strip())
         except ValueError as wrong:
             raise InvalidRequest(
-                f"{shown(time)} is not a valid time: write it like 2013-02-01, 2013-02-01T06:30:00+01:00 (UTC without "
+                f"{format_value(time)} is not a valid time: write it like 2013-02-01, 2013-02-01T06:30:00+01:00 (UTC "
+                f"without "
                 "a zone), or as Unix milliseconds.",
                 kind="invalid_time",
             ) from wrong
@@ -217,7 +219,8 @@ def parse_time_ms(time: Time) -> int:
         aware = time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
         return (aware - _EPOCH) // _MS
     raise InvalidRequest(
-        f"{shown(time)} is not a valid time: give Unix milliseconds, a datetime or ISO 8601 text.", kind="invalid_time"
+        f"{format_value(time)} is not a valid time: give Unix milliseconds, a datetime or ISO 8601 text.",
+        kind="invalid_time",
     )
 
 
@@ -227,7 +230,7 @@ def _of_tag(tag: Tag) -> Resolved:
 
 def _out_of_range(time: int | str) -> InvalidRequest:
     return InvalidRequest(
-        f"{shown(time)} is not a valid time: Unix milliseconds are between -{LONG_MAX} and {LONG_MAX}.",
+        f"{format_value(time)} is not a valid time: Unix milliseconds are between -{LONG_MAX} and {LONG_MAX}.",
         kind="invalid_time",
     )
 
@@ -236,7 +239,7 @@ def _snapshot_id(version: int | str) -> int:
     number = whole_number(version) if isinstance(version, str) else version
     if number is None or abs(number) > LONG_MAX:
         raise InvalidRequest(
-            f"{shown(version)} is not a valid version: a snapshot id is a number between 1 and {LONG_MAX}.",
+            f"{format_value(version)} is not a valid version: a snapshot id is a number between 1 and {LONG_MAX}.",
             kind="invalid_version",
         )
     return number

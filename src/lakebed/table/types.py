@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.table.model import DataField
-from lakebed.texts import shown, whole_number
+from lakebed.texts import format_value, whole_number
 
 FIELD_ID_KEY: Final = b"PARQUET:field_id"
 """Key of the Arrow field metadata that carries a column's field id into Parquet."""
@@ -83,7 +83,7 @@ class Type:
     def text(self) -> str:
         """Canonical text without the nullability of the type itself."""
         if self.root == "ROW":
-            return f"ROW<{', '.join(_nested_text(field) for field in self.fields)}>"
+            return f"ROW<{', '.join(_field_text(field) for field in self.fields)}>"
         if self.children:
             return f"{self.root}<{', '.join(map(str, self.children))}>"
         if self.precision is None:
@@ -96,7 +96,7 @@ class Type:
         return self.text if self.nullable else self.text + " NOT NULL"
 
 
-def _nested_text(field: NestedField) -> str:
+def _field_text(field: NestedField) -> str:
     name = field.name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field.name) else f"`{field.name.replace('`', '``')}`"
     return f"{name}{'' if field.id is None else f'@{field.id}'}: {field.type}"
 
@@ -127,7 +127,7 @@ class _Parser:
 
     def error(self) -> InvalidRequest:
         return InvalidRequest(
-            f"{shown(self.text)} is not a valid type: use for example BIGINT, STRING, DECIMAL(10, 2), "
+            f"{format_value(self.text)} is not a valid type: use for example BIGINT, STRING, DECIMAL(10, 2), "
             "TIMESTAMP(3), DATE, ARRAY<INT>, MAP<STRING, INT> or ROW<a: INT>.",
             kind="unknown_type",
             type=self.text,
@@ -166,7 +166,7 @@ class _Parser:
         if root == "DOUBLE":
             self.accept("PRECISION")
         if root in _NESTED:
-            parsed = self.nested(root)
+            parsed = self.parse_nested(root)
         else:
             parameters = self.parameters()
             if root in ("TIME", "TIMESTAMP"):
@@ -180,7 +180,7 @@ class _Parser:
         self.accept("NULL")
         return parsed
 
-    def nested(self, root: str) -> Type:
+    def parse_nested(self, root: str) -> Type:
         self.depth += 1
         if self.depth > DEPTH_MAX:
             raise _too_deep()
@@ -386,8 +386,8 @@ def arrow_schema(fields: Sequence[DataField]) -> pa.Schema:
 
 def comment_of_arrow(field: pa.Field) -> str | None:
     """The comment in an Arrow field's metadata (`COMMENT_KEY`); None: it has none."""
-    found = (field.metadata or {}).get(COMMENT_KEY)
-    return found.decode() if found else None
+    comment = (field.metadata or {}).get(COMMENT_KEY)
+    return comment.decode() if comment else None
 
 
 def fields_of_arrow(schema: pa.Schema) -> tuple[DataField, ...]:
@@ -413,10 +413,10 @@ def with_field_ids(parsed: Type, next_id: int) -> tuple[Type, int]:
         child, next_id = with_field_ids(child, next_id)
         children.append(child)
     for field in parsed.fields:
-        nested, next_id = with_field_ids(field.type, next_id)
+        inner, next_id = with_field_ids(field.type, next_id)
         if field.id is None:
             field, next_id = replace(field, id=next_id), next_id + 1
-        fields.append(replace(field, type=nested))
+        fields.append(replace(field, type=inner))
     return replace(parsed, children=tuple(children), fields=tuple(fields)), next_id
 
 
@@ -429,11 +429,11 @@ def without_field_ids(parsed: Type) -> Type:
     )
 
 
-def nested_field_ids(parsed: Type) -> list[int]:
+def field_ids_inside(parsed: Type) -> list[int]:
     """Every id used inside a type."""
     ids = [field.id for field in parsed.fields if field.id is not None]
     for inner in (*parsed.children, *(field.type for field in parsed.fields)):
-        ids.extend(nested_field_ids(inner))
+        ids.extend(field_ids_inside(inner))
     return ids
 
 

@@ -22,7 +22,7 @@ from lakebed.table.rows import CHANGED_KINDS, TRIES_MAX, commit_prepared, new_wr
 from lakebed.table.scan import scan_snapshot
 from lakebed.table.schema import require_column
 from lakebed.table.types import arrow_type
-from lakebed.texts import refuse_unknown_keywords, shown
+from lakebed.texts import format_value, refuse_unknown_keywords
 
 Columns = Mapping[str, object | Callable[[pa.Table], pa.Array | pa.ChunkedArray]]
 """New values by column: one for all rows, or a function of the rows found."""
@@ -77,13 +77,13 @@ def _check_columns(schema: TableSchema, columns: Columns) -> None:
 
 def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Columns) -> list[BucketChange]:
     """The rows found, with their new values, and in an append table the files without them."""
-    found = scan_snapshot(branch, basis.snapshot, merges_new=True, where=where).to_arrow()
-    if found.num_rows == 0:
+    matches = scan_snapshot(branch, basis.snapshot, merges_new=True, where=where).to_arrow()
+    if matches.num_rows == 0:
         return []
-    rows = found
+    rows = matches
     for name, value in columns.items():
         position = rows.schema.get_field_index(name)
-        rows = rows.set_column(position, name, _values(branch.schema, name, value, found))
+        rows = rows.set_column(position, name, _values(branch.schema, name, value, matches))
     writer = new_writer(branch)
     writer.write(rows)
     changes = writer.finish()
@@ -96,16 +96,17 @@ def _changes(branch: TableBranch, basis: Basis, where: Predicate, columns: Colum
         raise
 
 
-def _values(schema: TableSchema, name: str, value: object, found: pa.Table) -> pa.Array | pa.ChunkedArray:
+def _values(schema: TableSchema, name: str, value: object, matches: pa.Table) -> pa.Array | pa.ChunkedArray:
     if callable(value):
-        values: pa.Array | pa.ChunkedArray = value(found)
+        values: pa.Array | pa.ChunkedArray = value(matches)
         return values
     type_ = arrow_type(require_column(schema, name).type)
     try:
-        return pa.repeat(pa.scalar(value, type_), found.num_rows)
+        return pa.repeat(pa.scalar(value, type_), matches.num_rows)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
         raise InvalidRequest(
-            f"{shown(str(value))} is not a value of column {name!r}, which is {require_column(schema, name).type}: "
+            f"{format_value(str(value))} is not a value of column {name!r}, which is "
+            f"{require_column(schema, name).type}: "
             f"give another one ({error}).",
             kind="invalid_value",
             column=name,

@@ -82,10 +82,10 @@ def check_vectors(
                 )
 
 
-def _is_same(one: VectorPlace | None, other: VectorPlace | None, load: Load) -> bool:
-    if one is None or other is None or one == other:
-        return one == other
-    return bool(np.array_equal(load(one), load(other)))
+def _is_same(place: VectorPlace | None, other: VectorPlace | None, load: Load) -> bool:
+    if place is None or other is None or place == other:
+        return place == other
+    return bool(np.array_equal(load(place), load(other)))
 
 
 def has_deleted(
@@ -155,7 +155,7 @@ def vector_update(
     for change in changes:
         for name, packed in change.vectors.items():
             of_bucket = added.setdefault((change.partition, change.bucket), {})
-            of_bucket[name] = _joined(of_bucket.get(name), decode_positions(packed))
+            of_bucket[name] = _join_positions(of_bucket.get(name), decode_positions(packed))
     has_buckets = bool(schema.primary_keys) or TableOptions(schema.options).get(BUCKET) > 0
     kept: list[IndexEntry] = []
     written = {bucket: dict(vectors) for bucket, vectors in added.items()}
@@ -163,7 +163,7 @@ def vector_update(
     for entry in entries:
         bucket = (entry.partition, entry.bucket)
         joins = bucket in added and (has_buckets or entry.file_size < INDEX_FILE_BYTES)
-        touched = any(one.data_file in gone or one.data_file in added.get(bucket, {}) for one in entry.ranges)
+        touched = any(vector.data_file in gone or vector.data_file in added.get(bucket, {}) for vector in entry.ranges)
         if entry.index_type != DELETION_VECTORS or not (joins or touched):
             kept.append(entry)
             continue
@@ -171,7 +171,7 @@ def vector_update(
         vectors = written.setdefault(bucket, {})
         for name, place in places_of([entry], layout).items():
             if name not in gone:
-                vectors[name] = _joined(vectors.get(name), load(place))
+                vectors[name] = _join_positions(vectors.get(name), load(place))
     if not is_changed:
         return None
     _check_kinds(kept)
@@ -191,8 +191,8 @@ def vector_update(
     return VectorUpdate(tuple(kept), tuple(files))
 
 
-def _joined(one: Positions | None, other: Positions) -> Positions:
-    return other if one is None else np.union1d(one, other)
+def _join_positions(positions: Positions | None, other: Positions) -> Positions:
+    return other if positions is None else np.union1d(positions, other)
 
 
 def _cut(vectors: Mapping[str, Positions]) -> Iterator[dict[str, Positions]]:

@@ -70,7 +70,7 @@ def load_positions(store: ObjectStore, place: VectorPlace) -> Positions:
     end = min(place.file_size, place.offset + place.length + 2 * _NUMBER_BYTES)
     at, name = place_of(store, place.path)
     if end <= place.offset:
-        raise _damaged(place, "it ends before the vector")
+        raise _damage_error(place, "it ends before the vector")
     body = bytes(at.get(name, byte_range=(place.offset, end)))
     try:
         (length,) = struct.unpack_from(">I", body)
@@ -86,10 +86,10 @@ def load_positions(store: ObjectStore, place: VectorPlace) -> Positions:
         decode = decode_positions if magic == _MAGIC else decode_positions_64
         return decode(content[_NUMBER_BYTES:])
     except (DamageError, struct.error) as error:
-        raise _damaged(place, str(error)) from error
+        raise _damage_error(place, str(error)) from error
 
 
-def _damaged(place: VectorPlace, why: str) -> Corruption:
+def _damage_error(place: VectorPlace, why: str) -> Corruption:
     return Corruption(
         f"{place.path} does not hold the deletion vector that its manifest places at byte {place.offset}: {why}. The "
         "file was cut short or overwritten.",
@@ -129,11 +129,11 @@ def vectors_of(branch: TableBranch, snapshot: Snapshot | None) -> dict[str, Vect
 def places_of(entries: Sequence[IndexEntry], layout: Layout) -> dict[str, VectorPlace]:
     """Where the vectors of some index files are, by name of the data file."""
     return {
-        one.data_file: VectorPlace(path, one.offset, one.length, one.cardinality, entry.file_size)
+        vector.data_file: VectorPlace(path, vector.offset, vector.length, vector.cardinality, entry.file_size)
         for entry in entries
         if entry.index_type == DELETION_VECTORS
         for path in [entry.external_path or layout.index(entry.file_name)]
-        for one in entry.ranges
+        for vector in entry.ranges
     }
 
 
@@ -147,24 +147,24 @@ def with_vectors(splits: Sequence[Split], places: Mapping[str, VectorPlace]) -> 
     groups, names = columns_of([split.files for split in splits], ("file_name",))
     has_vector = pc.is_in(names.column("file_name"), value_set=pa.array(places.keys(), pa.string()))
     touched = set(groups[has_vector.to_numpy(zero_copy_only=False)].tolist())
-    found: list[Split] = []
+    parts: list[Split] = []
     for number, split in enumerate(splits):
         if number not in touched:
-            found.append(split)
+            parts.append(split)
             continue
         vectors = {file.file_name: places[file.file_name] for file in split.files if file.file_name in places}
         if split.needs_merge:
-            found.append(replace(split, vectors=vectors))
+            parts.append(replace(split, vectors=vectors))
             continue
         for wanted in (False, True):
             files = tuple(file for file in split.files if (file.file_name in places) == wanted)
             row_count = sum(file.row_count for file in files)
             if files:
-                found.append(replace(split, files=files, row_count=row_count, vectors=vectors if wanted else {}))
-    return found
+                parts.append(replace(split, files=files, row_count=row_count, vectors=vectors if wanted else {}))
+    return parts
 
 
-def deleted_count(store: ObjectStore, split: Split) -> int:
+def count_deleted(store: ObjectStore, split: Split) -> int:
     """How many rows of the files of a split are deleted by vectors. Cost: 1 GET a vector."""
     return sum(len(load_positions(store, place)) for place in split.vectors.values())
 
@@ -212,16 +212,16 @@ class LiveRows:
         self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         """As `OpenDataFile.batches`; a batch may be empty."""
-        for _, batch in self.numbered_batches(columns=columns, row_groups=row_groups, batch_rows=batch_rows):
+        for _, batch in self.batches_with_positions(columns=columns, row_groups=row_groups, batch_rows=batch_rows):
             yield batch
 
-    def numbered_batches(
+    def batches_with_positions(
         self, *, columns: Sequence[str], row_groups: Sequence[int] | None = None, batch_rows: int
     ) -> Iterator[tuple[Positions, pa.RecordBatch]]:
         """As `batches`, each with the positions of its rows."""
         positions, start = self._positions(row_groups), 0
-        found = self._opened.batches(columns=columns or self._least, row_groups=row_groups, batch_rows=batch_rows)
-        for batch in found:
+        batches = self._opened.batches(columns=columns or self._least, row_groups=row_groups, batch_rows=batch_rows)
+        for batch in batches:
             end = start + batch.num_rows
             is_live = self._is_live(positions[start:end])
             yield positions[start:end][is_live], batch.filter(pa.array(is_live))
@@ -239,7 +239,7 @@ class LiveRows:
         if row_groups is None:
             return np.arange(sum(counts))
         starts = np.cumsum([0, *counts])
-        return np.concatenate([NO_POSITIONS, *(np.arange(starts[one], starts[one + 1]) for one in row_groups)])
+        return np.concatenate([NO_POSITIONS, *(np.arange(starts[group], starts[group + 1]) for group in row_groups)])
 
     def _is_live(self, positions: Positions) -> npt.NDArray[np.bool_]:
         """Which of some positions, ascending, are not deleted."""

@@ -83,11 +83,11 @@ def version_of(snapshot: Snapshot, *, store: str) -> Version:
     )
 
 
-def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
+def pin_of(tag: Tag, *, store: str, write_time_ms: int | None = None) -> Pin:
     """A tag, or one of lakebed's hidden pins, as a pin without an owner, which the format does not record.
 
     Args:
-        written_ms: the time at which its file was written, for tags without a creation time.
+        write_time_ms: the time at which its file was written, for tags without a creation time.
     """
     kind, name = "tag", tag.name
     if is_hidden(tag.name):
@@ -98,7 +98,7 @@ def pin_of(tag: Tag, *, store: str, written_ms: int | None = None) -> Pin:
         name=name,
         version=str(tag.snapshot.id),
         owner="",
-        created_ms=written_ms if tag.create_time_ms is None else tag.create_time_ms,
+        created_ms=write_time_ms if tag.create_time_ms is None else tag.create_time_ms,
         expires_ms=tag.expires_ms,
     )
 
@@ -107,7 +107,7 @@ def list_versions(branch: TableBranch) -> Iterator[Version]:
     """Readable versions, oldest first: expired ones that a tag holds, then the live snapshots. Lazy."""
     ids = branch.snapshots.ids()
     earliest = ids[0] if ids else None
-    for snapshot in branch.tags.tagged_snapshots():
+    for snapshot in branch.tags.snapshots_with_tags():
         if earliest is None or snapshot.id < earliest:
             yield version_of(snapshot, store=branch.name)
     for snapshot in branch.snapshots.walk(ids):
@@ -119,8 +119,8 @@ def list_pins(branch: TableBranch) -> list[Pin]:
 
     Cost: 2 LISTs + 1 GET a tag, and 1 LIST + 1 GET a consumer.
     """
-    written = branch.tags.written_ms()
-    pins = [pin_of(tag, store=branch.name, written_ms=written.get(tag.name)) for tag in branch.tags.list_all()]
+    written = branch.tags.write_time_ms()
+    pins = [pin_of(tag, store=branch.name, write_time_ms=written.get(tag.name)) for tag in branch.tags.list_all()]
     for consumer in load_consumers(branch.store, branch.layout):
         pins.append(
             Pin(
@@ -129,7 +129,7 @@ def list_pins(branch: TableBranch) -> list[Pin]:
                 name=consumer.name,
                 version=str(consumer.next_snapshot_id),
                 owner=consumer.name,
-                created_ms=consumer.written_ms,
+                created_ms=consumer.write_time_ms,
                 expires_ms=None,
             )
         )
@@ -141,4 +141,4 @@ def pin_version(
 ) -> Pin:
     """Tag a version; see `Table.pin`."""
     tag = branch.tags.create(name, source=source_of(branch, version), time_retained_ms=lifetime_ms)
-    return pin_of(tag, store=branch.name, written_ms=branch.tags.written_ms().get(name))
+    return pin_of(tag, store=branch.name, write_time_ms=branch.tags.write_time_ms().get(name))

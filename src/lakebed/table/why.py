@@ -13,7 +13,7 @@ from lakebed.reclaim.model import Explanation, Pin
 from lakebed.table.branches import every_branch
 from lakebed.table.context import TableBranch
 from lakebed.table.layout import parse_bucket_folder, parse_schema, parse_snapshot, parse_tag
-from lakebed.table.live_versions import LiveVersions, claimed_from, read_live_versions
+from lakebed.table.live_versions import LiveVersions, consumer_limit, read_live_versions
 from lakebed.table.model import Snapshot
 from lakebed.table.reclaim import ROLES, Role, is_named
 from lakebed.table.referenced_files import ReferencedFiles
@@ -35,12 +35,12 @@ def why(branch: TableBranch, path: str) -> Explanation:
     branch.refresh()
     branches = every_branch(branch)
     branch = branches[0]
-    fixed = _fixed(branch, path)
+    fixed = _explain_fixed(branch, path)
     if fixed is not None:
         return fixed
     pins: list[Pin] = []
-    for one in branches:
-        pins += _needing(one, path)
+    for table_branch in branches:
+        pins += _needing(table_branch, path)
     if pins:
         shown = ", ".join(f"{pin.kind} {pin.name}" for pin in pins[:_SHOWN_MAX])
         more = f" and {len(pins) - _SHOWN_MAX} more" if len(pins) > _SHOWN_MAX else ""
@@ -59,7 +59,7 @@ def why(branch: TableBranch, path: str) -> Explanation:
     return Explanation(path, (), f"{path} is needed by no version: {orphan}.")
 
 
-def _fixed(branch: TableBranch, path: str) -> Explanation | None:
+def _explain_fixed(branch: TableBranch, path: str) -> Explanation | None:
     """Explain objects that versions do not list: snapshots, tags, schemas, bookkeeping. None for others."""
     snapshot_id = parse_snapshot(path)
     if snapshot_id is not None and path.startswith(branch.layout.snapshot_folder + "/"):
@@ -67,9 +67,9 @@ def _fixed(branch: TableBranch, path: str) -> Explanation | None:
         return _explain_snapshot(branch, path, snapshot_id)
     tag = parse_tag(path)
     if tag is not None:
-        written_ms = branch.store.head(path).modified_ms
-        found = branch.tags.find(tag)
-        pins = () if found is None else (pin_of(found, store=branch.name, written_ms=written_ms),)
+        write_time_ms = branch.store.head(path).modified_ms
+        entry = branch.tags.find(tag)
+        pins = () if entry is None else (pin_of(entry, store=branch.name, write_time_ms=write_time_ms),)
         return Explanation(path, pins, f"{path} is the tag {tag!r} itself: it goes when the tag is deleted or expires.")
     if parse_schema(path) is not None:
         return Explanation(path, (), f"{path} is a version of the schema: schemas are kept while the table exists.")
@@ -80,14 +80,14 @@ def _fixed(branch: TableBranch, path: str) -> Explanation | None:
 
 def _explain_snapshot(branch: TableBranch, path: str, snapshot_id: int) -> Explanation:
     ids = branch.snapshots.ids()
-    found = branch.snapshots.find(snapshot_id)
-    made_ms = None if found is None else found.time_ms
+    snapshot = branch.snapshots.find(snapshot_id)
+    made_ms = None if snapshot is None else snapshot.time_ms
     pins = [Pin(branch.name, "snapshot", str(snapshot_id), str(snapshot_id), "retention", made_ms, None)]
     if snapshot_id == ids[-1]:
         return Explanation(path, tuple(pins), f"{path} is the newest snapshot: it stays until a newer one expires it.")
-    held = claimed_from(branch)
-    if held is not None and held <= snapshot_id:
-        return Explanation(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {held} next.")
+    limit_id = consumer_limit(branch)
+    if limit_id is not None and limit_id <= snapshot_id:
+        return Explanation(path, tuple(pins), f"{path} waits for a consumer that reads snapshot {limit_id} next.")
     newer = len(ids) - 1 - ids.index(snapshot_id)
     return Explanation(
         path, tuple(pins), f"{path} has {newer} newer snapshots: it goes when the table's retention says so."
@@ -117,11 +117,11 @@ def _holding(branch: TableBranch, versions: LiveVersions, snapshot: Snapshot) ->
         version = str(snapshot.id)
         owner = branch.layout.branch or "table"
         pins.append(Pin(branch.name, "snapshot", version, version, owner, snapshot.time_ms, None))
-    written = branch.tags.written_ms()
+    written = branch.tags.write_time_ms()
     for entry in versions.tags:
         tag = branch.tags.find(entry.name) if entry.snapshot_id == snapshot.id else None
         if tag is not None:
-            pins.append(pin_of(tag, store=branch.name, written_ms=written.get(tag.name)))
+            pins.append(pin_of(tag, store=branch.name, write_time_ms=written.get(tag.name)))
     return pins
 
 

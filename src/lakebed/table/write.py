@@ -27,7 +27,7 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import Closed, InvalidRequest, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment, mapped
+from lakebed.runtime import Environment, map_in_pool
 from lakebed.table.binary_row import EMPTY_ROW, encode_rows
 from lakebed.table.bucket import bucket_of, key_hashes
 from lakebed.table.changelog import changelog_settings
@@ -93,13 +93,13 @@ class BucketIndex:
 
     def check_bucket_count(self, partition: bytes, *, bucket_count: int) -> None:
         """Refuse to mix rows hashed for another number of buckets into a partition."""
-        there = self._counts.get(partition)
-        if there is not None and there != bucket_count:
+        actual_count = self._counts.get(partition)
+        if actual_count is not None and actual_count != bucket_count:
             raise InvalidRequest(
-                f"The table's option bucket is {bucket_count}, but the partition was written with {there} buckets; "
-                "overwrite it to change its bucket count.",
+                f"The table's option bucket is {bucket_count}, but the partition was written with {actual_count} "
+                "buckets; overwrite it to change its bucket count.",
                 kind="bucket_count_changed",
-                expected=there,
+                expected=actual_count,
                 actual=bucket_count,
             )
 
@@ -171,7 +171,7 @@ class TableWriter:
         Raises `InvalidRequest`: the rows do not fit the table (see `conform`), or `deletes` on an append table;
         `Closed`: the writer is finished, abandoned or failed before.
         """
-        with self._abandoned_on_error():
+        with self._abandon_on_error():
             for part in _parts(rows):
                 self._add(*self._kinds_and_rows(part, deletes))
 
@@ -180,7 +180,7 @@ class TableWriter:
 
         Raises `InvalidRequest`: no primary-key table, or the rows do not hold every key column.
         """
-        with self._abandoned_on_error():
+        with self._abandon_on_error():
             self._require_deletes("delete by key", removes=True)
             for part in _parts(keys):
                 rows = conform_keys(part, schema=self._schema)
@@ -188,7 +188,7 @@ class TableWriter:
 
     def finish(self) -> list[BucketChange]:
         """Write what is left and return the changes to commit. The writer is closed then."""
-        with self._abandoned_on_error():
+        with self._abandon_on_error():
             self._flush()
         self._is_finished = True
         bucket_count = self._settings.bucket_count
@@ -213,7 +213,7 @@ class TableWriter:
         discard(self._store, self._paths, environment=self._environment)
 
     @contextmanager
-    def _abandoned_on_error(self) -> Iterator[None]:
+    def _abandon_on_error(self) -> Iterator[None]:
         """Abandon the writer if an error is raised: it may have written some of the rows."""
         if self._is_finished:
             raise Closed("This writer is finished; take a new one.")
@@ -274,7 +274,7 @@ class TableWriter:
 
         try:
             workers = self._settings.worker_count_max
-            written = mapped(self._environment.runtime, run, range(len(groups)), worker_count_max=workers)
+            written = map_in_pool(self._environment.runtime, run, range(len(groups)), worker_count_max=workers)
         finally:
             self._paths += (path for writer in (*writers, *loggers) for path in writer.paths)
         for group, (files, logged) in zip(groups, written, strict=True):
@@ -312,10 +312,12 @@ class TableWriter:
         With a `logger` also all of them, those of one key in the order of their merge, to changelog files.
         """
         if not self._schema.primary_keys:
-            own = group.positions is None
-            writer.write(rows.slice(group.first_row, group.row_count) if own else rows.take(pa.array(group.positions)))
+            is_whole = group.positions is None
+            writer.write(
+                rows.slice(group.first_row, group.row_count) if is_whole else rows.take(pa.array(group.positions))
+            )
             return writer.close(first_sequence=first_sequence), []
-        grouped = self._grouped(rows, group)
+        grouped = self._group_keys(rows, group)
         files: list[DataFile] = []
         merged = [_rows_of(rows, group)] if grouped is None else merge_batch(rows, grouped, engine_of(self._schema))
         for part in merged:
@@ -326,7 +328,7 @@ class TableWriter:
         logger.write(_rows_of(rows, group) if grouped is None else rows.take(pa.array(grouped.order)))
         return files, logger.close()
 
-    def _grouped(self, rows: pa.Table, group: _Group) -> KeyGroups | None:
+    def _group_keys(self, rows: pa.Table, group: _Group) -> KeyGroups | None:
         """Which rows of a group are of one key, oldest first; None: each has its own, and they are in key order."""
         order = engine_of(self._schema).order
         keys, ordering = self._schema.trimmed_primary_keys, order.columns if order is not None else ()
@@ -372,7 +374,8 @@ class TableWriter:
         if self._assigner is None:
             files = self._bucket_index().key_files
             self._assigner = BucketAssigner(
-                settings, lambda partition: self._hash_index.placed(f for f in files if f.partition == partition)
+                settings,
+                lambda partition: self._hash_index.load_partition(f for f in files if f.partition == partition),
             )
         fields = self._schema.key_fields
         hashes = key_hashes([rows.column(field.name) for field in fields], [field.type for field in fields])
@@ -380,10 +383,12 @@ class TableWriter:
         everything: Int64s = np.arange(len(hashes))
         shares = [(0, everything)] if codes is None else _split_by_code(codes, code_count=len(partitions))
         for code, positions in shares:
-            own = hashes[positions]
-            buckets[positions] = placed = self._assigner.assign(partitions[code], own)
-            for bucket in np.unique(placed).tolist():
-                self._hashes.setdefault((partitions[code], bucket), []).append(np.unique(own[placed == bucket]))
+            share_hashes = hashes[positions]
+            buckets[positions] = share_buckets = self._assigner.assign(partitions[code], share_hashes)
+            for bucket in np.unique(share_buckets).tolist():
+                self._hashes.setdefault((partitions[code], bucket), []).append(
+                    np.unique(share_hashes[share_buckets == bucket])
+                )
         return buckets
 
     def _route(self, rows: pa.Table) -> list[_Group]:
@@ -424,7 +429,7 @@ class TableWriter:
         encoded = encode_rows([rows.column(name) for name in names], types).dictionary_encode()
         distinct = encoded.dictionary
         try:
-            folders = [found[0] for found in self._placement.partition_folders(distinct)]
+            folders = [alternatives[0] for alternatives in self._placement.partition_folders(distinct)]
         except UnsupportedFormat as error:
             raise InvalidRequest(f"These rows cannot be written: {error}", kind=error.kind, **error.facts) from error
         partitions = list(zip(distinct.to_pylist(), folders, strict=True))
@@ -460,24 +465,24 @@ def _with_system_columns(
     """Rows of a primary-key table with their sequence numbers, which ascend in each group, and their kinds."""
     sequences: Int64s = np.empty(rows.num_rows, np.int64)
     for group, start in zip(groups, starts, strict=True):
-        own = slice(None) if group.positions is None else group.positions
-        sequences[own] = np.arange(start, start + group.row_count)
+        places = slice(None) if group.positions is None else group.positions
+        sequences[places] = np.arange(start, start + group.row_count)
     return rows.append_column(SEQUENCE_COLUMN, [sequences]).append_column(KIND_COLUMN, [kinds])
 
 
 def as_table(rows: Rows) -> pa.Table:
     """Rows of any accepted kind as one table; a reader is read to its end."""
-    found = as_arrow(rows)
-    if isinstance(found, pa.RecordBatch):
-        return pa.Table.from_batches([found])
-    return found.read_all() if isinstance(found, pa.RecordBatchReader) else found
+    arrow_rows = as_arrow(rows)
+    if isinstance(arrow_rows, pa.RecordBatch):
+        return pa.Table.from_batches([arrow_rows])
+    return arrow_rows.read_all() if isinstance(arrow_rows, pa.RecordBatchReader) else arrow_rows
 
 
 def _parts(rows: Rows) -> Iterable[pa.Table]:
-    found = as_arrow(rows)
-    if isinstance(found, pa.RecordBatchReader):
-        return (pa.Table.from_batches([batch]) for batch in found)
-    return [as_table(found)]
+    arrow_rows = as_arrow(rows)
+    if isinstance(arrow_rows, pa.RecordBatchReader):
+        return (pa.Table.from_batches([batch]) for batch in arrow_rows)
+    return [as_table(arrow_rows)]
 
 
 def _split_by_code(codes: npt.NDArray[Any], *, code_count: int) -> list[tuple[int, Int64s]]:

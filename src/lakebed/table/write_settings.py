@@ -13,7 +13,7 @@ from lakebed.table.changelog_options import Producer, level_count_of, producer_o
 from lakebed.table.data_file import FileSettings
 from lakebed.table.dynamic_bucket import DynamicBuckets, is_dynamic
 from lakebed.table.engines.option_names import PREFIX
-from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, check_marking, engine_of, known_engine
+from lakebed.table.engines.registry import MERGE_OPTIONS, check_defined, check_marking, engine_of, find_engine
 from lakebed.table.model import TableSchema
 from lakebed.table.options import (
     BUCKET,
@@ -105,8 +105,8 @@ def writes_alike(schema: TableSchema, newest: TableSchema, *, upserts: bool) -> 
         return False
     if not (upserts and newest.primary_keys):
         return True
-    there = {field.id for field in schema.fields}
-    known = frozenset(field.name for field in newest.fields if field.id in there)
+    field_ids = {field.id for field in schema.fields}
+    known = frozenset(field.name for field in newest.fields if field.id in field_ids)
     lacking = {field.name for field in newest.fields} - known
     return not lacking or lacking <= engine_of(newest).optional(known)
 
@@ -135,7 +135,7 @@ def check_writable(schema: TableSchema) -> None:
     accepted: frozenset[str] = frozenset()
     if schema.primary_keys:
         engine_of(schema)  # refuses options that contradict each other or the schema
-        accepted = known_engine(schema).accepts
+        accepted = find_engine(schema).accepts
     for name in ("rowkind.field", *MERGE_OPTIONS):
         value = schema.options.get(name, "")
         if schema.primary_keys and name not in accepted and value.lower() not in ("", "false"):

@@ -43,7 +43,7 @@ class PowerLossStore(StoreWrapper):
         """Objects that a power loss may take, sorted."""
         return sorted(self._volatile)
 
-    def written_in_place(self, path: str, body: bytes) -> None:
+    def write_in_place(self, path: str, body: bytes) -> None:
         """Write as another engine does: not durable until `sync`."""
         self.put(path, body, durable=False)
 

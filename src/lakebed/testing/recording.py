@@ -55,4 +55,4 @@ class RecordingStore(StoreWrapper):
 
     def changes(self) -> list[Recorded]:
         """The calls that may have changed what is stored."""
-        return [one for one in self.trace if one.call.changes]
+        return [record for record in self.trace if record.call.changes]

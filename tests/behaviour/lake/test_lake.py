@@ -220,7 +220,7 @@ def test_a_drop_that_crashed_is_finished_by_cleaning() -> None:
         if lake.has_table("t"):
             assert lake.table("t").read().num_rows == 2
         else:
-            if lake.dropped():
+            if lake.list_dropped():
                 with pytest.raises(AlreadyExists):
                     lake.create_table("t", SCHEMA)
                 assert "cleaning" in lake.why("default.db/t/lakebed/dropped").sentence
@@ -241,7 +241,7 @@ def test_a_failed_batch_keeps_the_mark() -> None:
 
     report = Lake(FaultyStore(inner, faults=refuse), environment=lake.environment).drop_table("t")
     assert report.warnings
-    assert lake.dropped() == ["t"]
+    assert lake.list_dropped() == ["t"]
     lake.drop_table("t")
     assert paths(inner) == ["lakebed.json"]
 

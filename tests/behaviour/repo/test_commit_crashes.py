@@ -18,7 +18,7 @@ from lakebed.repo.branches import load_branch
 from lakebed.repo.commits import Walk
 from lakebed.repo.compact import compact_once
 from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import ImportSource, import_status, run_import, unfinished_imports
+from lakebed.repo.importing import ImportSource, import_status, list_unfinished_imports, run_import
 from lakebed.repo.staging.cleanup import clean_once
 from lakebed.repo.staging.write import delete_prefix
 from lakebed.testing.faulty import Crashed
@@ -92,7 +92,7 @@ def places(home: RepositoryContext) -> None:
 
 def imported(home: RepositoryContext) -> None:
     """Start an import of the home's own ranges, or go on with one that is unfinished."""
-    left = unfinished_imports(home)
+    left = list_unfinished_imports(home)
     if left:
         run_import(home, left[0].id)
         return
@@ -229,7 +229,7 @@ def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
             if length == 2:
                 imported(home)
             assert commit_count(home) == 3
-            assert unfinished_imports(home) == []
+            assert list_unfinished_imports(home) == []
             assert import_status_of_all(home) == ["completed"]
             head = home.committed.open(load_head(home)).ref
             assert head.entry_count == len(BASE) + 5

@@ -19,9 +19,9 @@ from lakebed.repo.importing import (
     ImportSource,
     cancel_import,
     import_status,
+    list_unfinished_imports,
     run_import,
     trim_imports,
-    unfinished_imports,
 )
 from lakebed.repo.refs import resolve
 from lakebed.repo.staging.view import at_reference
@@ -94,7 +94,7 @@ def test_folders_and_objects_come_in_one_commit(home: RepositoryContext, elsewhe
     assert entry.address == f"{elsewhere.root_url}/lake/7"
     assert address_ulid(entry.address) is None  # not one of our addresses, so never deleted
     assert run_import(home, id) == done  # again is fine
-    assert unfinished_imports(home) == []
+    assert list_unfinished_imports(home) == []
 
 
 def test_what_is_below_the_destination_can_be_replaced(home: RepositoryContext, elsewhere: ObjectStore) -> None:
@@ -167,7 +167,7 @@ def test_what_cannot_be_imported_is_refused_at_once(home: RepositoryContext, sou
     assert caught.value.kind == kind
     with pytest.raises(InvalidRequest):
         started(home)
-    assert unfinished_imports(home) == []
+    assert list_unfinished_imports(home) == []
 
 
 def test_own_objects_are_not_imported(home: RepositoryContext) -> None:

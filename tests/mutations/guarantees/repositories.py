@@ -52,7 +52,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "What was compacted on a deleted branch stays for the minimum age.",
-        answer(branches.delete_branch, branches.superseded_compaction, lambda original, *args, **facts: []),
+        answer(branches.delete_branch, branches.supersede_compaction, lambda original, *args, **facts: []),
         f"{SUPERSEDED}::test_a_reader_goes_on_for_the_minimum_age_after_its_state_was_replaced[deletion of the branch]",
     ),
     Guarantee(
@@ -77,7 +77,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A range of a newer format protects everything from a collection.",
-        see(collect._Collection._guarded, UnsupportedFormat, ZeroDivisionError),
+        see(collect._Collection._guard, UnsupportedFormat, ZeroDivisionError),
         "behaviour/repo/test_collection.py::test_a_range_of_a_newer_format_protects_everything",
     ),
     Guarantee(
@@ -102,7 +102,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Retention keeps what commits of older versions follow.",
-        never(mark._kept_behind, lambda it: it.stored_at_ms),
+        never(mark._retain_behind, lambda it: it.stored_at_ms),
         "behaviour/repo/test_retention.py::test_commits_of_older_versions_are_kept",
     ),
     Guarantee(

@@ -94,7 +94,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A symbolic link in a listed folder leads nowhere else.",
-        answer(foreign.ForeignStores._located, foreign.real_url, lambda original, place: place),
+        answer(foreign.ForeignStores._locate, foreign.real_url, lambda original, place: place),
         f"{ISOLATION}::test_an_entry_that_names_what_is_not_allowed_is_not_read",
     ),
     Guarantee(

@@ -202,7 +202,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Within one batch the greatest sequence wins.",
-        see(write.TableWriter._grouped, lambda it: it.order, None),
+        see(write.TableWriter._group_keys, lambda it: it.order, None),
         "behaviour/table/test_sequence_field.py::test_within_one_batch",
     ),
     Guarantee(

@@ -38,7 +38,7 @@ def clear_without_pin(original, main, name, *, pin):
 
 def find_used_first(original, lines, older_than_ms):
     """Ask what is used before files are listed."""
-    used = list(orphans.used_paths(lines))
+    used = list(orphans.paths_in_use(lines))
     return orphans.search_of(orphans.list_files(lines[0], older_than_ms=older_than_ms), used)
 
 
@@ -99,7 +99,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A recovered expiry hides nothing that a consumer claimed since.",
-        answer(recovery._finish_expiry, recovery.held_from, lambda original, branch: None),
+        answer(recovery._finish_expiry, recovery.expiry_limit, lambda original, branch: None),
         "behaviour/table/test_deletion_rules.py::test_a_recovered_expiry_honours_consumers",
     ),
     Guarantee(

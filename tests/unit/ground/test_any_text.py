@@ -23,7 +23,7 @@ from lakebed.table.options import check_options
 from lakebed.table.predicate_text import parse_predicate
 from lakebed.table.travel import parse_time_ms
 from lakebed.table.types import arrow_type, type_of_arrow
-from lakebed.texts import LONG_MAX, shown, whole_number
+from lakebed.texts import LONG_MAX, format_value, whole_number
 
 DIGITS = "9" * 5000
 NASTY_TEXTS = [
@@ -104,4 +104,4 @@ def test_whole_numbers(text: str, number: int | None) -> None:
 )
 def test_shown_values_are_short(value: object) -> None:
     """A value in an error is shortened, also a number that Python does not print."""
-    assert len(shown(value)) < 200
+    assert len(format_value(value)) < 200

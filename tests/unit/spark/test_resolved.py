@@ -14,7 +14,7 @@ import pytest
 from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.spark.shipping import opened_in_task
+from lakebed.spark.shipping import open_in_task
 from lakebed.spark.writing import _until_unchanged
 from lakebed.table.commit import Basis
 from lakebed.table.table import Table
@@ -48,7 +48,7 @@ def swap(table: Table) -> None:
 def write_rows(begun: dict[str, Any], *rows: dict[str, int]) -> str:
     """What a task returns."""
     shipped, task, _ = pickle.loads(base64.b64decode(begun["writer"]))
-    writer = task.writer(opened_in_task(shipped), Environment())
+    writer = task.writer(open_in_task(shipped), Environment())
     task.add(writer, pa.Table.from_pylist(list(rows), SCHEMA))
     return base64.b64encode(pickle.dumps(writer.finish())).decode()
 

@@ -15,7 +15,7 @@ from lakebed.table.inherited import (
     InheritedState,
     UserCommit,
     encode_inherited,
-    inherited_of,
+    inheritance_of,
     is_ours,
     load_inherited,
 )
@@ -231,7 +231,7 @@ def test_folding_keeps_other_files_and_their_order() -> None:
 def test_carried_facts_survive_their_encoding() -> None:
     """What a snapshot's properties say is what the next commit reads."""
     carried = InheritedState(restored=True, users={"job@x.1": UserCommit(identifier=-5, snapshot_id=9)})
-    assert inherited_of(snapshot(10, **encode_inherited(carried))) == carried
+    assert inheritance_of(snapshot(10, **encode_inherited(carried))) == carried
     assert is_ours(snapshot(10, **encode_inherited(InheritedState())))
     assert not is_ours(snapshot(10))
 

@@ -19,7 +19,7 @@ from hypothesis import example, given
 
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.objects.open import open_store
-from lakebed.table.literal import bound_comparison
+from lakebed.table.literal import bind_comparison
 from lakebed.table.predicate import bind, to_arrow
 from lakebed.table.predicate_text import TEXT_LENGTH_MAX, parse_predicate
 from lakebed.table.predicate_tree import DEPTH_MAX, TERMS_MAX, Compare, Not, OneOf, Predicate, column
@@ -207,4 +207,4 @@ VALUES = st.one_of(
 def test_any_value(kind: pa.DataType, value: Any, op: Any) -> None:
     """Whatever the value and the column's type are, the only errors are lakebed's own."""
     with suppress(LakebedError):
-        bound_comparison("x", op, value, kind)
+        bind_comparison("x", op, value, kind)

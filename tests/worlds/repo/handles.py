@@ -24,7 +24,14 @@ from lakebed.repo.committed.merge import Strategy, as_strategy
 from lakebed.repo.compact import compact_once, run_compactor_once
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
-from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status, run_import, unfinished_imports
+from lakebed.repo.importing import (
+    Import,
+    ImportSource,
+    cancel_import,
+    import_status,
+    list_unfinished_imports,
+    run_import,
+)
 from lakebed.repo.model import Entry
 from lakebed.repo.options import DAY_MS, CollectionOptions
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
@@ -431,7 +438,7 @@ class Process:
 
     def import_objects(self, rng: random.Random) -> None:
         """Import a folder, or resume an import that another process has left."""
-        left = self.perform(self._verb("unfinished imports"), unfinished_imports) or []
+        left = self.perform(self._verb("unfinished imports"), list_unfinished_imports) or []
         if left and rng.random() < 0.5:
             self._run_import(rng.choice(left))
             return
@@ -460,7 +467,7 @@ class Process:
     def cancel_import(self, rng: random.Random) -> None:
         """Cancel an import that another process runs."""
         for _ in range(60):
-            left = self.perform(self._verb("unfinished imports"), unfinished_imports)
+            left = self.perform(self._verb("unfinished imports"), list_unfinished_imports)
             if left:
                 stop = partial(cancel_import, id=rng.choice(left).id)
                 cancelled = self.perform(self._verb("cancellation"), stop)

@@ -90,7 +90,7 @@ class HttpLog(Log):
         retry_s: float = RETRY_S,
         environment: Environment | None = None,
     ) -> None:
-        checked = tuple(map(_checked, endpoints))
+        checked = tuple(map(_check_endpoint, endpoints))
         if not checked:
             raise InvalidRequest("A log has at least one URL: write http://host:port.", kind="invalid_url")
         self._environment = environment or Environment()
@@ -124,25 +124,25 @@ class HttpLog(Log):
         """Make some appends in one request, and those that found the log in transition again."""
 
         def ask(endpoint: str) -> None:
-            left = [one for one in waiting if not one.is_done]
-            body = msgspec.msgpack.encode([one.item for one in left])
+            left = [append for append in waiting if not append.is_done]
+            body = msgspec.msgpack.encode([append.item for append in left])
             results = _json(self._request(endpoint, "POST", f"{API}/append", body), list[AppendResult])
             if len(results) != len(left):
                 raise InternalError(f"The log answered {len(left)} appends with {len(results)} results.")
             again: LakebedError | None = None
-            for one, result in zip(left, results, strict=True):
+            for append, result in zip(left, results, strict=True):
                 if not result.error:
-                    one.lsn = result.lsn
+                    append.lsn = result.lsn
                     continue
-                error = _made(result.error, result.message, result.kind, result.facts)
+                error = _make_error(result.error, result.message, result.kind, result.facts)
                 if isinstance(error, _AGAIN):
                     again = error
                 else:
-                    one.error = error
+                    append.error = error
             if again is not None:
                 raise again
 
-        self._asked(ask)
+        self._ask(ask)
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
         """Cost: 1 request."""
@@ -161,9 +161,9 @@ class HttpLog(Log):
             left_s = max(0.0, ends_s - clock.monotonic_s())
             body = msgspec.json.encode(WaitBody(dict(after), min(left_s, _WAIT_S)))
             reply = self._send("POST", f"{API}/wait", body, reply_s=REPLY_S + _WAIT_S)
-            found = _json(reply, dict[str, int])
-            if found or left_s <= _WAIT_S:
-                return found
+            lasts = _json(reply, dict[str, int])
+            if lasts or left_s <= _WAIT_S:
+                return lasts
 
     def prune(self, timeline: str, through: int) -> None:
         """Cost: 1 request."""
@@ -179,8 +179,8 @@ class HttpLog(Log):
 
     def bounds(self, timeline: str) -> LogBounds:
         """Cost: 1 request."""
-        found = _json(self._send("GET", f"{_path(timeline)}/bounds"), BoundsBody)
-        return LogBounds(found.first, found.last)
+        bounds = _json(self._send("GET", f"{_path(timeline)}/bounds"), BoundsBody)
+        return LogBounds(bounds.first, bounds.last)
 
     def close(self) -> None:
         self._is_closed = True
@@ -199,9 +199,9 @@ class HttpLog(Log):
     ) -> bytes:
         if query:
             path += "?" + "&".join(f"{name}={value}" for name, value in query.items())
-        return self._asked(lambda endpoint: self._request(endpoint, method, path, body, reply_s=reply_s))
+        return self._ask(lambda endpoint: self._request(endpoint, method, path, body, reply_s=reply_s))
 
-    def _asked(self, ask: Callable[[str], T]) -> T:
+    def _ask(self, ask: Callable[[str], T]) -> T:
         """Let one endpoint after another answer, and explain it when none does."""
 
         def request(endpoint: str) -> T:
@@ -246,17 +246,17 @@ def _may_be_retried(error: LakebedError) -> bool:
 def _error(reply: urllib3.BaseHTTPResponse, endpoint: str) -> LakebedError:
     kind, name = reply.headers.get(_KIND_HEADER), reply.headers.get(_CLASS_HEADER, "")
     try:
-        found = msgspec.json.decode(reply.data, type=_ErrorBody)
+        body = msgspec.json.decode(reply.data, type=_ErrorBody)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        found = _ErrorBody(f"{endpoint} answered with status {reply.status}.")
+        body = _ErrorBody(f"{endpoint} answered with status {reply.status}.")
     if kind is None:
         if reply.status >= 500:
-            return Unavailable(found.message)
-        return InvalidRequest(f"{endpoint} is not a lakebed log: {found.message}", kind="invalid_url")
-    return _made(name, found.message, kind, found.facts)
+            return Unavailable(body.message)
+        return InvalidRequest(f"{endpoint} is not a lakebed log: {body.message}", kind="invalid_url")
+    return _make_error(name, body.message, kind, body.facts)
 
 
-def _made(name: str, message: str, kind: str, facts: dict[str, Any]) -> LakebedError:
+def _make_error(name: str, message: str, kind: str, facts: dict[str, Any]) -> LakebedError:
     made = getattr(errors, name) if name in errors.__all__ else InternalError
     error: LakebedError = made(message, kind=kind)
     error.facts.update(facts)
@@ -276,7 +276,7 @@ def _path(timeline: str) -> str:
     return f"{API}/timelines/{check_timeline(timeline)}"
 
 
-def _checked(endpoint: str) -> str:
+def _check_endpoint(endpoint: str) -> str:
     try:
         parts = urlsplit(endpoint)
         port = parts.port

@@ -54,7 +54,7 @@ from lakebed.fleet.log.port import (
     log_pruned,
 )
 from lakebed.fleet.log.record import End, LogRecord, decode_log_record
-from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, stored_records, trim
+from lakebed.fleet.log.timeline import Keys, Timeline, decode_horizon, decode_tail, load_timeline, scan_records, trim
 from lakebed.fleet.log.watchers import ThreadSignal, Watcher, Watchers
 from lakebed.key_value.port import KeyValue, KeyValueSnapshot
 from lakebed.kv.group_commit import copy_error
@@ -137,12 +137,12 @@ class KeyValueLog(Log):
 
     def create(self, timeline: str, *, after: int = 0) -> None:
         """Cost: as `append`."""
-        self._made(Create, check_timeline(timeline), after=check_lsn(after, name="after"))
+        self._perform(Create, check_timeline(timeline), after=check_lsn(after, name="after"))
 
     def append(self, timeline: str, rows: pa.RecordBatch, *, write_id: str, expected: int | None = None) -> int:
         """Cost: one write of the store, shared with all that wait in the queue; on an owned database 1 PUT."""
         check_append(timeline, rows, write_id=write_id, expected=expected)
-        return self._made(Append, timeline, rows=rows, write_id=write_id, expected=expected)
+        return self._perform(Append, timeline, rows=rows, write_id=write_id, expected=expected)
 
     def read(self, timeline: str, after: int, *, bytes_max: int = READ_BYTES_DEFAULT) -> list[LogRecord]:
         bodies = self.read_bodies(timeline, after, bytes_max=bytes_max)
@@ -155,7 +155,7 @@ class KeyValueLog(Log):
         bytes_max = min(bytes_max, READ_BYTES_MAX)
         with self._lock:
             self._check_open()
-            known = self._remembered(timeline)
+            known = self._timeline_in_memory(timeline)
             if known is not None and known.recent_after <= after <= known.mark.lsn:
                 return known.recent_behind(after, bytes_max=bytes_max)
         keys = Keys.of(timeline, prefix=self._prefix)
@@ -165,7 +165,7 @@ class KeyValueLog(Log):
                 raise log_pruned(timeline, after=after, first=bounds.first)
             if after > bounds.last:
                 raise log_ends_before(timeline, lsn=after, last=bounds.last)
-            return stored_records(now, keys, after, bytes_max=bytes_max)
+            return scan_records(now, keys, after, bytes_max=bytes_max)
 
     def wait_many(self, after: Mapping[str, int], *, timeout_s: float) -> dict[str, int]:
         """Cost: for timelines of an owned store that are in memory nothing; of a shared store a get at each look."""
@@ -179,10 +179,10 @@ class KeyValueLog(Log):
         self.watchers.add(watcher)
         try:
             while True:
-                found = self.look(after)
+                lasts = self.look(after)
                 left_s = ends_s - clock.monotonic_s()
-                if found or left_s <= 0:
-                    return found
+                if lasts or left_s <= 0:
+                    return lasts
                 with self._lock:
                     self._check_open()
                     if self.is_shared:
@@ -195,15 +195,15 @@ class KeyValueLog(Log):
 
     def prune(self, timeline: str, through: int) -> None:
         """Cost: a scan of write ids, and one write a `PRUNE_COUNT_MAX` records, shared as that of `append`."""
-        self._made(Prune, check_timeline(timeline), through=check_lsn(through, name="through"))
+        self._perform(Prune, check_timeline(timeline), through=check_lsn(through, name="through"))
 
     def seal(self, timeline: str) -> int:
         """Cost: as `append`."""
-        return self._made(Seal, check_timeline(timeline))
+        return self._perform(Seal, check_timeline(timeline))
 
     def drop(self, timeline: str) -> None:
         """Cost: as `prune`."""
-        self._made(Drop, check_timeline(timeline))
+        self._perform(Drop, check_timeline(timeline))
 
     def bounds(self, timeline: str) -> LogBounds:
         """Cost: a get. What is in memory may be older: another process may have taken over the store unnoticed."""
@@ -228,7 +228,7 @@ class KeyValueLog(Log):
             self._is_closed = True
             for queue in self._queues.values():
                 for change in queue.waiting:
-                    change.finish(self._closed())
+                    change.finish(self._close_error())
                     change.signal.wake()
                 queue.waiting.clear()
             self.watchers.wake_all()
@@ -282,7 +282,7 @@ class KeyValueLog(Log):
             if change.is_done or queue.is_led or not queue.waiting:
                 return
             queue.is_led = True
-            taken = _taken(queue.waiting)
+            taken = _take_group(queue.waiting)
         try:
             self._write(queue, taken)
         except LakebedError as error:
@@ -292,13 +292,13 @@ class KeyValueLog(Log):
             raise
         finally:
             with self._lock:
-                for one in reversed(taken):
-                    if not one.is_done and not self._is_closed:
-                        queue.waiting.appendleft(one)
+                for waiter in reversed(taken):
+                    if not waiter.is_done and not self._is_closed:
+                        queue.waiting.appendleft(waiter)
                     else:
-                        if not one.is_done:
-                            one.finish(self._closed())
-                        one.signal.wake()
+                        if not waiter.is_done:
+                            waiter.finish(self._close_error())
+                        waiter.signal.wake()
                 queue.is_led = False
                 if queue.waiting:
                     queue.waiting[0].signal.wake()
@@ -307,7 +307,7 @@ class KeyValueLog(Log):
                 if self._is_closed:
                     self._idle.notify_all()
 
-    def _made(self, kind: Callable[..., Change], timeline: str, **arguments: object) -> int:
+    def _perform(self, kind: Callable[..., Change], timeline: str, **arguments: object) -> int:
         """Make a change in this thread; its result."""
         signal = ThreadSignal(self._environment.runtime.condition(self._lock))
         change = kind(timeline, signal, **arguments)
@@ -371,12 +371,12 @@ class KeyValueLog(Log):
     def _write_once(self, store: KeyValue, changes: Sequence[Change]) -> None:
         group = Group()
         reading = _Reading(store, self.write_ids_kept)
-        found: dict[str, Timeline | None] = {}
+        before: dict[str, Timeline | None] = {}
         planned: dict[str, Timeline | None] = {}
         for change in changes:
             name = change.timeline
-            if name not in found:
-                found[name] = planned[name] = self._known(name, reading)
+            if name not in before:
+                before[name] = planned[name] = self._find_timeline(name, reading)
             try:
                 planned[name] = change.plan(group, planned[name], Keys.of(name, prefix=self._prefix), reading)
             except (Unavailable, OutcomeUnknown):
@@ -395,7 +395,7 @@ class KeyValueLog(Log):
                 step()
             self._remember(planned, group)
 
-    def _known(self, timeline: str, reading: _Reading) -> Timeline | None:
+    def _find_timeline(self, timeline: str, reading: _Reading) -> Timeline | None:
         """What is in memory of a timeline, or else in the store. Cost: nothing, or a snapshot."""
         with self._lock:
             known = self._timelines.get(timeline)
@@ -452,33 +452,35 @@ class KeyValueLog(Log):
     def look(self, after: Mapping[str, int]) -> dict[str, int]:
         """`wait_many` without waiting. Cost: for timelines that are not in memory a snapshot and a scan each."""
         if self.is_shared:
-            return self._stored_differing(after)
+            return self._differing_in_stores(after)
         with self._lock:
             self._check_open()
-            unknown = [timeline for timeline in after if self._remembered(timeline) is None]
+            unknown = [timeline for timeline in after if self._timeline_in_memory(timeline) is None]
         for timeline in unknown:
-            self._made(Load, timeline)
+            self._perform(Load, timeline)
         with self._lock:
-            found = self._differing(after)
-        return self._sure(found, after)
+            lasts = self._differing(after)
+        return self._sure(lasts, after)
 
-    def _remembered(self, timeline: str) -> Timeline | None:
+    def _timeline_in_memory(self, timeline: str) -> Timeline | None:
         """A timeline of an owned store that is in memory, as it is. Under the lock."""
         known = None if self.is_shared else self._timelines.get(timeline)
         return None if known is None or known.is_stale or known.end is End.DROPPED else known
 
     def _differing(self, after: Mapping[str, int]) -> dict[str, int]:
         """Under the lock."""
-        known = ((timeline, self._remembered(timeline), lsn) for timeline, lsn in after.items())
-        return {timeline: one.mark.lsn for timeline, one, lsn in known if one is not None and one.mark.lsn != lsn}
+        known = ((timeline, self._timeline_in_memory(timeline), lsn) for timeline, lsn in after.items())
+        return {
+            timeline: state.mark.lsn for timeline, state, lsn in known if state is not None and state.mark.lsn != lsn
+        }
 
-    def _sure(self, found: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    def _sure(self, lasts: dict[str, int], after: Mapping[str, int]) -> dict[str, int]:
         """The same, asked of the store where a timeline seems shorter: this process may not own it any more."""
-        shorter = {timeline: after[timeline] for timeline, last in found.items() if last < after[timeline]}
-        return {**found, **self._stored_differing(shorter)} if shorter else found
+        shorter = {timeline: after[timeline] for timeline, last in lasts.items() if last < after[timeline]}
+        return {**lasts, **self._differing_in_stores(shorter)} if shorter else lasts
 
-    def _stored_differing(self, after: Mapping[str, int]) -> dict[str, int]:
-        found: dict[str, int] = {}
+    def _differing_in_stores(self, after: Mapping[str, int]) -> dict[str, int]:
+        lasts: dict[str, int] = {}
         for store in self._stores:
             names = [timeline for timeline in after if self._store(timeline) is store]
             if not names:
@@ -489,8 +491,8 @@ class KeyValueLog(Log):
                 with suppress(NotFound):
                     last = decode_tail(value, timeline=timeline).mark.lsn
                     if last != after[timeline]:
-                        found[timeline] = last
-        return found
+                        lasts[timeline] = last
+        return lasts
 
     def _bounds_in(self, now: KeyValueSnapshot, keys: Keys, timeline: str) -> LogBounds:
         tail, horizon = now.get_many([keys.tail, keys.horizon])
@@ -511,13 +513,13 @@ class KeyValueLog(Log):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise self._closed()
+            raise self._close_error()
 
-    def _closed(self) -> Closed:
+    def _close_error(self) -> Closed:
         return Closed("The log was closed: open it again.")
 
 
-def _taken(waiting: deque[Change]) -> list[Change]:
+def _take_group(waiting: deque[Change]) -> list[Change]:
     """The next group: changes from the front that can be one write."""
     taken: list[Change] = []
     kinds: dict[str, str] = {}

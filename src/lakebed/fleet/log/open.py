@@ -50,7 +50,7 @@ def open_log(
     if mark and scheme in ("http", "https"):
         from lakebed.fleet.log.client import RETRY_S, HttpLog  # here, for it loads urllib3
 
-        endpoints = [one if "://" in one else f"{scheme}://{one}" for one in text.split(",")]
+        endpoints = [endpoint if "://" in endpoint else f"{scheme}://{endpoint}" for endpoint in text.split(",")]
         return HttpLog(
             endpoints,
             token=token or os.environ.get(TOKEN_VARIABLE),

@@ -19,10 +19,10 @@ class Retries:
 
     def may_try(self, step: str, now_ms: int) -> bool:
         """Whether the pause is over."""
-        found = self._waits.get(step)
-        return found is None or now_ms >= found[1]
+        wait = self._waits.get(step)
+        return wait is None or now_ms >= wait[1]
 
-    def failed(self, step: str, now_ms: int) -> None:
+    def note_failure(self, step: str, now_ms: int) -> None:
         """Pause for longer than before."""
         before = self._waits.get(step)
         count = 0 if before is None else before[0] + 1
@@ -32,7 +32,7 @@ class Retries:
         """Make the first pause, without a failure."""
         self._waits[step] = 0, now_ms + self._pause_ms(0)
 
-    def succeeded(self, step: str) -> None:
+    def note_success(self, step: str) -> None:
         """Begin anew."""
         self._waits.pop(step, None)
 

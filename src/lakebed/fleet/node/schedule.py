@@ -49,11 +49,11 @@ class Schedule:
         """The name of the most urgent step, for `run`; None: nothing to do now. Cost: some microseconds; no request.
 
         Args:
-            now_ms: `NodeContext.elapsed_ms`.
+            now_ms: `NodeContext.monotonic_ms`.
         """
         if self.attached.location is not self._location:
             self._location = self.attached.location
-            self._retries.succeeded("settle")
+            self._retries.note_success("settle")
         for step in _STEPS:
             if self._retries.may_try(step, now_ms) and self._is_due(step, now_ms):
                 return step
@@ -79,8 +79,8 @@ class Schedule:
         if transaction.request is not None:
             return False
         if step == "flush":
-            return any(one.needs_flush for one in timelines)
-        return any(one.needs_compaction and not one.is_read_only for one in timelines)
+            return any(timeline.needs_flush for timeline in timelines)
+        return any(timeline.needs_compaction and not timeline.is_read_only for timeline in timelines)
 
     def _commit_is_due(self, transaction: OpenTransaction, now_ms: int) -> bool:
         context, attached = self._context, self.attached
@@ -100,7 +100,7 @@ class Schedule:
         attached = self.attached
         if attached.is_asked:
             return True
-        lifetimes = [one.expires_ms for one in transaction.timelines.values() if one.expires_ms is not None]
+        lifetimes = [index.expires_ms for index in transaction.timelines.values() if index.expires_ms is not None]
         if lifetimes and min(lifetimes) <= self._context.now_ms():
             return True
         since_ms = attached.dirty_since_ms
@@ -113,7 +113,7 @@ class Schedule:
         if (
             transaction is not None
             and transaction.request is None
-            and not self._is_asked_or_old(transaction, self._context.elapsed_ms())
+            and not self._is_asked_or_old(transaction, self._context.monotonic_ms())
             and attached.flush_once()
             and transaction.layer_bytes < 4 * attached.manifest_bytes
         ):
@@ -132,7 +132,7 @@ class Schedule:
             and not attached.is_asked
             and attached.lag_rows == 0
             and (transaction is None or transaction.request is None)
-            and (transaction is None or all(one.expires_ms is None for one in transaction.timelines.values()))
+            and (transaction is None or all(index.expires_ms is None for index in transaction.timelines.values()))
         )
 
     def run(self, step: str) -> bool:
@@ -149,28 +149,28 @@ class Schedule:
             "ingest": self._catch_up,
             "compact": attached.compact_once,
         }
-        return self._tried(step, steps[step])
+        return self._try_step(step, steps[step])
 
     def relieve(self, timeline: str) -> bool:
         """Flush all rows of one timeline, unless a flush of this tenant has to wait; whether it was done."""
         attached = self.attached
-        transaction, now_ms = attached.transaction, self._context.elapsed_ms()
+        transaction, now_ms = attached.transaction, self._context.monotonic_ms()
         if transaction is None or transaction.request is not None or not self._retries.may_try("flush", now_ms):
             return False
-        return self._tried("flush", lambda: attached.flush_timeline(timeline))
+        return self._try_step("flush", lambda: attached.flush_timeline(timeline))
 
-    def _tried(self, step: str, call: Callable[[], bool | None]) -> bool:
-        attached, now_ms = self.attached, self._context.elapsed_ms()
+    def _try_step(self, step: str, call: Callable[[], bool | None]) -> bool:
+        attached, now_ms = self.attached, self._context.monotonic_ms()
         try:
             done = call() is not False
         except (Unavailable, OutcomeUnknown, Conflict, NotFound, Corruption, UnsupportedFormat) as error:
-            self._failed(step, error, now_ms)
+            self._note_failure(step, error, now_ms)
             return False
         except Exception as error:
-            self._failed(step, InternalError(f"The step {step} of {attached.tenant} failed: {error!r}."), now_ms)
+            self._note_failure(step, InternalError(f"The step {step} of {attached.tenant} failed: {error!r}."), now_ms)
             raise
         if done:
-            self._retries.succeeded(step)
+            self._retries.note_success(step)
         else:
             self._retries.postpone(step, now_ms)
         attached.problem = None
@@ -180,8 +180,8 @@ class Schedule:
         with self._context.catching_up.one():
             return self.attached.ingest_once()
 
-    def _failed(self, step: str, error: LakebedError, now_ms: int) -> None:
-        self._retries.failed(step, now_ms)
+    def _note_failure(self, step: str, error: LakebedError, now_ms: int) -> None:
+        self._retries.note_failure(step, now_ms)
         self.attached.problem = error
         if isinstance(error, NotFound) and step in ("flush", "compact"):
             self.attached.ask()  # a file is gone: in a transaction that will be rejected this is normal

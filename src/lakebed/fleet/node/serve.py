@@ -124,15 +124,15 @@ class NodeThreads:
                 self._changed.wait(seconds)
             return not self._is_over
 
-    def _tried(self, what: str, call: Callable[[], object]) -> bool:
+    def _try(self, what: str, call: Callable[[], object]) -> bool:
         """Call a function and report its error, if it is another one than last; whether it returned something true."""
         try:
-            found = call()
+            result = call()
         except Exception as error:
             self._report(what, error)
             return False
         self._told.pop(what, None)
-        return bool(found)
+        return bool(result)
 
     def _report(self, what: str, error: Exception) -> None:
         text = repr(error)
@@ -153,18 +153,18 @@ class NodeThreads:
 
     def _beat(self) -> None:
         while self._pause(self._options.heartbeat_ms / 1000):
-            self._tried("no heartbeat", self._node.heartbeat_once)
+            self._try("no heartbeat", self._node.heartbeat_once)
 
     def _watch(self) -> None:
         what = "the log is not watched"
         while self._pause(self._options.poll_ms / 1000):
-            self._tried(what, lambda: self._node.watch_once(timeout_s=_WATCH_S))
+            self._try(what, lambda: self._node.watch_once(timeout_s=_WATCH_S))
             if what in self._told:
                 self._pause(1.0)
 
     def _work(self) -> None:
         while not self._is_over:
-            if not self._tried("a step failed", self._node.work_once) and not self._pause(_IDLE_S):
+            if not self._try("a step failed", self._node.work_once) and not self._pause(_IDLE_S):
                 return
 
     def close(self) -> None:
@@ -175,9 +175,9 @@ class NodeThreads:
         for join in self._joins[2:]:
             join()
         ends_s = self._clock.monotonic_s() + _END_S
-        for held in self._node.locations():
-            if held.txn is not None and self._clock.monotonic_s() < ends_s:
-                self._tried(f"{held.tenant} was not committed", partial(self._node.commit_once, held.tenant))
+        for location in self._node.locations():
+            if location.txn is not None and self._clock.monotonic_s() < ends_s:
+                self._try(f"{location.tenant} was not committed", partial(self._node.commit_once, location.tenant))
         self._joins[0]()
 
     def join(self) -> None:

@@ -48,9 +48,9 @@ def range_hash(batches: Sequence[pa.RecordBatch]) -> str:
 def metarange_hash(ranges: Iterable[RangeMeta]) -> str:
     """The hash of a list of ranges: 64 hexadecimal digits. Cost: about 1 us a range."""
     digest = hashlib.sha256()
-    for one in ranges:
-        path = one.file.last_key
-        digest.update(_LENGTH.pack(len(path)) + path + bytes.fromhex(one.id))
+    for meta in ranges:
+        path = meta.file.last_key
+        digest.update(_LENGTH.pack(len(path)) + path + bytes.fromhex(meta.id))
     return digest.hexdigest()
 
 

@@ -53,8 +53,8 @@ def rows_of_segments(
         ]
 
     def load(segment: Segment) -> tuple[Segment, list[Rows]]:
-        found = rows(segment)
-        return segment, [list(side) for side in found] if _is_small(segment, start, end) else found
+        sides = rows(segment)
+        return segment, [list(side) for side in sides] if _is_small(segment, start, end) else sides
 
     remaining = iter(segments)
     for segment in islice(remaining, _LAZY_COUNT):

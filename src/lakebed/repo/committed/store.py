@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Final
 
-from lakebed.lsm.cache import BlockCache, shared_cache
+from lakebed.lsm.cache import BlockCache, block_cache
 from lakebed.objects.port import ObjectStore
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID
 from lakebed.repo.committed.diff_cache import DiffCache
@@ -60,7 +60,7 @@ class Committed:
         self.files: Final = RangeFiles(
             store,
             options=options or RangeOptions(),
-            cache=shared_cache() if cache is None else cache,
+            cache=block_cache() if cache is None else cache,
             environment=environment,
         )
 

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NoReturn, TypeVar, cast
 
 from lakebed.errors import NotFound
-from lakebed.http.asking import encoded
+from lakebed.http.asking import quote_segment
 from lakebed.repo.catalog import NAMES_COMPARED_MAX, Catalog
 from lakebed.repo.names import check_branch_name, check_repository_name, missing_repository
 from lakebed.repo.remote.client import Client
@@ -59,33 +59,33 @@ class HttpCatalog(Catalog):
 
     def repository(self, name: str) -> Transport:
         try:
-            return self._found(name)
+            return self._find(name)
         except NotFound as missing:
             if missing.kind != "repository_not_found":
                 raise
             # The server names no others. The nearest names are among those that the access key may see anyway.
             near = self.repositories(ListRepositories(), amount=NAMES_COMPARED_MAX)
-            names = [one.facts.name for one in near]
+            names = [transport.facts.name for transport in near]
             raise missing_repository(name, names=names, url=self.url) from missing
 
     def exists(self, name: str) -> bool:
         try:
-            self._found(name)
+            self._find(name)
         except NotFound:
             return False
         return True
 
-    def _found(self, name: str) -> Transport:
-        path = f"/repositories/{encoded(check_repository_name(name))}/verbs/"
-        found: RepositoryFacts = ask(self._client, Describe(), path)
-        return HttpTransport(self._client, found)
+    def _find(self, name: str) -> Transport:
+        path = f"/repositories/{quote_segment(check_repository_name(name))}/verbs/"
+        facts: RepositoryFacts = ask(self._client, Describe(), path)
+        return HttpTransport(self._client, facts)
 
     def repositories(self, verb: ListRepositories, *, amount: int | None) -> Iterator[Transport]:
-        found = pages(self._client, verb, "/verbs/", amount=amount)
-        return (HttpTransport(self._client, facts) for facts in islice(found, amount))
+        rows = pages(self._client, verb, "/verbs/", amount=amount)
+        return (HttpTransport(self._client, facts) for facts in islice(rows, amount))
 
     def delete(self, name: str, *, force: bool) -> None:
-        path = f"/repositories/{encoded(check_repository_name(name))}"
+        path = f"/repositories/{quote_segment(check_repository_name(name))}"
         self._client.request("DELETE", path, query={"force": force})
 
     def close(self) -> None:

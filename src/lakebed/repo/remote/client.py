@@ -69,7 +69,7 @@ class Client:
         return f"Client({self.endpoint!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_reopened, (self.endpoint, self.access_key, self._secret))
+        return (_reopen, (self.endpoint, self.access_key, self._secret))
 
     def close(self) -> None:
         """Close all connections; again is a no-op."""
@@ -79,8 +79,8 @@ class Client:
         """One JSON request below the interface's root; the reply as a struct. Raises as `request`. Cost: 1 request."""
         content = None if body is None else msgspec.json.encode(body)
         reply = self.request(method, path, content, headers=_JSON, again=method == "GET", query=query)
-        found: T = read_reply(reply.data, kind)
-        return found
+        value: T = read_reply(reply.data, kind)
+        return value
 
     def request(
         self,
@@ -178,7 +178,7 @@ class _Body:
             raise
 
 
-def _reopened(endpoint: str, access_key: str, secret: str) -> Client:
+def _reopen(endpoint: str, access_key: str, secret: str) -> Client:
     return Client(endpoint, access_key=access_key, secret=secret)
 
 

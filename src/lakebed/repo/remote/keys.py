@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from lakebed.http.asking import encoded
+from lakebed.http.asking import quote_segment
 from lakebed.http.pages import Page
 from lakebed.repo.remote.client import Client
 
@@ -83,13 +83,13 @@ class RemoteAccessKeys:
 
     def get(self, access_key: str) -> RemoteAccessKey:
         """One access key. Raises `NotFound`."""
-        return self._client.send("GET", f"{_KEYS}/{encoded(access_key)}", _Row).key()
+        return self._client.send("GET", f"{_KEYS}/{quote_segment(access_key)}", _Row).key()
 
     def revoke(self, access_key: str) -> None:
         """End an access key and its tokens. Raises `NotFound`, and `InvalidRequest` for the last administrator's."""
-        self._client.request("DELETE", f"{_KEYS}/{encoded(access_key)}")
+        self._client.request("DELETE", f"{_KEYS}/{quote_segment(access_key)}")
 
     def rotate(self, access_key: str) -> RemoteNewKey:
         """Give an access key a new secret; the old one ends. Raises `NotFound`."""
-        made = self._client.send("POST", f"{_KEYS}/{encoded(access_key)}/rotate", _Row)
+        made = self._client.send("POST", f"{_KEYS}/{quote_segment(access_key)}/rotate", _Row)
         return RemoteNewKey(made.key(), made.secret_access_key)

@@ -108,12 +108,12 @@ class HttpObjects(ReferenceObjects):
 
     def entries(self, paths: Sequence[str]) -> list[Entry | None]:
         """See `ReferenceObjects.entries`. Cost: 1 request for up to 100,000 paths."""
-        found: list[Entry | None] = []
+        entries: list[Entry | None] = []
         remaining = iter(paths)
         while batch := list(islice(remaining, PATHS_MAX)):
-            there = self.transport.call(StatMany(ref=self.ref, paths=batch))
-            found += [there.get(path) for path in batch]
-        return found
+            by_path = self.transport.call(StatMany(ref=self.ref, paths=batch))
+            entries += [by_path.get(path) for path in batch]
+        return entries
 
     def rows(self, prefix: str, *, after: str = "", delimiter: str = "") -> Iterator[Listed]:
         asked = ListObjects(ref=self.ref, prefix=prefix, after=after, delimiter=delimiter)
@@ -207,10 +207,10 @@ class HttpObjects(ReferenceObjects):
 def _in_ranges(ranges: Sequence[ByteRange], read: Callable[[ByteRange], Buffer]) -> list[Buffer]:
     """Ranges in the order asked, with one read for each group of near ranges."""
     joined = coalesce(ranges, gap_bytes_max=GAP_BYTES_MAX)
-    bodies = {one: memoryview(read(one)) for one in joined}
+    bodies = {span: memoryview(read(span)) for span in joined}
 
     def part(start: int, end: int) -> Buffer:
-        whole = next(one for one in joined if one[0] <= start and end <= one[1])
+        whole = next(span for span in joined if span[0] <= start and end <= span[1])
         return bodies[whole][start - whole[0] : end - whole[0]]
 
     return [part(start, end) for start, end in ranges]

@@ -18,7 +18,7 @@ import urllib3
 from typing_extensions import Buffer
 
 from lakebed.errors import InternalError, InvalidRequest, NotFound
-from lakebed.http.asking import encoded, read_reply
+from lakebed.http.asking import quote_segment, read_reply
 from lakebed.objects.port import STREAM_CHUNK_BYTES, ByteRange, ObjectStore
 from lakebed.objects.streaming import take_first
 from lakebed.repo import data
@@ -73,8 +73,8 @@ def pages(client: Client, verb: Any, path: str, *, amount: int | None) -> Iterat
 
     def page(asked: Any, wanted: int | None) -> list[Any]:
         count = PAGE_COUNT_MAX if wanted is None else min(wanted, PAGE_COUNT_MAX)
-        found: list[Any] = ask(client, msgspec.structs.replace(asked, amount=count), path)
-        return found
+        rows: list[Any] = ask(client, msgspec.structs.replace(asked, amount=count), path)
+        return rows
 
     def following(rows: list[Any]) -> Iterator[Any]:
         left = amount
@@ -91,9 +91,9 @@ def pages(client: Client, verb: Any, path: str, *, amount: int | None) -> Iterat
 def _row_name(row: Any) -> str:
     """With what the page behind a row begins."""
     for name in ("path", "id", "name"):
-        found = getattr(row, name, None)
-        if found is not None:
-            return str(found)
+        value = getattr(row, name, None)
+        if value is not None:
+            return str(value)
     raise InternalError(f"A row of {type(row).__name__} has no name.")
 
 
@@ -103,7 +103,7 @@ class HttpTransport(Transport):
     def __init__(self, client: Client, facts: RepositoryFacts) -> None:
         self._client = client
         self._facts = facts
-        self._path = f"/repositories/{encoded(facts.name)}/verbs/"
+        self._path = f"/repositories/{quote_segment(facts.name)}/verbs/"
 
     def __repr__(self) -> str:
         return f"HttpTransport({self.url!r})"
@@ -136,7 +136,7 @@ class HttpTransport(Transport):
         return cast(R, ask(self._client, verb, self._path))
 
     def rows(self, verb: ListVerb[Row], *, amount: int | None) -> Iterator[Row]:
-        return pages(self._client, verb.fixed(self.call), self._path, amount=amount)
+        return pages(self._client, verb.fix_moment(self.call), self._path, amount=amount)
 
     def commit_id(self, branch: str) -> str:
         return self.call(Head(ref=branch)).id
@@ -218,7 +218,7 @@ class HttpTransport(Transport):
         if isinstance(body, bytearray | memoryview) and len(body) <= _SMALL_BYTES:
             return self._put(branch, line + body)
         self._put(branch, line, only_ask=True)
-        return self._put(branch, _lined(line, body))
+        return self._put(branch, _prepend_line(line, body))
 
     def _put(self, branch: str, body: bytes | Iterator[Buffer], *, only_ask: bool = False) -> Entry:
         reply = self._client.request(
@@ -229,8 +229,8 @@ class HttpTransport(Transport):
             query={"branch": branch, **({"only_ask": True} if only_ask else {})},
             read_s=None,
         )
-        found: Entry = read_reply(reply.data, Entry | None)
-        return found
+        entry: Entry = read_reply(reply.data, Entry | None)
+        return entry
 
     def stage_many(self, branch: str, entries: Iterable[tuple[str, Entry]] | pa.RecordBatch | pa.Table) -> int:
         reply = self._client.request(
@@ -241,8 +241,8 @@ class HttpTransport(Transport):
             query={"branch": branch},
             read_s=None,
         )
-        found: int = read_reply(reply.data, int)
-        return found
+        count: int = read_reply(reply.data, int)
+        return count
 
     def store(self, ref: str, prefix: str, *, writes: bool) -> ObjectStore:
         if writes:
@@ -255,20 +255,20 @@ class HttpTransport(Transport):
         return BranchStore(HttpObjects(self, ref, writes=False), prefix)
 
 
-def _lined(line: bytes, body: bytearray | memoryview | Iterator[memoryview]) -> Iterator[Buffer]:
+def _prepend_line(line: bytes, body: bytearray | memoryview | Iterator[memoryview]) -> Iterator[Buffer]:
     """The message, then the bytes, in pieces that are worth a write."""
     yield line
     if isinstance(body, bytearray | memoryview):
         yield from (body[at : at + _PIECE_BYTES] for at in range(0, len(body), _PIECE_BYTES))
         return
-    held: list[bytes] = []
+    pieces: list[bytes] = []
     size_bytes = 0
     for view in body:
         for at in range(0, len(view), _PIECE_BYTES):
-            held.append(bytes(view[at : at + _PIECE_BYTES]))
-            size_bytes += len(held[-1])
+            pieces.append(bytes(view[at : at + _PIECE_BYTES]))
+            size_bytes += len(pieces[-1])
             if size_bytes >= _PIECE_BYTES:
-                yield b"".join(held)
-                held, size_bytes = [], 0
+                yield b"".join(pieces)
+                pieces, size_bytes = [], 0
     if size_bytes:
-        yield b"".join(held)
+        yield b"".join(pieces)

@@ -63,7 +63,7 @@ def clean_once(context: RepositoryContext, *, row_count_max: int = ROW_COUNT_MAX
     """
     marks = context.keys.cleanup()
     with context.key_value.snapshot() as snapshot:
-        named = _named_tokens(context, snapshot)
+        named = _find_tokens(context, snapshot)
         dropped = (key[len(marks) :].decode(errors="replace") for key, _ in snapshot.scan(*prefix_range(marks)))
         return _remove(context, snapshot, (token for token in dropped if token not in named), row_count_max)
 
@@ -75,12 +75,12 @@ def clean_orphans_once(context: RepositoryContext) -> Cleaned:
     """
     fresh_from = file_id_at(context.now_ms() - FRESH_MS)
     with context.key_value.snapshot() as snapshot:
-        named = _named_tokens(context, snapshot)
+        named = _find_tokens(context, snapshot)
         orphans = (token for token in _tokens_with_rows(context, snapshot) if token not in named and token < fresh_from)
         return _remove(context, snapshot, orphans, ROW_COUNT_MAX)
 
 
-def _named_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:
+def _find_tokens(context: RepositoryContext, snapshot: KeyValueSnapshot) -> set[str]:
     """Every token of every branch."""
     return {
         token.id

@@ -96,14 +96,14 @@ class Counters:
         with self._lock:
             if branch not in self._sealed:
                 return None
-            return self._summed(branch)
+            return self._sum(branch)
 
     def all_counts(self) -> dict[str, BranchCounts]:
         """Of every branch that was counted, for metrics."""
         with self._lock:
-            return {branch: self._summed(branch) for branch in self._sealed}
+            return {branch: self._sum(branch) for branch in self._sealed}
 
-    def _summed(self, branch: str) -> BranchCounts:
+    def _sum(self, branch: str) -> BranchCounts:
         counted = self._tokens.get(branch, {}).values()
         return BranchCounts(
             staged_entries=max(0, sum(entries for entries, _ in counted)),

@@ -42,7 +42,7 @@ def count_branch(
     return context.counters.counts(branch) or BranchCounts()
 
 
-def wanted_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
+def find_compactions(context: RepositoryContext) -> list[tuple[str, str]]:
     """The branches that want to be compacted, each with the reason (`BranchCounts.why`).
 
     Cost: 1 scan of the branches' records; a branch that was not counted since the start is, some a call.

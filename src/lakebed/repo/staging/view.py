@@ -25,7 +25,7 @@ from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingTo
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.refs import resolve
 from lakebed.repo.rows import overlay, without_tombstones
-from lakebed.repo.staging.changes import cleared_by, is_cleared, token_sources
+from lakebed.repo.staging.changes import clears_of, is_cleared, token_sources
 from lakebed.repo.staging.listing import Listed, list_entries
 
 READ_LAYERS: Final = default_registry.histogram(
@@ -84,7 +84,7 @@ class View:
 
     def value(self, path: bytes) -> bytes | None:
         """The encoded entry of a path, as `get`."""
-        value, touched = self._staged(path, self.tokens)
+        value, touched = self._read_staged(path, self.tokens)
         READ_LAYERS.observe(touched, "get")
         if value is None:
             with explaining_missing(self._context, self.base):
@@ -101,14 +101,14 @@ class View:
         """
         newest, older = self.tokens[0], self.tokens[1:]
         prefix = self._context.keys.token(newest.id)
-        own = self._snapshot.get_many([prefix + path for path in paths])
-        hidden = cleared_by([newest])
+        rows = self._snapshot.get_many([prefix + path for path in paths])
+        hidden = clears_of([newest])
         open_paths = [path for path in paths if not is_cleared(path, hidden)] if hidden else paths
         lower = View(self._context, snapshot=self._snapshot, base=self.base, tokens=older)
         below = dict(zip(open_paths, lower.values(open_paths), strict=True))
-        return [(row, below.get(path)) for path, row in zip(paths, own, strict=True)]
+        return [(row, below.get(path)) for path, row in zip(paths, rows, strict=True)]
 
-    def _staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
+    def _read_staged(self, path: bytes, tokens: Sequence[StagingToken]) -> tuple[bytes | None, int]:
         """The value in the newest token that has one, None: none has; and how many were read."""
         keys: list[bytes] = []
         is_hidden = False
@@ -141,7 +141,7 @@ class View:
 
         Cost: 1 read a token for all paths together, then the blocks of the ranges that hold the rest.
         """
-        found: dict[bytes, bytes] = {}
+        values: dict[bytes, bytes] = {}
         wanted = sorted(set(paths))
         touched = 0
         for token in self.tokens:
@@ -150,16 +150,16 @@ class View:
             touched += 1
             prefix = self._context.keys.token(token.id)
             rows = self._snapshot.get_many([prefix + path for path in wanted])
-            found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+            values.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
             if token.clears is not None:
-                hidden = cleared_by([token])
-                found.update((path, TOMBSTONE) for path in wanted if path not in found and is_cleared(path, hidden))
-            wanted = [path for path in wanted if path not in found]
+                hidden = clears_of([token])
+                values.update((path, TOMBSTONE) for path in wanted if path not in values and is_cleared(path, hidden))
+            wanted = [path for path in wanted if path not in values]
         READ_LAYERS.observe(touched, "get_many")
         with explaining_missing(self._context, self.base):
             rows = self._metarange.get_many(wanted) if wanted else []
-        found.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
-        return [found.get(path) or None for path in paths]
+        values.update((path, row) for path, row in zip(wanted, rows, strict=True) if row is not None)
+        return [values.get(path) or None for path in paths]
 
     def rows(self, start: bytes | None = None, end: bytes | None = None) -> Iterator[pa.RecordBatch]:
         """The rows of ``[start, end)``, None: open.

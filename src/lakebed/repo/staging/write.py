@@ -28,7 +28,7 @@ from lakebed.repo.model import TOMBSTONE, Entry
 from lakebed.repo.names import check_path, check_prefix
 from lakebed.repo.records import encode_record, new_token, write_unique
 from lakebed.repo.rows import prefix_range
-from lakebed.repo.staging.entries import checked_columns, checked_entry, pairs_of
+from lakebed.repo.staging.entries import check_entry, pairs_of, validate_columns
 from lakebed.repo.staging.protocol import WriteAttempts, check_only_unexpected, replace_rows, write_rows
 
 
@@ -45,7 +45,7 @@ def stage(context: RepositoryContext, *, branch: str, path: str, entry: Entry) -
     Cost: 2 peeks and 1 write of the key-value store.
     """
     key = check_path(path, writing=True)
-    value, ulid = _allowed(context, entry, path)
+    value, ulid = _check_entry(context, entry, path)
     attempts = WriteAttempts(context, branch, operation="stage")
     while True:
         precondition = attempts.look()
@@ -111,18 +111,18 @@ def _stage_unless(
 ) -> None:
     """Stage an entry in the moment in which `refuse` accepts what is visible."""
     key = check_path(path, writing=True)
-    value, ulid = _allowed(context, entry, path)
+    value, ulid = _check_entry(context, entry, path)
     attempts = WriteAttempts(context, branch, operation=operation)
     while True:
-        [(own, below)], precondition = attempts.read(lambda view: view.layers_of([key]))
-        raw = below if own is None else own or None
+        [(newest, below)], precondition = attempts.read(lambda view: view.layers_of([key]))
+        raw = below if newest is None else newest or None
         visible = None if raw is None else decode_entry(raw, where=path)
         if visible is not None and visible.address == entry.address:
             return
         refuse(visible)
         _check_age(ulid, precondition.boundary)
         staged = precondition.token_prefix + key
-        if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: own}):
+        if write_rows(context, [staged], [value], expected={**precondition.on_both, staged: newest}):
             context.counters.count(branch, precondition.record.staging.id, entries=1)
             return
 
@@ -145,7 +145,7 @@ def stage_many(
     Cost: 1 write of the key-value store; about 3 us an entry.
     """
     pairs = list(pairs_of(entries) if isinstance(entries, pa.RecordBatch | pa.Table) else entries)
-    paths, column, oldest = checked_columns(pairs)
+    paths, column, oldest = validate_columns(pairs)
     context.foreign.check(entry.address for _, entry in pairs if is_foreign(entry.address))
     attempts = WriteAttempts(context, branch, operation="stage_many")
     while True:
@@ -193,11 +193,11 @@ def delete_many(context: RepositoryContext, *, branch: str, paths: Iterable[str]
         prefix = precondition.token_prefix
         buried: list[bytes] = []
         removed: dict[bytes, bytes | None] = {}
-        for path, (own, below) in zip(wanted, layers, strict=True):
-            if own == TOMBSTONE or (own is None and below is None):
+        for path, (newest, below) in zip(wanted, layers, strict=True):
+            if newest == TOMBSTONE or (newest is None and below is None):
                 continue
             if below is None:
-                removed[prefix + path] = own
+                removed[prefix + path] = newest
             else:
                 buried.append(prefix + path)
         if not buried and not removed:
@@ -262,9 +262,9 @@ def path_exists(context: RepositoryContext, branch: str, path: str) -> AlreadyEx
     )
 
 
-def _allowed(context: RepositoryContext, entry: Entry, path: str) -> tuple[bytes, str | None]:
-    """An entry as `checked_entry` has it, if its address may be named: a client says where the bytes are."""
-    value, ulid = checked_entry(entry, path)
+def _check_entry(context: RepositoryContext, entry: Entry, path: str) -> tuple[bytes, str | None]:
+    """An entry as `check_entry` has it, if its address may be named: a client says where the bytes are."""
+    value, ulid = check_entry(entry, path)
     if ulid is None:
         context.foreign.check([entry.address])
     return value, ulid

@@ -8,13 +8,13 @@ unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.re
 from __future__ import annotations
 
 from lakebed.errors import Rejected
-from lakebed.repo.commit import check_commit_text, chosen_intervals, hook_call, new_commit, no_changes, with_paths_of
+from lakebed.repo.commit import check_commit_text, hook_call, intervals_of, new_commit, no_changes, with_paths_of
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import (
     CommitWithId,
     Move,
     SealedBranch,
-    applied_state,
+    apply_sealed,
     equals_head,
     keep_applied,
     move_branch,
@@ -60,13 +60,13 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
         check_committable(context, branch)
         check_commit_text(self.message, self.metadata, allow_empty_message=allow_empty_message)
         is_partial = self.paths is not None or self.prefixes is not None
-        chosen = chosen_intervals(self.paths or (), self.prefixes or ())
+        intervals = intervals_of(self.paths or (), self.prefixes or ())
 
         def plan(sealed: SealedBranch) -> Move:
-            state = applied_state(context, sealed)
+            state = apply_sealed(context, sealed)
             before = sealed.head.metarange
             if is_partial:
-                target = with_paths_of(context, before, source=state, chosen=chosen) if chosen else before
+                target = with_paths_of(context, before, source=state, intervals=intervals) if intervals else before
             else:
                 target = before if equals_head(context, sealed, state) else state
             if target.id == before.id and not self.allow_empty:

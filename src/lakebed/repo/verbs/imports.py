@@ -47,10 +47,10 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
         Raises:
             NotFound: ``branch_not_found``.
             InvalidRequest: as `lakebed.repo.importing.check_sources` and `lakebed.repo.verbs.commit.Commit`.
-            OutcomeUnknown: it may have been recorded; `lakebed.repo.importing.unfinished_imports` lists it then.
+            OutcomeUnknown: it may have been recorded; `lakebed.repo.importing.list_unfinished_imports` lists it then.
         Cost: 1 durable write of the key-value store.
         """
-        check_committable(context.forced() if force else context, self.branch)
+        check_committable(context.as_writable() if force else context, self.branch)
         check_commit_text(self.message, self.metadata)
         load_branch(context, self.branch)
         check_sources(context, self.sources)
@@ -66,7 +66,7 @@ class ImportObjects(Verb[Import], frozen=True, kw_only=True):
             updated_at_ms=context.now_ms(),
             force=force,
         )
-        key = context.keys.imported(id)
+        key = context.keys.import_record(id)
         write_unique(context.key_value, [(key, encode_record(record))], expected={key: None})
         return id
 

@@ -16,7 +16,7 @@ import msgspec
 
 from lakebed.errors import InvalidRequest
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.commit import chosen_intervals
+from lakebed.repo.commit import intervals_of
 from lakebed.repo.commits import Walk, load_commit
 from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.context import RepositoryContext
@@ -108,7 +108,7 @@ class Log(ListVerb[CommitWithId], frozen=True, kw_only=True):
                     reading.keep_position(row.id)
         return LogPage(rows, "")
 
-    def fixed(self, call: Callable[[Verb[Any]], Any]) -> Log:
+    def fix_moment(self, call: Callable[[Verb[Any]], Any]) -> Log:
         return msgspec.structs.replace(self, ref=call(Head(ref=self.ref)).id)
 
 
@@ -118,7 +118,7 @@ class _Reading:
     def __init__(self, context: RepositoryContext, log: Log, *, snapshot: KeyValueSnapshot) -> None:
         self._context = context
         self._log = log
-        self._intervals = chosen_intervals(log.paths, log.prefixes)
+        self._intervals = intervals_of(log.paths, log.prefixes)
         self._snapshot = snapshot
         self._start, _ = resolve_commit(context, log.ref, snapshot=snapshot)
         stop_at = log.stop_at
@@ -160,9 +160,9 @@ class _Reading:
         log = self._log
         if log.since_ms is not None and commit.created_at_ms < log.since_ms:
             return False
-        return not self._intervals or self._changed(commit)
+        return not self._intervals or self._has_changes(commit)
 
-    def _changed(self, commit: Commit) -> bool:
+    def _has_changes(self, commit: Commit) -> bool:
         """Whether a commit changed something in one of the intervals, against its first parent."""
         if len(commit.parents) > 1 and not self._log.first_parent:
             return False

@@ -15,7 +15,7 @@ from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.merge import as_strategy
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import merged
+from lakebed.repo.merge import merge_states
 from lakebed.repo.names import check_prefix
 from lakebed.repo.protection import check_not_read_only
 from lakebed.repo.refs import resolve_commit
@@ -81,7 +81,7 @@ class Merge(Verb[CommitWithId], frozen=True, kw_only=True):
             if base_id == source_id and not allow_empty:
                 raise self._nothing_to_merge(context)
             with reading_commits(context, source_id):
-                state = merged(
+                state = merge_states(
                     context,
                     base=context.committed.empty if base_id is None else load_commit(context, base_id).metarange,
                     source=source_commit.metarange,

@@ -94,7 +94,7 @@ class ListVerb(Verb[list[Row]], frozen=True):
         """One page."""
         return list(self.rows(context, amount=self.amount))
 
-    def fixed(self, call: Callable[[Verb[R]], R]) -> ListVerb[Row]:
+    def fix_moment(self, call: Callable[[Verb[R]], R]) -> ListVerb[Row]:
         """The same list, such that all its pages are of one moment where that is possible; `call` runs a verb."""
         return self
 

@@ -16,7 +16,7 @@ from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.merge import Strategy, as_strategy
 from lakebed.repo.context import RepositoryContext
 from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import merged
+from lakebed.repo.merge import merge_states
 from lakebed.repo.model import Commit as CommitRecord
 from lakebed.repo.model import MetarangeRef
 from lakebed.repo.protection import check_committable
@@ -98,7 +98,7 @@ class _Pick(Verb[CommitWithId], frozen=True, kw_only=True):
             check_clean(context, sealed, operation=operation)
             head = sealed.head
             with reading_commits(context, *commit_ids):
-                state = merged(
+                state = merge_states(
                     context,
                     base=base,
                     source=source,

@@ -125,7 +125,7 @@ class SignedUrl(Verb[str], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> str:
         entry = Stat(ref=self.ref, path=self.path).run(context)
-        return data.signed_get(context, entry, expires_in_s=self.expires_in_s)
+        return data.sign_get(context, entry, expires_in_s=self.expires_in_s)
 
 
 @verb("merge_base", role="read", effort="compute", gives=str | None)
@@ -137,9 +137,9 @@ class CommonAncestor(Verb[str | None], frozen=True, kw_only=True):
 
     def run(self, context: RepositoryContext) -> str | None:
         with context.key_value.snapshot() as snapshot:
-            one, _ = resolve_commit(context, self.left, snapshot=snapshot)
-            other, _ = resolve_commit(context, self.right, snapshot=snapshot)
-            return merge_base(context, one, other, snapshot=snapshot)
+            left, _ = resolve_commit(context, self.left, snapshot=snapshot)
+            right, _ = resolve_commit(context, self.right, snapshot=snapshot)
+            return merge_base(context, left, right, snapshot=snapshot)
 
 
 @verb("reflog", role="read", effort="compute", gives=list[ReflogLine])

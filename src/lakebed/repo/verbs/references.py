@@ -34,8 +34,8 @@ class Branches(ListVerb[NamedCommit], frozen=True, kw_only=True):
     hidden: bool = False
 
     def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[NamedCommit]:
-        found = list_branches(context, prefix=self.prefix, after=self.after, hidden=self.hidden)
-        return _first((NamedCommit(name, record.commit_id) for name, record in found), amount)
+        branches = list_branches(context, prefix=self.prefix, after=self.after, hidden=self.hidden)
+        return _first((NamedCommit(name, record.commit_id) for name, record in branches), amount)
 
 
 @verb("create_branch", role="write", effort="write", gives=None, changes=("name",), author="committer")
@@ -82,8 +82,8 @@ class Tags(ListVerb[NamedCommit], frozen=True, kw_only=True):
     after: str | None = None
 
     def rows(self, context: RepositoryContext, *, amount: int | None) -> Iterator[NamedCommit]:
-        found = list_tags(context, prefix=self.prefix, after=self.after)
-        return _first((NamedCommit(name, tag.commit_id) for name, tag in found), amount)
+        tags = list_tags(context, prefix=self.prefix, after=self.after)
+        return _first((NamedCommit(name, tag.commit_id) for name, tag in tags), amount)
 
 
 @verb("create_tag", role="write", effort="write", gives=Tag, changes=("name",), author="owner")

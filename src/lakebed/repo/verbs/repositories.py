@@ -59,7 +59,7 @@ class Owner(Protocol):
         """Record a repository."""
         ...
 
-    def lost_race(self, operation: str) -> Conflict:
+    def race_error(self, operation: str) -> Conflict:
         """The error of too many lost races."""
         ...
 
@@ -89,8 +89,8 @@ class ListRepositories(CatalogVerb[list[RepositoryFacts]], frozen=True, kw_only=
     amount: Amount = PAGE_COUNT_MAX
 
     def run(self, catalog: Owner, sees: Callable[[str], bool]) -> list[RepositoryFacts]:
-        seen = (one for one in catalog.contexts(prefix=self.prefix, after=self.after) if sees(one.name))
-        return [facts_of(one) for one in islice(seen, max(0, self.amount))]
+        seen = (context for context in catalog.contexts(prefix=self.prefix, after=self.after) if sees(context.name))
+        return [facts_of(context) for context in islice(seen, max(0, self.amount))]
 
 
 @verb("create", role="write", effort="write", gives=RepositoryFacts, changes=("name",), author="committer")
@@ -131,7 +131,7 @@ class CreateRepository(CatalogVerb[RepositoryFacts], frozen=True, kw_only=True):
             except Conflict:
                 continue
             return facts_of(made)
-        raise catalog.lost_race("creation")
+        raise catalog.race_error("creation")
 
 
 @verb("set_metadata", role="admin", effort="write", gives=None, changes=("name",))

@@ -48,8 +48,8 @@ class Versions(Verb[list[Version]], frozen=True):
             prefix = context.keys.expired()
             expired = {key[len(prefix) :].decode() for key, _ in snapshot.scan(*prefix_range(prefix))}
             head = load_branch(context, context.record.default_branch, snapshot=snapshot)[0].commit_id
-            found = list(Walk(context, [head], first_parent=True, snapshot=snapshot))
-        return [_version_of(context, id, commit) for id, commit in reversed(found) if id not in expired]
+            commits = list(Walk(context, [head], first_parent=True, snapshot=snapshot))
+        return [_version_of(context, id, commit) for id, commit in reversed(commits) if id not in expired]
 
 
 @verb("pin", role="write", effort="write", gives=Pin, changes=("name", "version"))

@@ -112,6 +112,6 @@ def stage_entry(
         raise _unmet(path, condition) from error
 
 
-def dated(entry: Entry, mtime_s: int | None) -> Entry:
+def with_mtime(entry: Entry, mtime_s: int | None) -> Entry:
     """The entry with a client's modification time in Unix seconds; None: unchanged."""
     return entry if mtime_s is None else msgspec.structs.replace(entry, modified_ms=mtime_s * 1000)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lakebed.errors import Conflict, InternalError, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
-from lakebed.spark.carried import carried_schema
+from lakebed.spark.carried import transfer_schema
 from lakebed.table.model import Snapshot, TableSchema
 from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
 from lakebed.table.table import Table
@@ -65,19 +65,19 @@ class Session:
     def lake(self, url: str) -> Lake:
         """Open a lake, or return the open one. Raises as `open_lake`."""
         with self._lock:
-            found = self._lakes.get(url)
-        if found is None:
-            found = open_lake(url)
+            lake = self._lakes.get(url)
+        if lake is None:
+            lake = open_lake(url)
             with self._lock:
-                found = self._lakes.setdefault(url, found)
-        return found
+                lake = self._lakes.setdefault(url, lake)
+        return lake
 
     def store_rows(self, rows: pa.Table) -> str:
         """Return rows as an Arrow stream: itself in base64 after `INLINE`, or if it is large, the path of a new file.
 
         The reader deletes the file.
         """
-        carried = _carried(rows.schema)
+        carried = _carry_schema(rows.schema)
         if rows.schema != carried:
             rows = rows.cast(carried, safe=False)
         if rows.nbytes > INLINE_BYTES_MAX:
@@ -92,19 +92,19 @@ class Session:
 
 
 @lru_cache(maxsize=64)
-def _carried(schema: pa.Schema) -> pa.Schema:
-    return carried_schema(fields_of_arrow(schema))
+def _carry_schema(schema: pa.Schema) -> pa.Schema:
+    return transfer_schema(fields_of_arrow(schema))
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One request. A subclass declares its fields and `run`, and is `declared` under a name."""
+    """One request. A subclass declares its fields and `run`, and is `register_verb` under a name."""
 
     def run(self, session: Session, lake_url: str) -> dict[str, Any]:
         """Answer the request. Raises `LakebedError`."""
         raise NotImplementedError
 
 
-def declared(name: str) -> Callable[[type[V]], type[V]]:
+def register_verb(name: str) -> Callable[[type[V]], type[V]]:
     """Register a verb under a name."""
 
     def register(verb: type[V]) -> type[V]:
@@ -182,7 +182,7 @@ class TableVerb(Verb, frozen=True, kw_only=True, forbid_unknown_fields=True):
     branch: str | None = None
     resolved: Resolved | None = None
 
-    def opened(self, session: Session, lake_url: str) -> Table:
+    def open_table(self, session: Session, lake_url: str) -> Table:
         """Open the table. Raises as `open_any`, and as `Resolved.schema`. Cost: 1 LIST + 1 GET."""
         table = self.open_any(session, lake_url)
         if self.resolved is not None:
@@ -221,30 +221,32 @@ def handle(line: bytes, session: Session) -> bytes:
     try:
         request = _REQUEST.decode(line)
     except msgspec.MsgspecError as error:
-        return _failed(0, InvalidRequest(f"The request is not readable: {error}.", kind="invalid_message"))
+        return _encode_error(0, InvalidRequest(f"The request is not readable: {error}.", kind="invalid_message"))
     try:
-        declared = VERBS.get(request.verb)
-        if declared is None:
+        verb_type = VERBS.get(request.verb)
+        if verb_type is None:
             raise InvalidRequest(
                 f"There is no verb {request.verb!r} in this lakebed: use the jar of the same version.",
                 kind="unknown_verb",
             )
         try:
-            verb = msgspec.json.decode(request.body, type=declared)
+            verb = msgspec.json.decode(request.body, type=verb_type)
         except msgspec.MsgspecError as error:
             raise InvalidRequest(
                 f"The request {request.verb!r} is not readable: {error}.", kind="invalid_message"
             ) from error
         return _encode({"id": request.id, "ok": verb.run(session, request.lake)})
     except LakebedError as error:
-        return _failed(request.id, error)
+        return _encode_error(request.id, error)
     except Exception as error:
         # A defect of this process: the caller gets a sentence, standard error the traceback.
         traceback.print_exc()
-        return _failed(request.id, InternalError(f"{request.verb} failed in lakebed: {type(error).__name__}: {error}"))
+        return _encode_error(
+            request.id, InternalError(f"{request.verb} failed in lakebed: {type(error).__name__}: {error}")
+        )
 
 
-def _failed(request_id: int, error: LakebedError) -> bytes:
+def _encode_error(request_id: int, error: LakebedError) -> bytes:
     group = next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == LakebedError.__module__)
     return _encode({"id": request_id, "error": {"kind": error.kind, "group": group, "message": error.message}})
 

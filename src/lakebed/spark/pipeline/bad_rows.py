@@ -73,24 +73,24 @@ def find_lines(path: str, records: Sequence[str], *, encoding: str = "utf-8") ->
     Cost: one pass over the file, until all are found.
     """
     wanted = [record.splitlines() or [""] for record in records]
-    found: list[int | None] = [None] * len(records)
+    numbers: list[int | None] = [None] * len(records)
     window: deque[str] = deque(maxlen=max(map(len, wanted), default=1))
     missing = len(records)
-    with _opened(path, encoding) as lines:
+    with _open_lines(path, encoding) as lines:
         for number, line in enumerate(lines, start=1):
             window.append(line.rstrip("\n"))
             for position, parts in enumerate(wanted):
-                if found[position] is None and list(window)[-len(parts) :] == parts:
-                    found[position] = number - len(parts) + 1
+                if numbers[position] is None and list(window)[-len(parts) :] == parts:
+                    numbers[position] = number - len(parts) + 1
                     missing -= 1
                     break
             if not missing:
                 break
-    return found
+    return numbers
 
 
 @contextmanager
-def _opened(path: str, encoding: str) -> Iterator[TextIO]:
+def _open_lines(path: str, encoding: str) -> Iterator[TextIO]:
     encoding = "utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding
     openers: dict[str, Callable[[str], Any]] = {".gz": gzip.open, ".bz2": bz2.open}
     # Spark ends a line where universal newlines do: at a line feed, a carriage return, or both.
@@ -111,22 +111,24 @@ def reason_of(
     Args:
         values: what Spark read of it: null in each column whose value does not fit.
     """
-    there = _json_values(text) if file_format == "json" else _csv_values(text, options)
-    if there is None:
+    fields = _json_values(text) if file_format == "json" else _csv_values(text, options)
+    if fields is None:
         return "it is not a JSON object" if file_format == "json" else ""
-    if not isinstance(there, dict):
-        if len(there) != len(schema):
-            return f"{len(there)} {'value' if len(there) == 1 else 'values'} for {len(schema)} columns"
-        there = dict(zip(schema, there, strict=True))
-    wrong = [name for name in schema if values.get(name) is None and there.get(name) not in (None, "")]
+    if not isinstance(fields, dict):
+        if len(fields) != len(schema):
+            return f"{len(fields)} {'value' if len(fields) == 1 else 'values'} for {len(schema)} columns"
+        fields = dict(zip(schema, fields, strict=True))
+    wrong = [name for name in schema if values.get(name) is None and fields.get(name) not in (None, "")]
     null = {name.lower(): value for name, value in options.items()}.get("nullvalue", "")
-    return ", ".join(f"{name} = {there[name]!r} is not a valid {schema[name]}" for name in wrong if there[name] != null)
+    return ", ".join(
+        f"{name} = {fields[name]!r} is not a valid {schema[name]}" for name in wrong if fields[name] != null
+    )
 
 
 def _csv_values(text: str, options: Mapping[str, str]) -> list[str] | None:
-    chosen = {name.lower(): value for name, value in options.items()}
-    separator = chosen.get("sep", chosen.get("delimiter", ","))
-    quote, escape = chosen.get("quote", '"'), chosen.get("escape", '"')
+    by_name = {name.lower(): value for name, value in options.items()}
+    separator = by_name.get("sep", by_name.get("delimiter", ","))
+    quote, escape = by_name.get("quote", '"'), by_name.get("escape", '"')
     if len(separator) != 1 or len(quote) != 1 or len(escape) != 1:
         return None
     rows: Iterable[list[str]] = csv.reader(

@@ -137,10 +137,10 @@ def plan_carry(
     again: list[Again] = []
     for identity in identities:
         step = identity.step
-        own = done.get(step.ordinal)
-        same, named = search.same(identity), search.named(identity)  # also of a done step: each takes its turn
-        if own is not None:
-            tables.did(identity, _origin(own, run_id), own)
+        record = done.get(step.ordinal)
+        same, namesake = search.same(identity), search.find_named(identity)  # also of a done step: each takes its turn
+        if record is not None:
+            tables.did(identity, _origin(record, run_id), record)
             continue
         if matches(step.name, replay):
             tables.will(identity)
@@ -148,17 +148,17 @@ def plan_carry(
         reason = (
             None
             if same is None
-            else tables.obstacle(identity, same[0], same[1]) or changed_input(same[1], identity, content)
+            else tables.obstacle(identity, same[0], same[1]) or input_change(same[1], identity, content)
         )
-        found = same or named
+        candidate = same or namesake
         stands = same is not None and reason is None
-        if found is not None and (stands or matches(step.name, carry)):
-            accepted = None if stands else _content(found[1], identity, content)
-            records.append(_taken_over(found, identity, accepted=accepted))
-            tables.did(identity, *found)
+        if candidate is not None and (stands or matches(step.name, carry)):
+            accepted = None if stands else _content(candidate[1], identity, content)
+            records.append(_take_over(candidate, identity, accepted=accepted))
+            tables.did(identity, *candidate)
             continue
         tables.will(identity)
-        if found is not None and identity.needs_consent:
+        if candidate is not None and identity.needs_consent:
             again.append(Again(identity, reason or search.change(identity)))
     return Carry(tuple(records), tuple(again))
 
@@ -184,43 +184,45 @@ class _Search:
         self._orders.append({_key(_origin(record, run.run_id), record): record.ordinal for record in in_order})
         self._places[run.run_id] = {(record.verb, record.name): record.ordinal for record in in_order}
         for record in in_order:
-            found = (_origin(record, run.run_id), record)
+            candidate = (_origin(record, run.run_id), record)
             if is_alike:
-                _keep(self._by_name, (record.verb, record.name), found)
+                _keep(self._by_name, (record.verb, record.name), candidate)
             if "view" in record.metrics:
                 views[str(record.metrics["view"])] = record.fingerprint
             if record.identity:
-                _keep(self._by_source, (record.identity, record.name), found)
-                _keep(self._by_turn, (record.identity, turns[record.identity]), found)
+                _keep(self._by_source, (record.identity, record.name), candidate)
+                _keep(self._by_turn, (record.identity, turns[record.identity]), candidate)
                 turns[record.identity] += 1
             else:
                 # Written by an older version: it is identified by the digest of its settings and of those of its
                 # views.
-                self._legacy[record.fingerprint].append((set(views.values()), found))
+                self._legacy[record.fingerprint].append((set(views.values()), candidate))
 
     def same(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
         """Return the last record of the same identity, by the step's name or else its position among equal ones."""
-        turn = self._turns[identity.source]
+        position = self._turns[identity.source]
         self._turns[identity.source] += 1
-        found = self._by_source.get((identity.source, identity.step.name)) or self._by_turn.get((identity.source, turn))
-        return found or self._old(identity)
+        candidate = self._by_source.get((identity.source, identity.step.name)) or self._by_turn.get(
+            (identity.source, position)
+        )
+        return candidate or self._old(identity)
 
     def _old(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
         needed = {view.fingerprint for view in identity.views if view != identity.step}
-        for views, found in reversed(self._legacy.get(identity.step.fingerprint, [])):
+        for views, candidate in reversed(self._legacy.get(identity.step.fingerprint, [])):
             if needed <= views:
-                return found
+                return candidate
         return None
 
-    def named(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
+    def find_named(self, identity: StepIdentity) -> tuple[str, StepRecord] | None:
         """Return the record of a step of the same kind and name, in a run with the same variables."""
         return self._by_name.get((identity.step.kind, identity.step.name))
 
-    def is_accepted(self, one: tuple[str, int], *, after: tuple[str, int]) -> bool:
+    def is_accepted(self, step: tuple[str, int], *, after: tuple[str, int]) -> bool:
         """Return whether the newest run with both had them in the order of the plan."""
         for order in reversed(self._orders):
-            if one in order and after in order:
-                return order[after] < order[one]
+            if step in order and after in order:
+                return order[after] < order[step]
         return False
 
     def was_before(self, run_id: str, record: StepRecord, other: StepRecord) -> bool:
@@ -230,23 +232,23 @@ class _Search:
 
     def change(self, identity: StepIdentity) -> str:
         """Return how a step differs from the earlier step of its name."""
-        named = self.named(identity)
-        if named is None or named[1].fingerprint != identity.step.fingerprint:
+        namesake = self.find_named(identity)
+        if namesake is None or namesake[1].fingerprint != identity.step.fingerprint:
             return "it was changed"
         for view in identity.views:
-            found = self._by_name.get((view.kind, view.name))
-            if found is None or found[1].fingerprint != view.fingerprint:
+            earlier_step = self._by_name.get((view.kind, view.name))
+            if earlier_step is None or earlier_step[1].fingerprint != view.fingerprint:
                 return f"'{view.name}', which it reads, was changed"
         return "it was changed"
 
 
 def _keep(
-    index: dict[Any, tuple[str, StepRecord]], key: tuple[str, str] | tuple[str, int], found: tuple[str, StepRecord]
+    index: dict[Any, tuple[str, StepRecord]], key: tuple[str, str] | tuple[str, int], candidate: tuple[str, StepRecord]
 ) -> None:
     """Keep the record of the newer run, unless it only took over a step that was done earlier."""
-    there = index.get(key)
-    if there is None or not found[1].carried_from or there[1].started_ms <= found[1].started_ms:
-        index[key] = found
+    current = index.get(key)
+    if current is None or not candidate[1].carried_from or current[1].started_ms <= candidate[1].started_ms:
+        index[key] = candidate
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -256,7 +258,9 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 def refuse_again(plan: Plan, again: Sequence[Again]) -> InvalidRequest:
     """Return the error that lists the steps that would run again, and how to decide."""
-    shown = [f"'{one.identity.step.name}' (line {one.identity.step.line}: {one.reason})" for one in again[:_SHOWN_MAX]]
+    shown = [
+        f"'{step.identity.step.name}' (line {step.identity.step.line}: {step.reason})" for step in again[:_SHOWN_MAX]
+    ]
     more = f", and {len(again) - _SHOWN_MAX} more" if len(again) > _SHOWN_MAX else ""
     count = (
         "1 step that an earlier run finished" if len(again) == 1 else f"{len(again)} steps that earlier runs finished"
@@ -266,8 +270,8 @@ def refuse_again(plan: Plan, again: Sequence[Again]) -> InvalidRequest:
         "to run a step again, or --carry and the name to keep what was done; both take patterns, such as "
         f"--replay '{again[0].identity.step.kind} *', and can be repeated.",
         kind="replay_needed",
-        steps=[one.identity.step.name for one in again],
-        reasons=[one.reason for one in again],
+        steps=[step.identity.step.name for step in again],
+        reasons=[step.reason for step in again],
     )
 
 
@@ -285,7 +289,7 @@ def check_patterns(plan: Plan, *, replay: Sequence[str], carry: Sequence[str]) -
             raise InvalidRequest(f"{plan.file}: --replay and --carry both name the step '{name}'.", step=name)
 
 
-def changed_input(
+def input_change(
     record: StepRecord, identity: StepIdentity, content: Callable[[StepIdentity], str | None]
 ) -> str | None:
     """Return how the input differs from the record's; None: it does not. An unknown input counts as unchanged."""
@@ -299,9 +303,9 @@ def _content(record: StepRecord, identity: StepIdentity, content: Callable[[Step
     return content(identity) if record.metrics.get("content") is not None and identity.views else None
 
 
-def _taken_over(found: tuple[str, StepRecord], identity: StepIdentity, *, accepted: str | None) -> StepRecord:
+def _take_over(candidate: tuple[str, StepRecord], identity: StepIdentity, *, accepted: str | None) -> StepRecord:
     """Return the record for this step; `accepted`: the content of another input for which a person kept it."""
-    run_id, record = found
+    run_id, record = candidate
     step = identity.step
     return replace(
         record,
@@ -327,9 +331,9 @@ def _origin(record: StepRecord, run_id: str) -> str:
 def _is_before(run_id: str, record: StepRecord, other_id: str, other: StepRecord, *, table: str | None = None) -> bool:
     """Return whether a step was done before another one: by commits to the table, order in one run, or the clock."""
     commits = [
-        one.metrics.get("snapshot")
-        for one in (record, other)
-        if table is not None and one.metrics.get("table") == table
+        step.metrics.get("snapshot")
+        for step in (record, other)
+        if table is not None and step.metrics.get("table") == table
     ]
     numbers = [int(snapshot) for snapshot in commits if snapshot is not None]
     if len(numbers) == 2:

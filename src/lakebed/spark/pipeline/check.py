@@ -98,8 +98,8 @@ def _check_fit(
             raise location.error(
                 f"the table '{name}' has no column '{column}', which the rows have.{nearest(column, fields)}"
             )
-        source, there = plain_type(kind), arrow_type(fields[column].type)
-        if source is not None and not _fits(source, there):
+        source, target_type = plain_type(kind), arrow_type(fields[column].type)
+        if source is not None and not _fits(source, target_type):
             raise location.error(
                 f"column '{column}' of the table '{name}' is {fields[column].type}, and the rows have {kind}, "
                 "which cannot be converted to it: change one of them, or cast it with `select`."
@@ -146,18 +146,18 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
         require_java()
     except InvalidRequest as error:
         return f"Its SQL was not checked: {error.message}"
-    known = _known(plan, tables)
+    known = _names_by_step(plan, tables)
     accepted: dict[tuple[str, str], frozenset[str]] = {}
     with open_sql_parser() as parse:
         for step, what, kind, text in texts:
             if (kind, text) not in accepted:
-                found = parse(kind, text)
-                if found.wrong is not None:
-                    raise plan.location(step).error(f"{what} is not SQL that Spark understands: {found.wrong}")
-                accepted[kind, text] = found.tables
+                parse_result = parse(kind, text)
+                if parse_result.wrong is not None:
+                    raise plan.location(step).error(f"{what} is not SQL that Spark understands: {parse_result.wrong}")
+                accepted[kind, text] = parse_result.tables
             names = known[step.ordinal]
             for name in sorted(accepted[kind, text]):
-                if name.lower() not in {one.lower() for one in names}:  # as Spark compares them
+                if name.lower() not in {other.lower() for other in names}:  # as Spark compares them
                     raise plan.location(step).error(
                         f"{what} reads '{name}': there is neither a table nor a view of this name in the lake, and "
                         f"`tables` declares none.{nearest(name, names)}"
@@ -165,15 +165,15 @@ def check_sql(plan: Plan, tables: Collection[str]) -> str | None:
     return None
 
 
-def _known(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
+def _names_by_step(plan: Plan, tables: Collection[str]) -> dict[int, frozenset[str]]:
     """Return, by ordinal of a step, what its query may name: tables, and views of steps before it."""
     known = frozenset((*tables, *plan.tables))
-    found: dict[int, frozenset[str]] = {}
+    names: dict[int, frozenset[str]] = {}
     for step in plan.steps:
-        found[step.ordinal] = known | {"files"} if KINDS[step.kind].reads_files else known
+        names[step.ordinal] = known | {"files"} if KINDS[step.kind].reads_files else known
         view = step.settings.get("as")
         known = known if view is None or view in known else known | {view}
-    return found
+    return names
 
 
 def _sql(plan: Plan) -> Iterator[tuple[PlannedStep, str, Literal["expression", "query"], str]]:

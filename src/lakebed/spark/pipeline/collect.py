@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.pipeline.ledger import AttemptEnd, Ledger, run_statuses
-from lakebed.spark.pipeline.measure import added_bytes, committed_snapshot, disk_use, totals
+from lakebed.spark.pipeline.measure import commit_bytes, disk_use, snapshot_on_main, totals
 from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.report_model import (
     BAD_LOAD_KINDS,
@@ -58,7 +58,7 @@ def collect(lake: Lake, *, environment: Environment, **options: Unpack[ReportOpt
         ids = [status.run_id for status in reversed(run_statuses(lake.store, environment=environment))]
     else:
         ids = [run_id]
-    runs = _runs([Ledger(lake.store, run_id=one, environment=environment) for one in ids], options.get("writing_run"))
+    runs = _runs([Ledger(lake.store, run_id=id, environment=environment) for id in ids], options.get("writing_run"))
     # A step that was taken over is shown in the run that did it.
     steps = [step for run in runs for step in run.steps if run_id is not None or not step.carried_from]
     read_again = {**read_fingerprints(steps), **(options.get("fingerprints") or {})}
@@ -118,8 +118,8 @@ def _continues(run: RunFacts, ledger: Ledger, later: RunFacts, later_ledger: Led
 
 
 def _stops(ends: Iterable[AttemptEnd], steps: Sequence[StepRecord]) -> tuple[Stop, ...]:
-    own = (step for step in steps if not step.carried_from)
-    done_ms = {step.name: step.started_ms + round(1000 * step.seconds) for step in own}
+    new_steps = (step for step in steps if not step.carried_from)
+    done_ms = {step.name: step.started_ms + round(1000 * step.seconds) for step in new_steps}
     return tuple(
         Stop(
             ended_ms=end.ended_ms,
@@ -134,13 +134,13 @@ def _stops(ends: Iterable[AttemptEnd], steps: Sequence[StepRecord]) -> tuple[Sto
     )
 
 
-def taken_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
+def fingerprints_of_tags(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
     """Return the fingerprints that tag steps recorded, by (table, tag); a later step wins."""
     return {
         (str(step.metrics["table"]), str(step.metrics["tag"])): Fingerprint(
             int(step.metrics["rows"]), str(step.metrics["checksum"]), step.started_ms
         )
-        for step in sorted(steps, key=_started_ms)
+        for step in sorted(steps, key=_start_ms)
         if step.verb == "tag" and "checksum" in step.metrics
     }
 
@@ -148,14 +148,14 @@ def taken_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fin
 def read_fingerprints(steps: Iterable[StepRecord]) -> dict[tuple[str, str], Fingerprint]:
     """Return the fingerprints that report steps read again, by (table, tag); a later step wins."""
     return {
-        (str(one["table"]), str(one["tag"])): Fingerprint(int(one["rows"]), str(one["checksum"]), step.started_ms)
-        for step in sorted(steps, key=_started_ms)
+        (str(tag["table"]), str(tag["tag"])): Fingerprint(int(tag["rows"]), str(tag["checksum"]), step.started_ms)
+        for step in sorted(steps, key=_start_ms)
         if step.verb == "report"
-        for one in step.metrics["tags_read"]
+        for tag in step.metrics["tags_read"]
     }
 
 
-def _started_ms(step: StepRecord) -> int:
+def _start_ms(step: StepRecord) -> int:
     return step.started_ms
 
 
@@ -175,10 +175,10 @@ def _table_facts(
     fingerprints: Mapping[tuple[str, str], Fingerprint],
     now_ms: int,
 ) -> TableFacts:
-    own = [step for step in steps if step.metrics.get("table") == name]
+    table_steps = [step for step in steps if step.metrics.get("table") == name]
     use = disk_use(table)
     alive = set(table.context.snapshots.ids())
-    taken = taken_fingerprints(own)
+    taken = fingerprints_of_tags(table_steps)
     tags = []
     for tag in sorted(table.tags(), key=lambda tag: (tag.snapshot.id, tag.name)):
         before = taken.get((name, tag.name))
@@ -206,23 +206,23 @@ def _table_facts(
         rows=table.scan().count() if alive else 0,
         data_bytes=use.data_bytes,
         metadata_bytes=use.metadata_bytes,
-        versions=_versions(table, own, alive, published=_published(steps, name)),
+        versions=_versions(table, table_steps, alive, published=_publishing_steps(steps, name)),
         tags=tuple(tags),
         expiries=tuple(
             {**step.metrics, "started_ms": step.started_ms}
-            for step in sorted(own, key=_started_ms)
+            for step in sorted(table_steps, key=_start_ms)
             if step.verb == "expire"
         ),
     )
 
 
-def _published(steps: Sequence[StepRecord], table: str) -> dict[int, StepRecord]:
+def _publishing_steps(steps: Sequence[StepRecord], table: str) -> dict[int, StepRecord]:
     """Return the steps that published a table, by the snapshot of main; after a kill the one that found it there."""
     return {
-        int(one["snapshot"]): step
+        int(entry["snapshot"]): step
         for step in steps
-        for one in step.metrics.get("published", ())
-        if one["table"] == table
+        for entry in step.metrics.get("published", ())
+        if entry["table"] == table
     }
 
 
@@ -230,8 +230,8 @@ def _versions(
     table: Table, steps: Sequence[StepRecord], alive: set[int], *, published: Mapping[int, StepRecord]
 ) -> tuple[VersionFacts, ...]:
     versions: list[VersionFacts] = []
-    recorded = {number: step for step in steps if (number := committed_snapshot(step)) is not None}
-    undone = _rolled_back(table, alive)
+    recorded = {number: step for step in steps if (number := snapshot_on_main(step)) is not None}
+    undone = _find_undone(table, alive)
     written = 0
     for snapshot_id in sorted({*recorded, *alive}):
         step = recorded.get(snapshot_id)
@@ -247,7 +247,7 @@ def _versions(
                 "rows": max(snapshot.delta_record_count, 0),
                 "files_total": files,
                 "bytes_total": size,
-                "bytes_added": added_bytes(table, snapshot),
+                "bytes_added": commit_bytes(table, snapshot),
             }
         written += int(metrics["bytes_added"])
         facts = {name: int(metrics[name]) for name in ("committed_ms", "rows", "files_total", "bytes_total")}
@@ -266,7 +266,7 @@ def _versions(
     return tuple(versions)
 
 
-def _rolled_back(table: Table, alive: set[int]) -> set[int]:
+def _find_undone(table: Table, alive: set[int]) -> set[int]:
     """Return the ids between the target of a rollback and the rollback, as far as living snapshots show."""
     undone: set[int] = set()
     for snapshot_id in alive:

@@ -59,11 +59,11 @@ def all_hold(rows: pa.Table, *, every_row: Iterable[str], overall: Iterable[str]
         None when Spark must evaluate one of the conditions.
     """
     try:
-        held = [_holds(rows, condition, aggregates=False) for condition in every_row]
-        held += [_holds(rows, condition, aggregates=True) for condition in overall]
+        results = [_holds(rows, condition, aggregates=False) for condition in every_row]
+        results += [_holds(rows, condition, aggregates=True) for condition in overall]
     except _NotSimple:
         return None
-    return all(held)
+    return all(results)
 
 
 def _holds(rows: pa.Table, condition: str, *, aggregates: bool) -> bool:
@@ -95,9 +95,9 @@ class _Evaluator:
         return self._tokens[self._position : self._position + 1] == [(kind, text)]
 
     def _take(self, kind: str, text: str) -> bool:
-        found = self._peek(kind, text)
-        self._position += found
-        return found
+        is_next = self._peek(kind, text)
+        self._position += is_next
+        return is_next
 
     def _expect(self, kind: str, text: str) -> None:
         if not self._take(kind, text):
@@ -112,17 +112,17 @@ class _Evaluator:
         return reduce(pc.or_kleene, terms)
 
     def _both(self) -> Any:
-        terms = [self._negated()]
+        terms = [self._negation()]
         while self._take("word", "AND"):
-            terms.append(self._negated())
+            terms.append(self._negation())
         return reduce(pc.and_kleene, terms)
 
-    def _negated(self) -> Any:
+    def _negation(self) -> Any:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             _refuse()
         if self._take("word", "NOT"):
-            result = pc.invert(self._negated())
+            result = pc.invert(self._negation())
         elif self._take("sign", "("):
             result = self._either()
             self._expect("sign", ")")
@@ -146,11 +146,11 @@ class _Evaluator:
             return pc.invert(result) if negated else result
         if self._take("word", "IN"):
             self._expect("sign", "(")
-            found = [_compare("=", left, self._value())]
+            results = [_compare("=", left, self._value())]
             while self._take("sign", ","):
-                found.append(_compare("=", left, self._value()))
+                results.append(_compare("=", left, self._value()))
             self._expect("sign", ")")
-            result = reduce(pc.or_kleene, found)
+            result = reduce(pc.or_kleene, results)
             return pc.invert(result) if negated else result
         if negated:
             _refuse()

@@ -19,7 +19,7 @@ from lakebed.spark.pipeline.carry import matches
 from lakebed.spark.pipeline.increments import StepCommit, commit_identity
 from lakebed.spark.pipeline.inputs import Inputs
 from lakebed.spark.pipeline.ledger import Ledger
-from lakebed.spark.pipeline.measure import committed_snapshot
+from lakebed.spark.pipeline.measure import snapshot_on_main
 from lakebed.spark.pipeline.model import Plan, PlannedStep, StepIdentity, StepRecord, TableSpec
 from lakebed.spark.pipeline.nodes import SourceLocation, nearest
 from lakebed.spark.pipeline.on_demand import new_engine
@@ -86,7 +86,7 @@ class RunContext:
     def close(self) -> None:
         """Release cached rows; the session stays."""
         for rows in self._views.values():
-            self.engine().released(rows)
+            self.engine().release_rows(rows)
         self._views.clear()
 
     def location(self, step: PlannedStep) -> SourceLocation:
@@ -119,14 +119,14 @@ class RunContext:
         Raises `Rejected`: another run merged the same increment into the table; or a killed call of this run has made
         the step's commit, of another increment.
         """
-        own = self.identity(step)
+        identity = self.identity(step)
         if engine_of(table.schema).ignores_repeats:
-            return own
+            return identity
         commit = StepCommit(
             table=table,
             name=name,
             identity=self.identities[step.ordinal],
-            own=own,
+            own=identity,
             run_id=self.run_id,
             location=self.location(step),
             is_resumed=self.is_resumed,
@@ -159,7 +159,7 @@ class RunContext:
         writes = self.identities[step.ordinal].writes == name
         return self._branches.open(main, name, writes=writes, location=self.location(step))
 
-    def marked(self, metrics: dict[str, Any]) -> dict[str, Any]:
+    def mark_metrics(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics of a step, with the branch of the table that it worked in."""
         return metrics if self._branches is None else self._branches.mark(metrics)
 
@@ -197,7 +197,7 @@ class RunContext:
         """Define a view; `recipe` makes its rows when a step first needs them."""
         forgotten = self._views.pop(view, None)
         if forgotten is not None:
-            self.engine().released(forgotten)
+            self.engine().release_rows(forgotten)
         self._recipes[view] = recipe
 
     def view(self, name: str) -> Rows | None:
@@ -242,8 +242,8 @@ def newest_commit(records: Iterable[StepRecord], table: str) -> int | None:
     commits: list[int | None] = []
     for record in records:
         if record.metrics.get("table") == table:
-            commits.append(committed_snapshot(record))
-        commits += [one["snapshot"] for one in record.metrics.get("published", ()) if one["table"] == table]
+            commits.append(snapshot_on_main(record))
+        commits += [entry["snapshot"] for entry in record.metrics.get("published", ()) if entry["table"] == table]
     return max((snapshot for snapshot in commits if snapshot is not None), default=None)
 
 

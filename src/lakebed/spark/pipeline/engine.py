@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from lakebed.errors import InvalidRequest, Unavailable
 from lakebed.spark.committing import check_committed
-from lakebed.spark.expression import quoted
+from lakebed.spark.expression import exact_column
 from lakebed.spark.jobs import compact_table
 from lakebed.spark.messages import first_line
 from lakebed.spark.pipeline.bad_rows import BadRow, BadRows, find_lines, local_path, reason_of
@@ -117,28 +117,30 @@ class Engine:
 
         Cost: one job; a second one for the first bad rows, and a pass over their files on this machine.
         """
-        mark, frame = self._marked([*names], reading)
+        mark, frame = self._read_with_mark([*names], reading)
         # Every column is counted, since Spark checks only the values that it is asked for.
-        counts = [functions.count(quoted(name)) for name in (mark, *reading.columns)]
+        counts = [functions.count(exact_column(name)) for name in (mark, *reading.columns)]
         with _sentences(reading.location):
             row_count, bad_count = frame.select(functions.count(functions.lit(1)), *counts).collect()[0][:2]
             if not bad_count:
                 return BadRows(row_count)
-            bad = frame.select("*", "_metadata.file_path").filter(quoted(mark).isNotNull())
+            bad = frame.select("*", "_metadata.file_path").filter(exact_column(mark).isNotNull())
             bad = bad.orderBy("file_path", functions.monotonically_increasing_id()).limit(_SAMPLE_ROWS)
             first = [row.asDict() for row in bad.collect()]
-        return BadRows(row_count, bad_count, _explained(first, mark, names, reading))
+        return BadRows(row_count, bad_count, _explain_rows(first, mark, names, reading))
 
     def without_bad_rows(self, names: Mapping[str, str], reading: FileReading) -> DataFrame:
         """Return the rows that fit, read once and kept by the executors.
 
         They are kept because Spark would decide anew, for each use of the rows, by the columns of that use alone.
         """
-        mark, frame = self._marked([*names], reading)
+        mark, frame = self._read_with_mark([*names], reading)
         with _sentences(reading.location):
-            return frame.filter(quoted(mark).isNull()).select(*map(quoted, reading.columns)).localCheckpoint()
+            return (
+                frame.filter(exact_column(mark).isNull()).select(*map(exact_column, reading.columns)).localCheckpoint()
+            )
 
-    def _marked(self, paths: Sequence[str], reading: FileReading) -> tuple[str, DataFrame]:
+    def _read_with_mark(self, paths: Sequence[str], reading: FileReading) -> tuple[str, DataFrame]:
         """Read files with one more column (its name comes first): a bad row's text, null for the other rows."""
         mark = "_bad_row"
         while mark.lower() in map(str.lower, reading.columns):
@@ -152,13 +154,13 @@ class Engine:
         session: Any = self._spark
         path = session._jvm.org.apache.hadoop.fs.Path(pattern)
         system = path.getFileSystem(session._jsc.hadoopConfiguration())
-        found = []
+        facts = []
         for status in system.globStatus(path) or ():
             files = system.listFiles(status.getPath(), True)
             while files.hasNext():
                 file = files.next()
-                found.append((file.getPath().toString(), int(file.getLen()), int(file.getModificationTime())))
-        return sorted(found)
+                facts.append((file.getPath().toString(), int(file.getLen()), int(file.getModificationTime())))
+        return sorted(facts)
 
     def infer_schema(self, paths: Sequence[str], reading: FileReading) -> dict[str, str]:
         """Infer columns with Spark SQL types, by a pass over the files."""
@@ -168,7 +170,7 @@ class Engine:
 
     def read_table(self, table: Table, *, version: str | None, where: str | None, location: SourceLocation) -> Rows:
         """Read a version of a table (None: the newest)."""
-        return self.filtered(read(self._spark, table, version=version), where, location=location)
+        return self.filter_rows(read(self._spark, table, version=version), where, location=location)
 
     def query(self, sql: str, *, views: Mapping[str, Rows], location: SourceLocation) -> DataFrame:
         """Run a SELECT over views of these names."""
@@ -177,18 +179,18 @@ class Engine:
         with _sentences(location):
             return self._spark.sql(sql)
 
-    def filtered(self, rows: Rows, where: str | None, *, location: SourceLocation) -> Rows:
+    def filter_rows(self, rows: Rows, where: str | None, *, location: SourceLocation) -> Rows:
         """Return the rows for which `where` is true; None: all."""
         if where is None:
             return rows
         with _sentences(location):
             return self.frame(rows).filter(where)
 
-    def kept(self, rows: Rows) -> Rows:
+    def cache_rows(self, rows: Rows) -> Rows:
         """Cache rows in memory (or on the executors' disks) after their first use."""
         return rows if isinstance(rows, LocalRows) else rows.cache()
 
-    def released(self, rows: Rows) -> None:
+    def release_rows(self, rows: Rows) -> None:
         """Release what `kept` cached."""
         if not isinstance(rows, LocalRows):
             rows.unpersist()
@@ -284,17 +286,17 @@ class Engine:
         return compact_table(self._spark, table, full=full).snapshot
 
 
-def _explained(
+def _explain_rows(
     rows: Sequence[dict[str, Any]], mark: str, names: Mapping[str, str], reading: FileReading
 ) -> tuple[BadRow, ...]:
     """Turn bad rows, as Spark read them, into their files' names, their lines and what is wrong with them."""
-    chosen = {name.lower(): text for name, text in reading.options.items()}
-    encoding = chosen.get("encoding", chosen.get("charset", "utf-8"))
+    options = {name.lower(): text for name, text in reading.options.items()}
+    encoding = options.get("encoding", options.get("charset", "utf-8"))
     lines: dict[str, list[int | None]] = {}
     for url in {row["file_path"] for row in rows}:
         path = local_path(url)
         records = [row[mark] for row in rows if row["file_path"] == url]
-        has_lines = path is not None and "linesep" not in chosen
+        has_lines = path is not None and "linesep" not in options
         lines[url] = find_lines(path, records, encoding=encoding) if path and has_lines else [None] * len(records)
     explained = []
     for row in rows:

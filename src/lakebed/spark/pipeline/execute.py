@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import lakebed.spark
 from lakebed.errors import InvalidRequest, LakebedError, NotFound
 from lakebed.runtime import Environment
-from lakebed.spark.pipeline.carry import changed_input, check_patterns, matches, plan_carry, refuse_again
+from lakebed.spark.pipeline.carry import check_patterns, input_change, matches, plan_carry, refuse_again
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.identity import identities
 from lakebed.spark.pipeline.inputs import Inputs
@@ -89,7 +89,7 @@ def execute(call: RunCall) -> RunSummary:
             environment=call.environment,
             scratch_folder=Path(scratch),
             start_spark=_spark_starter(call.spark, progress),
-            identities={one.step.ordinal: one for one in start.steps},
+            identities={identity.step.ordinal: identity for identity in start.steps},
             replay=start.replay,
             is_resumed=attempt > 1,
         )
@@ -121,7 +121,7 @@ def _start(call: RunCall) -> _Start:
     _check_replay(call, done)
     carried: Sequence[StepRecord] = ()
     if call.takes_over and len(done) < len(plan.steps):
-        carried = _carried(call, steps, done, replay=replay)
+        carried = _carry(call, steps, done, replay=replay)
         done |= {record.ordinal: record for record in carried}
     check_tags(plan, lake, done)
     is_over = len(done) == len(plan.steps) and not carried and ledger.is_complete()
@@ -156,7 +156,7 @@ def _check_replay(call: RunCall, done: Mapping[int, StepRecord]) -> None:
         )
 
 
-def _carried(
+def _carry(
     call: RunCall, steps: Sequence[StepIdentity], done: Mapping[int, StepRecord], *, replay: Sequence[str]
 ) -> Sequence[StepRecord]:
     """Return the records of earlier runs that stand for steps of this plan.
@@ -164,7 +164,7 @@ def _carried(
     Raises `InvalidRequest`: finished steps would run again without consent.
     """
     run_id = call.ledger.run_id
-    found = plan_carry(
+    carry = plan_carry(
         call.plan,
         steps,
         run_id=run_id,
@@ -174,9 +174,9 @@ def _carried(
         replay=replay,
         carry=call.carry,
     )
-    if found.again:
-        raise refuse_again(call.plan, found.again)
-    return found.records
+    if carry.again:
+        raise refuse_again(call.plan, carry.again)
+    return carry.records
 
 
 def _advance(step: PlannedStep, context: RunContext, call: RunCall, done: Mapping[int, StepRecord]) -> None:
@@ -188,7 +188,7 @@ def _advance(step: PlannedStep, context: RunContext, call: RunCall, done: Mappin
     call.progress.step_started(step)
     clock = context.environment.clock
     started_ms, started_s = clock.now_ms(), clock.monotonic_s()
-    metrics = context.marked(kind.run(step, context))
+    metrics = context.mark_metrics(kind.run(step, context))
     record = StepRecord(
         ordinal=step.ordinal,
         name=step.name,
@@ -238,22 +238,22 @@ def _summary(call: RunCall, start: _Start, records: Sequence[StepRecord], *, sec
         seconds=seconds,
         records=tuple(records),
         report_path=report_path,
-        inputs_changed=_changed_inputs(start.steps, done) if start.is_over else (),
+        inputs_changed=_find_changed_inputs(start.steps, done) if start.is_over else (),
         steps_carried=sum(bool(record.carried_from) for record in done.values()),
     )
 
 
-def _changed_inputs(steps: Sequence[StepIdentity], done: Mapping[int, StepRecord]) -> tuple[str, ...]:
+def _find_changed_inputs(steps: Sequence[StepIdentity], done: Mapping[int, StepRecord]) -> tuple[str, ...]:
     """Return the finished ingest steps whose local files changed. Cost: 1 stat a file; reads those written since."""
     inputs = Inputs()
-    found: list[str] = []
-    for one in steps:
-        record = done[one.step.ordinal]
+    names: list[str] = []
+    for identity in steps:
+        record = done[identity.step.ordinal]
         with suppress(OSError):  # an unreadable file must not fail a call that has nothing to do
             if (
-                KINDS[one.step.kind].reads_files
-                and inputs.was_touched(one, record.started_ms)
-                and changed_input(record, one, inputs.of) is not None
+                KINDS[identity.step.kind].reads_files
+                and inputs.was_touched(identity, record.started_ms)
+                and input_change(record, identity, inputs.of) is not None
             ):
-                found.append(one.step.name)
-    return tuple(found)
+                names.append(identity.step.name)
+    return tuple(names)

@@ -59,10 +59,10 @@ def find_files(pattern: str, *, location: SourceLocation) -> list[str]:
         return [pattern]
     if not glob.has_magic(pattern) and not Path(pattern).exists():
         pattern = os.path.normpath(pattern)  # "lake/../in.csv" is there before the lake is
-    found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-    if not found or not Path(found[0]).exists():
+    paths = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
+    if not paths or not Path(paths[0]).exists():
         raise location.error(f"there is no file '{pattern}' (looked in {Path.cwd()}).")
-    return [str(Path(path).absolute()) for path in found]
+    return [str(Path(path).absolute()) for path in paths]
 
 
 def format_of(pattern: str) -> str | None:
@@ -73,7 +73,7 @@ def format_of(pattern: str) -> str | None:
     return _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
 
 
-def unpacked(paths: Sequence[str], scratch: Path, *, location: SourceLocation) -> dict[str, str]:
+def unpack(paths: Sequence[str], scratch: Path, *, location: SourceLocation) -> dict[str, str]:
     """Return the paths to read, each ``.zip`` unpacked (once a run), with the names that messages show."""
     result: dict[str, str] = {}
     for path in paths:

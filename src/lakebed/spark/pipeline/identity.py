@@ -24,14 +24,14 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def identities(plan: Plan) -> list[StepIdentity]:
     """Return the identity of every step, in order."""
     views: dict[str, StepIdentity] = {}
-    found: list[StepIdentity] = []
-    tables = {*plan.tables, *(name for step in plan.steps for name in _named_tables(step))}
+    results: list[StepIdentity] = []
+    tables = {*plan.tables, *(name for step in plan.steps for name in _tables_of(step))}
     for step in plan.steps:
-        one = _identity(step, views, tables, plan.table_branch)
+        identity = _identity(step, views, tables, plan.table_branch)
         if step.settings.get("as") is not None:
-            views[step.settings["as"]] = one
-        found.append(one)
-    return found
+            views[step.settings["as"]] = identity
+        results.append(identity)
+    return results
 
 
 def _identity(
@@ -46,7 +46,7 @@ def _identity(
     kind = KINDS[step.kind]
     writes = kind.table_written(step.settings)
     reads = {word for word in words if word in tables and word not in views}
-    reads.update(name for name in _named_tables(step) if name != writes)
+    reads.update(name for name in _tables_of(step) if name != writes)
     parts: list[Any] = [step.kind, settings, [view.source for view in used]]
     return StepIdentity(
         step=step,
@@ -67,7 +67,7 @@ def _sources(step: PlannedStep) -> set[str]:
     return set(_WORD.findall(query)) if query is not None else {source} if source is not None else set()
 
 
-def _named_tables(step: PlannedStep) -> list[str]:
+def _tables_of(step: PlannedStep) -> list[str]:
     names = (step.settings.get(key.name) for key in KINDS[step.kind].keys if key.kind == "table")
     return [name for name in names if name is not None]
 

@@ -76,7 +76,7 @@ class StepCommit:
         """The step."""
         return self.identity.step
 
-    def rejected(self, sentence: str, *, kind: str, **facts: Any) -> Rejected:
+    def rejection(self, sentence: str, *, kind: str, **facts: Any) -> Rejected:
         """Return the error that stops the run at this step."""
         return Rejected(
             f"{self.location}: {self.step.name} stopped the run: {sentence}",
@@ -100,16 +100,16 @@ def commit_identity(
     has committed another increment; ``kind`` is ``input_changed``. Cost: 1 PUT; when the increment was met before, also
     1 or 2 GET; of a resumed run also 1 probe and 2 GET.
     """
-    table, name, own = commit.table, commit.name, commit.own
+    table, name, identity = commit.table, commit.name, commit.own
     is_resumed, is_replayed = commit.is_resumed, commit.is_replayed
     if content is None:
-        return own
+        return identity
     created_ms = table.context.schemas.load(0).time_ms
     path = f"{INCREMENTS_FOLDER}/{digest([name, created_ms, content])[:40]}.json"
-    if is_resumed and not _is_claimed(store, path) and (earlier := find_commit(table.context, **own)) is not None:
+    if is_resumed and not _is_claimed(store, path) and (earlier := find_commit(table.context, **identity)) is not None:
         if not is_replayed:
             raise _input_changed(commit, earlier.id)
-        own = {**own, "commit_user": f"{own['commit_user']}:{content[:12]}"}
+        identity = {**identity, "commit_user": f"{identity['commit_user']}:{content[:12]}"}
     claim = _claim(
         store,
         path,
@@ -123,25 +123,25 @@ def commit_identity(
             step=commit.step.name,
             identity=commit.identity.source,
             claimed_ms=table.environment.clock.now_ms(),
-            **own,
+            **identity,
         ),
     )
     if claim is None:
-        return own
+        return identity
     taken = {"commit_user": claim.commit_user, "commit_identifier": claim.commit_identifier}
     if claim.run_id == commit.run_id:
-        return taken if claim.ordinal == commit.step.ordinal else own
+        return taken if claim.ordinal == commit.step.ordinal else identity
     recorded = ledger_of(claim.run_id).record_of(claim.ordinal)
     if recorded is None:
         committed = find_commit(table.context, claim.commit_user, claim.commit_identifier)
         if committed is None or claim.identity == commit.identity.source:
             return taken  # that step was killed before its commit or its record, or runs now: one commit results
     elif recorded.metrics.get("content") != content or not recorded.metrics.get("rows"):
-        return own  # the other step continued with another content, or its increment had no rows
+        return identity  # the other step continued with another content, or its increment had no rows
     if is_replayed:
-        return own
+        return identity
     when = "" if recorded is None else f" as snapshot {recorded.metrics.get('snapshot')}"
-    raise commit.rejected(
+    raise commit.rejection(
         f"the run '{claim.run_id}' merged the same increment into '{name}' already{when} (its step '{claim.step}'), "
         "and to merge it again would put its rows over newer ones. Nothing was committed. To merge it again, say "
         f"--replay '{commit.step.name}'. A column that tells older rows from newer ones, given as `sequence`, makes "
@@ -153,7 +153,7 @@ def commit_identity(
 
 def _input_changed(commit: StepCommit, snapshot_id: int) -> Rejected:
     """The error of a step whose commit exists without a record, and whose input has changed since."""
-    return commit.rejected(
+    return commit.rejection(
         f"its commit into '{commit.name}' was made as snapshot {snapshot_id} when the run was killed, and its input "
         "has changed since. Nothing was committed. Restore the input to continue that commit, or say "
         f"--replay '{commit.step.name}' to merge the changed one too.",

@@ -54,13 +54,15 @@ class Inputs:
 
     def was_touched(self, identity: StepIdentity, since_ms: int) -> bool:
         """Return whether a local file of a step's views was written since. Reads no file: its bytes may be the same."""
-        return any(file.stat().st_ctime_ns > since_ms * 1_000_000 for view in identity.views for file in _found(view))
+        return any(
+            file.stat().st_ctime_ns > since_ms * 1_000_000 for view in identity.views for file in _find_files(view)
+        )
 
     def _content(self, view: PlannedStep) -> str | None:
         pattern = view.settings["from"]
         if "://" in pattern:
             return None if self._remote is None else digest(self._remote(pattern))
-        files = _found(view)
+        files = _find_files(view)
         return digest(sorted(self._digest(file) for file in files)) if files else None
 
     def _digest(self, file: Path) -> str:
@@ -80,10 +82,10 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()
 
 
-def _found(view: PlannedStep) -> list[Path]:
+def _find_files(view: PlannedStep) -> list[Path]:
     pattern = view.settings["from"]
-    found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-    return [file for path in found for file in _files(Path(path))]
+    paths = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
+    return [file for path in paths for file in _files(Path(path))]
 
 
 def _files(path: Path) -> Iterator[Path]:

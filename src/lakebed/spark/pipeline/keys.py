@@ -16,7 +16,7 @@ from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.nodes import Entry, Items, Node, Scalar, SourceLocation, nearest
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
 from lakebed.spark.pipeline.values import Value, substitute
-from lakebed.texts import counted, shown, whole_number
+from lakebed.texts import format_count, format_value, whole_number
 
 if TYPE_CHECKING:
     from lakebed.spark.pipeline.context import RunContext
@@ -53,9 +53,9 @@ class Key:
 
 def _describe_rows(metrics: Mapping[str, Any]) -> list[str]:
     """Say how many rows a step counted, and which snapshot it committed."""
-    words = [counted(metrics["rows"], "row")] if "rows" in metrics else []
+    words = [format_count(metrics["rows"], "row")] if "rows" in metrics else []
     if metrics.get("rows_dropped"):
-        words.append(f"{counted(metrics['rows_dropped'], 'bad row')} dropped")
+        words.append(f"{format_count(metrics['rows_dropped'], 'bad row')} dropped")
     if metrics.get("snapshot") is not None:
         words.append(f"snapshot {metrics['snapshot']}")
     return words
@@ -148,7 +148,7 @@ def read_key(node: Node, key: Key, variables: Mapping[str, Value], what: str) ->
     if key.kind == "count":
         number = whole_number(text)
         if number is None:
-            raise node.location.error(f"{what} must be a whole number from 0, not {shown(text)}.")
+            raise node.location.error(f"{what} must be a whole number from 0, not {format_value(text)}.")
         return number
     if key.kind == "flag":
         if text.lower() not in _FLAGS:

@@ -22,7 +22,7 @@ import msgspec
 
 from lakebed.errors import AlreadyExists, Conflict, Corruption, InvalidRequest, NotFound, UnsupportedFormat
 from lakebed.objects.port import ObjectStore
-from lakebed.runtime import Environment, mapped
+from lakebed.runtime import Environment, map_in_pool
 from lakebed.spark.pipeline.model import Plan, StepRecord
 
 FORMAT = 2
@@ -215,17 +215,17 @@ class Ledger:
 
         Cost: 2 LIST + 1 GET a step, 16 at a time.
         """
-        found = self.own_records()
-        for record in self._carried(self._names("carried")):
-            found.setdefault(record.ordinal, record)
-        return dict(sorted(found.items()))
+        records = self.own_records()
+        for record in self._read_carried(self._names("carried")):
+            records.setdefault(record.ordinal, record)
+        return dict(sorted(records.items()))
 
     def own_records(self) -> dict[int, StepRecord]:
         """Read the steps that this run finished itself, by ordinal, in order.
 
         Cost: 1 LIST + 1 GET a step, 16 at a time.
         """
-        records = mapped(
+        records = map_in_pool(
             self._environment.runtime,
             lambda name: self._read(f"steps/{name}", StepRecord),
             self._names("steps"),
@@ -240,7 +240,7 @@ class Ledger:
         except NotFound:
             return None
 
-    def _carried(self, names: Sequence[str]) -> list[StepRecord]:
+    def _read_carried(self, names: Sequence[str]) -> list[StepRecord]:
         """Read the records that calls took over, the earlier call first."""
         return [record for name in sorted(names) for record in self._read(f"carried/{name}", Carried).records]
 
@@ -269,7 +269,7 @@ class Ledger:
         """Return the state of the run. Cost: 3 LIST + 2 GET, and 1 GET for each call that took steps over."""
         run = self.run()
         steps = {int(name.removesuffix(".json")) for name in self._names("steps")}
-        done = len(steps | {record.ordinal for record in self._carried(self._names("carried"))})
+        done = len(steps | {record.ordinal for record in self._read_carried(self._names("carried"))})
         attempts = self._names("attempts")
         count = sum(name.endswith("-start.json") for name in attempts)
         last_end = f"{count:06d}-end.json"

@@ -65,10 +65,10 @@ def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Itera
         "files_removed": removed.num_rows,
         "bytes_removed": _sum(removed, "file_size"),
     }
-    own = (
+    earlier_metrics = (
         record.metrics for record in before if record.metrics.get("snapshot") and record.metrics.get("table") == name
     )
-    previous = next((earlier for earlier in own if "files_total" in earlier), None)
+    previous = next((earlier for earlier in earlier_metrics if "files_total" in earlier), None)
     if previous is not None and previous["snapshot"] == snapshot.id - 1:
         metrics["files_total"] = previous["files_total"] + added.num_rows - removed.num_rows
         metrics["bytes_total"] = previous["bytes_total"] + metrics["bytes_added"] - metrics["bytes_removed"]
@@ -77,14 +77,14 @@ def commit_metrics(table: Table, snapshot: Snapshot, *, name: str, before: Itera
     return metrics
 
 
-def committed_snapshot(record: StepRecord) -> int | None:
+def snapshot_on_main(record: StepRecord) -> int | None:
     """Return the snapshot that a step committed to main of its table; None when it committed nothing there."""
     # The record of a tag has the snapshot that it pins, but no time of a commit.
     is_on_main = "committed_ms" in record.metrics and BRANCH_ID not in record.metrics
     return int(record.metrics["snapshot"]) if is_on_main else None
 
 
-def added_bytes(table: Table, snapshot: Snapshot) -> int:
+def commit_bytes(table: Table, snapshot: Snapshot) -> int:
     """Return the bytes of the data files that a commit added.
 
     Cost: 1 GET (the delta's list) + 1 GET a manifest of it, cached.

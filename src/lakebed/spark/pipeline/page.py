@@ -18,7 +18,7 @@ from lakebed.spark.pipeline.model import StepRecord
 from lakebed.spark.pipeline.page_parts import are, bytes_text, card, grid, time_text, utc_text
 from lakebed.spark.pipeline.page_table import holds_now, is_unread, table_sections, tag_holds
 from lakebed.spark.pipeline.report_model import Check, ReportFacts, RunFacts, Stop, TagFacts
-from lakebed.texts import counted
+from lakebed.texts import format_count
 
 _DROPPED_MAX = 10
 _MARKS = {"bad": "✗", "open": "!", "good": "✓", "note": "·"}
@@ -82,10 +82,10 @@ def state_outcome(facts: ReportFacts) -> list[Statement]:
     if facts.runs and not statements:
         statements.append(Statement("good", "All steps are done."))
     expired = sum(int(expiry["snapshots_expired"]) for table in facts.tables for expiry in table.expiries)
-    freed = sum(_freed_bytes(expiry) for table in facts.tables for expiry in table.expiries)
+    freed = sum(_bytes_freed(expiry) for table in facts.tables for expiry in table.expiries)
     if expired:
         given_back = f", which gave back {bytes_text(freed)}" if freed > 0 else ""
-        statements.append(Statement("note", f"{counted(expired, 'snapshot')} expired{given_back}."))
+        statements.append(Statement("note", f"{format_count(expired, 'snapshot')} expired{given_back}."))
     return sorted(statements, key=lambda statement: list(_MARKS).index(statement.mark))
 
 
@@ -102,7 +102,7 @@ def _state_tags(facts: ReportFacts) -> list[Statement]:
     statements = []
     if tags and all(holds_now(tag) for tag in tags):
         which = "The tag" if len(tags) == 1 else f"Every one of the {len(tags):,} tags"
-        statements.append(Statement("good", f"{which} {_held_how(tags)}."))
+        statements.append(Statement("good", f"{which} {_describe_hold(tags)}."))
     unread = [tag for tag in tags if is_unread(tag)]
     if unread:
         statements.append(Statement("open", _unread_words(unread, len(tags))))
@@ -117,12 +117,12 @@ def _state_runs(runs: Sequence[RunFacts]) -> list[Statement]:
     refused = [run for run in left if run.stops and _is_refusal(run.stops[-1])]
     broken = len(left) - len(refused)
     if broken:
-        sentence = f"{counted(broken, 'run')} stopped by an error and {are(broken)} not finished: see Runs."
+        sentence = f"{format_count(broken, 'run')} stopped by an error and {are(broken)} not finished: see Runs."
         statements.append(Statement("bad", sentence))
     if refused:
         # Refused rows are expected; any other error needs attention.
         sentence = (
-            f"{counted(len(refused), 'run')} stopped because of refused rows "
+            f"{format_count(len(refused), 'run')} stopped because of refused rows "
             f"and {are(len(refused))} not finished: see Runs."
         )
         statements.append(Statement("open", sentence))
@@ -130,12 +130,12 @@ def _state_runs(runs: Sequence[RunFacts]) -> list[Statement]:
         run for run in runs if run.status.state == "unfinished" and not run.is_writing and run.continued_by is None
     ]
     if unfinished:
-        sentence = f"{counted(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed."
+        sentence = f"{format_count(len(unfinished), 'run')} {are(len(unfinished))} not complete: running, or killed."
         statements.append(Statement("open", sentence))
     continued = [run for run in runs if run.continued_by is not None]
     if continued:
         sentence = (
-            f"{counted(len(continued), 'run')} {are(len(continued))} not complete; a later run of the pipeline "
+            f"{format_count(len(continued), 'run')} {are(len(continued))} not complete; a later run of the pipeline "
             f"continued in {'its' if len(continued) == 1 else 'their'} place."
         )
         # It is unknown whether refused rows came in with the run that continued.
@@ -166,14 +166,14 @@ def _unread_words(unread: Sequence[TagFacts], count: int) -> str:
     return f"This report did not read {which} again: {it} {was} last read {when}, then {it} matched."
 
 
-def _held_how(tags: Sequence[TagFacts]) -> str:
+def _describe_hold(tags: Sequence[TagFacts]) -> str:
     read = [tag.read_now and tag.reads_same for tag in tags]
     if all(read):
         return "reads as it did when it was tagged"
     return "holds what was checked" if any(read) else "agrees with what it was checked against"
 
 
-def _freed_bytes(expiry: Mapping[str, Any]) -> int:
+def _bytes_freed(expiry: Mapping[str, Any]) -> int:
     return max(int(expiry["disk_bytes_before"]) - int(expiry["disk_bytes_after"]), 0)
 
 
@@ -184,16 +184,16 @@ def _tiles(facts: ReportFacts) -> str:
     tiles: list[tuple[str, str, str]] = []
 
     def add(count: int, noun: str, verb: str, more: str) -> None:
-        number, _, words = counted(count, noun).partition(" ")
+        number, _, words = format_count(count, noun).partition(" ")
         tiles.append((number, f"{words} {verb}".rstrip(), more))
 
     if merges:
-        add(len(merges), "increment", "merged", counted(sum(version.rows for version in merges), "row"))
-    add(sum(table.rows for table in facts.tables), "row", "now", f"in {counted(len(facts.tables), 'table')}")
+        add(len(merges), "increment", "merged", format_count(sum(version.rows for version in merges), "row"))
+    add(sum(table.rows for table in facts.tables), "row", "now", f"in {format_count(len(facts.tables), 'table')}")
     add(sum(version.alive for version in versions), "snapshot", "kept", f"of {len(versions):,} committed")
     if tags:
         tiles.append(_tag_tile(tags))
-    given_back = [(sum(map(_freed_bytes, table.expiries)), table.expiries) for table in facts.tables]
+    given_back = [(sum(map(_bytes_freed, table.expiries)), table.expiries) for table in facts.tables]
     freed = sum(size for size, _ in given_back)
     if freed:
         # Each byte once: freed, or left after the last expiry.
@@ -215,10 +215,10 @@ def _tiles(facts: ReportFacts) -> str:
     }
     if repeated:
         add(len(repeated), "repeated increment", "refused", "merged already: see the runs")
-    dropped = [_dropped(run) for run in facts.runs]
+    dropped = [_count_dropped(run) for run in facts.runs]
     if any(dropped):
-        rows = sum(sum(one.values()) for one in dropped)
-        add(rows, "bad row", "dropped", f"by {counted(sum(map(len, dropped)), 'step')}: see the runs")
+        rows = sum(sum(counts.values()) for counts in dropped)
+        add(rows, "bad row", "dropped", f"by {format_count(sum(map(len, dropped)), 'step')}: see the runs")
     others = sum(not _is_refusal(stop) for run in facts.runs for stop in run.stops)
     if others:
         add(others, "other stop", "", "by an error: see the runs")
@@ -231,10 +231,10 @@ def _tiles(facts: ReportFacts) -> str:
 
 
 def _tag_tile(tags: Sequence[TagFacts]) -> tuple[str, str, str]:
-    held = sum(holds_now(tag) is True for tag in tags)
+    match_count = sum(holds_now(tag) is True for tag in tags)
     word = "tag" if len(tags) == 1 else "tags"
-    if held:
-        return f"{held:,}/{len(tags):,}", f"{word} verified", "for this report"
+    if match_count:
+        return f"{match_count:,}/{len(tags):,}", f"{word} verified", "for this report"
     was_not_read = any(is_unread(tag) for tag in tags)
     return f"{len(tags):,}", word, "not read for this report" if was_not_read else "each pins a version"
 
@@ -277,10 +277,10 @@ def _runs(runs: Sequence[RunFacts]) -> str:
         status = run.status
         state = {"complete": "complete", "failed": "stopped", "unfinished": "not complete"}[status.state]
         state = "this report is a step of it" if run.is_writing else state
-        own = [step for step in run.steps if not step.carried_from]
-        carried = len(run.steps) - len(own)
-        seconds = f"{sum(step.seconds for step in own):.1f} s"
-        done = f"{len(own):,} of {counted(status.steps_total, 'step')} done in {seconds}"
+        steps = [step for step in run.steps if not step.carried_from]
+        carried = len(run.steps) - len(steps)
+        seconds = f"{sum(step.seconds for step in steps):.1f} s"
+        done = f"{len(steps):,} of {format_count(status.steps_total, 'step')} done in {seconds}"
         done += f", {carried:,} taken over from earlier runs" if carried else ""
         ended = (
             ""
@@ -294,7 +294,7 @@ def _runs(runs: Sequence[RunFacts]) -> str:
             f"<p>{time_text(status.started_ms)}{ended} UTC · {done}"
             f"{'' if status.attempts == 1 else f', {status.attempts:,} calls'} · "
             f"<code>{escape(status.run_id)}</code>{continued}</p>"
-            f"{''.join(map(_stop, run.stops))}{_dropped_words(run)}{_verbs(own)}</article>"
+            f"{''.join(map(_stop, run.stops))}{_describe_dropped(run)}{_verbs(steps)}</article>"
         )
     return card("Runs", "Every step is in the run ledger; running a pipeline again skips what is done.", "".join(parts))
 
@@ -305,23 +305,23 @@ def _stop(stop: Stop) -> str:
     return f'<p class="{css}"><b>{time_text(stop.ended_ms)} UTC</b> {escape(stop.sentence)}{later}</p>'
 
 
-def _dropped(run: RunFacts) -> dict[str, int]:
+def _count_dropped(run: RunFacts) -> dict[str, int]:
     counts = {step.name: int(step.metrics.get("rows_dropped", 0)) for step in run.steps if not step.carried_from}
     return {name: count for name, count in counts.items() if count}
 
 
-def _dropped_words(run: RunFacts) -> str:
+def _describe_dropped(run: RunFacts) -> str:
     """Describe the bad rows that were left out, by the steps that left out most of them."""
-    dropped = sorted(_dropped(run).items(), key=lambda item: -item[1])
+    dropped = sorted(_count_dropped(run).items(), key=lambda item: -item[1])
     if not dropped:
         return ""
     total = sum(count for _, count in dropped)
     words = [f"{count:,} by '{escape(name)}'" for name, count in dropped[:_DROPPED_MAX]]
     if len(dropped) > _DROPPED_MAX:
         rest = sum(count for _, count in dropped[_DROPPED_MAX:])
-        words.append(f"{rest:,} by {counted(len(dropped) - _DROPPED_MAX, 'other step')}")
+        words.append(f"{rest:,} by {format_count(len(dropped) - _DROPPED_MAX, 'other step')}")
     were = "was" if total == 1 else "were"
-    return f'<p class="dropped">{counted(total, "bad row")} {were} dropped: {", ".join(words)}.</p>'
+    return f'<p class="dropped">{format_count(total, "bad row")} {were} dropped: {", ".join(words)}.</p>'
 
 
 def _verbs(steps: Sequence[StepRecord]) -> str:
@@ -331,12 +331,12 @@ def _verbs(steps: Sequence[StepRecord]) -> str:
     if not by_verb:
         return ""
     rows = "".join(
-        f'<tr><th scope="row">{escape(verb)}</th><td data-label="steps">{len(own):,}</td>'
-        f'<td data-label="rows">{_rows(own)}</td>'
-        f'<td data-label="files added">{_total(own, "files_added")}</td>'
-        f'<td data-label="seconds">{sum(step.seconds for step in own):.1f}</td>'
-        f'<td data-label="median">{1000 * median(step.seconds for step in own):,.0f} ms</td></tr>'
-        for verb, own in by_verb.items()
+        f'<tr><th scope="row">{escape(verb)}</th><td data-label="steps">{len(verb_steps):,}</td>'
+        f'<td data-label="rows">{_rows(verb_steps)}</td>'
+        f'<td data-label="files added">{_total(verb_steps, "files_added")}</td>'
+        f'<td data-label="seconds">{sum(step.seconds for step in verb_steps):.1f}</td>'
+        f'<td data-label="median">{1000 * median(step.seconds for step in verb_steps):,.0f} ms</td></tr>'
+        for verb, verb_steps in by_verb.items()
     )
     return grid(("step", "times", "rows", "files added", "seconds", "median"), rows)
 
@@ -350,5 +350,5 @@ def _rows(steps: Sequence[StepRecord]) -> str:
     """Sum the rows of all steps of a kind, with the number of steps that counted none."""
     # Such as an ingest of Parquet as a view. A compaction that rewrote nothing counts as none.
     uncounted = sum("rows" not in step.metrics for step in steps if step.verb != "compact")
-    left_out = f" <small>{counted(uncounted, 'step')} not counted</small>" if 0 < uncounted < len(steps) else ""
+    left_out = f" <small>{format_count(uncounted, 'step')} not counted</small>" if 0 < uncounted < len(steps) else ""
     return _total(steps, "rows") + left_out

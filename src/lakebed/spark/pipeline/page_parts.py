@@ -36,11 +36,11 @@ def legend(*entries: tuple[str, str]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def verdict_mark(held: bool | None, good: str, bad: str) -> str:
+def verdict_mark(is_good: bool | None, good: str, bad: str) -> str:
     """Return a tick or a cross with its text."""
-    if held is None:
+    if is_good is None:
         return '<span class="unknown">not read again</span>'
-    css, mark, text = ("good", "✓", good) if held else ("bad", "✗", bad)
+    css, mark, text = ("good", "✓", good) if is_good else ("bad", "✗", bad)
     return f'<span class="{css}"><span aria-hidden="true">{mark}</span> {escape(text)}</span>'
 
 
@@ -74,7 +74,7 @@ def bytes_text(size: float, *, digits: int = 1) -> str:
     return f"{size:.0f} B"
 
 
-def sizes_that_differ(one: float, other: float) -> tuple[str, str]:
+def sizes_that_differ(first: float, second: float) -> tuple[str, str]:
     """Return two sizes with as many digits as show that they differ."""
-    shown = [(bytes_text(one, digits=digits), bytes_text(other, digits=digits)) for digits in (1, 2, 3, 4, 6, 9)]
+    shown = [(bytes_text(first, digits=digits), bytes_text(second, digits=digits)) for digits in (1, 2, 3, 4, 6, 9)]
     return next((pair for pair in shown if pair[0] != pair[1]), shown[0])

@@ -26,7 +26,7 @@ from lakebed.spark.pipeline.page_parts import (
 )
 from lakebed.spark.pipeline.plots import Area, Bars, Flag, Line, Tick, plot, timeline
 from lakebed.spark.pipeline.report_model import TableFacts, TagFacts, VersionFacts
-from lakebed.texts import counted
+from lakebed.texts import format_count
 
 _WRITTEN = {
     "merge": "merges: upserts and deletes",
@@ -63,9 +63,8 @@ def _timeline(table: TableFacts) -> str:
         if tag.snapshot in position
     ]
     alive, undone = (sum(_fate(version) == fate for version in versions) for fate in ("alive", "undone"))
-    label = (
-        f"{counted(len(versions), 'snapshot')}, of which {alive:,} {are(alive)} kept; {counted(len(table.tags), 'tag')}"
-    )
+    kept = f"{alive:,} {are(alive)} kept"
+    label = f"{format_count(len(versions), 'snapshot')}, of which {kept}; {format_count(len(table.tags), 'tag')}"
     drawn = timeline(ticks, flags, label=label, x_max=len(versions), axis=_group_ticks(versions))
     keys = legend(
         ("key alive", f"kept ({alive:,})"),
@@ -88,7 +87,7 @@ def _fate(version: VersionFacts) -> str:
 def _rows_and_files(table: TableFacts) -> str:
     versions = table.versions
     hints = [
-        f"{version.step or version.verb}: {counted(version.rows, 'row')}, snapshot {version.snapshot}"
+        f"{version.step or version.verb}: {format_count(version.rows, 'row')}, snapshot {version.snapshot}"
         for version in versions
     ]
     rows = [float(version.rows) if version.verb in _WRITTEN else 0.0 for version in versions]
@@ -114,7 +113,7 @@ def _rows_and_files(table: TableFacts) -> str:
         whole=True,
     )
     compactions = sum(version.verb == "compact" for version in versions)
-    note = f" {counted(compactions, 'compaction')} made them fewer." if compactions else ""
+    note = f" {format_count(compactions, 'compaction')} made them fewer." if compactions else ""
     written = f"Rows that each commit wrote ({', '.join(verbs)}).{undone}" if verbs else "No commit wrote rows."
     return pair(
         card("Rows by step", written, bars),
@@ -125,7 +124,7 @@ def _rows_and_files(table: TableFacts) -> str:
 def _storage(table: TableFacts) -> str:
     versions = table.versions
     count = len(versions)
-    expiries = [(_place_of(one, versions), one) for one in table.expiries if one["snapshots_expired"]]
+    expiries = [(_place_of(expiry, versions), expiry) for expiry in table.expiries if expiry["snapshots_expired"]]
     room = max(count * 0.06, 1.0) if expiries and expiries[-1][0] == count else 0.0
     stored = _on_store(versions, expiries)
     # From edge to edge, so that a single version is seen too.
@@ -147,7 +146,7 @@ def _storage(table: TableFacts) -> str:
     )
     keys = legend(("key box", "needed by that version"), ("key box history", "history: older versions on the store"))
     section = card("Storage by version", "Data files on the store as the versions went by.", drawn + keys)
-    return pair(section, _freed(table)) if expiries else section
+    return pair(section, _expiry_section(table)) if expiries else section
 
 
 def _place_of(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -> int:
@@ -162,14 +161,14 @@ def _on_store(
     points: list[tuple[float, float]] = []
     freed = written = 0
     for number in range(len(versions) + 1):
-        for _, expiry in (one for one in expiries if one[0] == number):
+        for _, expiry in (place for place in expiries if place[0] == number):
             before, after = int(expiry["data_bytes_before"]), int(expiry["data_bytes_after"])
             points += [(number, points[-1][1] if points else before), (number, before), (number, after)]
             freed = written - after
         if number < len(versions):
             written = versions[number].bytes_written
-            held = float(max(written - freed, versions[number].bytes_total))
-            points += [*([] if points else [(0.0, held)]), (number + 0.5, held)]
+            size_bytes = float(max(written - freed, versions[number].bytes_total))
+            points += [*([] if points else [(0.0, size_bytes)]), (number + 0.5, size_bytes)]
     return [*points, (float(len(versions)), points[-1][1])]
 
 
@@ -196,7 +195,7 @@ def _newest_bytes(expiry: Mapping[str, Any], versions: Sequence[VersionFacts]) -
     return newest.bytes_total
 
 
-def _freed(table: TableFacts) -> str:
+def _expiry_section(table: TableFacts) -> str:
     rows = []
     for expiry in table.expiries:
         before, after = int(expiry["disk_bytes_before"]), int(expiry["disk_bytes_after"])
@@ -218,9 +217,10 @@ def _freed(table: TableFacts) -> str:
         rows.append(
             f'<div class="stack" role="img" aria-label="{shown[0]} before, {shown[1]} after">{bar}</div>'
             f"{keys}"
-            f"<p>{utc_text(expiry['started_ms'])}: {counted(int(expiry['snapshots_expired']), 'snapshot')} expired: "
-            f"{counted(int(expiry['snapshots_expired']), 'snapshot file')} and "
-            f"{counted(int(expiry['files_deleted']), 'other file')} deleted; the table's folder had "
+            f"<p>{utc_text(expiry['started_ms'])}: {format_count(int(expiry['snapshots_expired']), 'snapshot')} "
+            f"expired: "
+            f"{format_count(int(expiry['snapshots_expired']), 'snapshot file')} and "
+            f"{format_count(int(expiry['files_deleted']), 'other file')} deleted; the table's folder had "
             f"<b>{shown[0]}</b> before and <b>{shown[1]}</b> after.</p>"
         )
     return card("What expiry freed", "Nothing that a tag or a kept snapshot needs was touched.", "".join(rows))
@@ -231,7 +231,7 @@ def _tags(tags: Sequence[TagFacts]) -> str:
         return ""
     read, compared = sum(tag.read_now for tag in tags), any(tag.reads_same is not None for tag in tags)
     checked, limited = sum(tag.check is not None for tag in tags), any(tag.expires_ms is not None for tag in tags)
-    counted = any(tag.checksum is not None for tag in tags)
+    has_counts = any(tag.checksum is not None for tag in tags)
     rows = []
     for tag in tags:
         cells = [
@@ -243,7 +243,7 @@ def _tags(tags: Sequence[TagFacts]) -> str:
         if limited:
             until = "deleted" if tag.expires_ms is None else time_text(tag.expires_ms)
             cells.append(f'<td data-label="kept until">{until}</td>')
-        if counted:
+        if has_counts:
             cells.append(f'<td data-label="rows">{"–" if tag.rows is None else f"{tag.rows:,}"}</td>')
             cells.append(f'<td data-label="checksum"><code>{escape(tag.checksum or "–")}</code></td>')
         if compared or checked:
@@ -251,12 +251,12 @@ def _tags(tags: Sequence[TagFacts]) -> str:
         rows.append(f"<tr>{''.join(cells)}</tr>")
     columns = ["tag", "snapshot", "committed (UTC)", "data"]
     columns += ["kept until (UTC)"] if limited else []
-    columns += ["rows", "checksum"] if counted else []
+    columns += ["rows", "checksum"] if has_counts else []
     columns += ["verdict"] if compared or checked else []
     words = ["Each tag keeps its version."]
     if limited:
         words.append("lakebed collect deletes a tag whose time is over.")
-    if counted:
+    if has_counts:
         words.append("Rows and checksum are as last read; the console shows the same when a tag is made.")
     if read:
         words.append(
@@ -272,8 +272,8 @@ def _tags(tags: Sequence[TagFacts]) -> str:
 def _of(part: int, count: int, what: str) -> str:
     """``All 12 tags were``, ``3 of 12 tags were``."""
     if part == count:
-        return f"The {what} was" if count == 1 else f"All {counted(count, what)} were"
-    return f"{part:,} of {counted(count, what)} {'was' if part == 1 else 'were'}"
+        return f"The {what} was" if count == 1 else f"All {format_count(count, what)} were"
+    return f"{part:,} of {format_count(count, what)} {'was' if part == 1 else 'were'}"
 
 
 def _tag_verdict(tag: TagFacts, *, compared: bool) -> str:
@@ -296,7 +296,7 @@ def _since_tagged(tag: TagFacts) -> str:
 def tag_holds(tag: TagFacts) -> bool | None:
     """Return the result of the last check or reading of a tag; None: there was none."""
     results = [tag.reads_same, None if tag.check is None else tag.check.held]
-    known = [one for one in results if one is not None]
+    known = [result for result in results if result is not None]
     return all(known) if known else None
 
 
@@ -328,8 +328,8 @@ def _group_ticks(versions: Sequence[VersionFacts]) -> list[Tick]:
 
 def _short(names: Sequence[str]) -> list[str]:
     """Shorten months of one year, such as ``2013-01``, to ``Jan``; leave other names unchanged."""
-    found = [re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", name) for name in names]
-    months = [match for match in found if match]
+    matches = [re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", name) for name in names]
+    months = [match for match in matches if match]
     if len(months) < len(names) or len({match[1] for match in months}) > 1:
         return list(names)
     return [MONTHS[int(match[2]) - 1] for match in months]

@@ -99,7 +99,7 @@ def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
         file=file,
         folder=folder,
         name=_name(root),
-        lake=_required(root, "lake", "the URL or folder of the lake"),
+        lake=_require(root, "lake", "the URL or folder of the lake"),
         variables=_variables(root),
         tables=_mapping(root, "tables"),
         steps=_body(steps),
@@ -110,7 +110,7 @@ def parse(text: str, *, file: str = "pipeline", folder: str = ".") -> Document:
 
 
 def _name(root: Mapping) -> str:
-    name = _required(root, "name", "a short name for the pipeline")
+    name = _require(root, "name", "a short name for the pipeline")
     if not _PIPELINE_NAME.fullmatch(name.text):
         raise name.location.error(
             f"the pipeline's name may have lower-case letters, digits, '-' and '_' (at most 63), not '{name.text}'."
@@ -118,7 +118,7 @@ def _name(root: Mapping) -> str:
     return name.text
 
 
-def _required(root: Mapping, key: str, what: str) -> Scalar:
+def _require(root: Mapping, key: str, what: str) -> Scalar:
     value = root.get(key)
     if value is None or (isinstance(value, Scalar) and value.is_null):
         raise root.location.error(f"a pipeline needs the key `{key}`: {what}.")
@@ -172,12 +172,12 @@ def _step_or_loop(node: object) -> StepNode | Loop:
     name = node.get("name")
     if name is not None and not isinstance(name, Scalar):
         raise name.location.error("a step's `name` must be one value.")
-    own = {key: entry for key, entry in node.entries.items() if key not in ("step", "name")}
+    entries = {key: entry for key, entry in node.entries.items() if key not in ("step", "name")}
     known = {key.name for key in KINDS[kind.text].keys}
-    for key, entry in own.items():
+    for key, entry in entries.items():
         if key not in known:
             raise entry.location.error(f"step '{kind.text}' has no key '{key}'.{nearest(key, known)}")
-    return StepNode(kind.text, name, Mapping(own, node.location), node.location)
+    return StepNode(kind.text, name, Mapping(entries, node.location), node.location)
 
 
 def _loop(node: Mapping) -> Loop:

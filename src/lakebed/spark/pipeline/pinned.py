@@ -25,9 +25,7 @@ class _Pinned:
     """Column to Spark SQL type, in order."""
 
 
-def pinned_schema(
-    step: PlannedStep, context: RunContext, *, infer: Callable[[], Mapping[str, str]]
-) -> Mapping[str, str]:
+def pin_schema(step: PlannedStep, context: RunContext, *, infer: Callable[[], Mapping[str, str]]) -> Mapping[str, str]:
     """Return the columns of a step's files, which the first run that read them pinned.
 
     A step is identified by its pipeline, kind and target (not by file names, which change daily).

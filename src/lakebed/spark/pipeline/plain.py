@@ -70,9 +70,9 @@ def read_plain_csv(paths: Sequence[str], *, schema: Mapping[str, str], options: 
     Returns one column a schema entry, in order, in the Arrow types of `lakebed.spark.types.arrow_schema_of`; rows in
     the order of files and lines.
     """
-    chosen = {**_OPTIONS, **{name.lower(): text for name, text in options.items()}}
-    separator = chosen["sep"] if "sep" in map(str.lower, options) else chosen["delimiter"]
-    understood = chosen.keys() == _OPTIONS.keys() and chosen["header"].lower() == "true" and len(separator) == 1
+    settings = {**_OPTIONS, **{name.lower(): text for name, text in options.items()}}
+    separator = settings["sep"] if "sep" in map(str.lower, options) else settings["delimiter"]
+    understood = settings.keys() == _OPTIONS.keys() and settings["header"].lower() == "true" and len(separator) == 1
     if not understood or not separator.isascii() or separator in '"\\\r\n\0' or len(schema) > _COLUMNS_MAX:
         return None
     bodies = _bodies(paths)
@@ -82,7 +82,7 @@ def read_plain_csv(paths: Sequence[str], *, schema: Mapping[str, str], options: 
     if not parts or any(part is None for part in parts):
         return None
     texts = pa.concat_tables([part for part in parts if part is not None])
-    columns = [_typed(texts.column(name), kind, null_value=chosen["nullvalue"]) for name, kind in schema.items()]
+    columns = [_convert(texts.column(name), kind, null_value=settings["nullvalue"]) for name, kind in schema.items()]
     if any(column is None for column in columns):
         return None
     return pa.table(columns, names=list(schema))
@@ -113,7 +113,7 @@ def _is_plain(body: bytes) -> bool:
 
 def _texts(body: bytes, names: list[str], separator: str) -> pa.Table | None:
     """Return every value of one file as text; None when its header, or a line, is not exactly as expected."""
-    if b'"' in body and b'"' in _quoted_value(separator).sub(b"", b"\n" + body):
+    if b'"' in body and b'"' in _quote_pattern(separator).sub(b"", b"\n" + body):
         return None
     try:
         texts = csv.read_csv(
@@ -138,14 +138,14 @@ def _texts(body: bytes, names: list[str], separator: str) -> pa.Table | None:
 
 
 @lru_cache
-def _quoted_value(separator: str) -> re.Pattern[bytes]:
+def _quote_pattern(separator: str) -> re.Pattern[bytes]:
     """A value that is quoted from its first to its last character, without a quote inside.
 
     It is not empty: Spark reads quotes around nothing as an empty text, not as null.
     """
     # It begins with the quote, and looks back from there, so that the search is one for a byte.
-    one = re.escape(separator.encode())
-    return re.compile(rb'"(?<=[\n' + one + rb']")[^"\r\n]+"(?=' + one + rb"|\r?\n|\Z)")
+    delimiter = re.escape(separator.encode())
+    return re.compile(rb'"(?<=[\n' + delimiter + rb']")[^"\r\n]+"(?=' + delimiter + rb"|\r?\n|\Z)")
 
 
 def plain_type(kind: str) -> pa.DataType | None:
@@ -153,21 +153,21 @@ def plain_type(kind: str) -> pa.DataType | None:
     kind = kind.strip().lower()
     if kind == "string":
         return pa.string()
-    found = _TYPES.get(kind) or _decimal(kind)
-    return None if found is None else found[1]
+    value = _TYPES.get(kind) or _decimal(kind)
+    return None if value is None else value[1]
 
 
-def _typed(texts: pa.ChunkedArray, kind: str, *, null_value: str) -> pa.ChunkedArray | None:
+def _convert(texts: pa.ChunkedArray, kind: str, *, null_value: str) -> pa.ChunkedArray | None:
     """Convert a column to its type; None when a value is not plain."""
     is_null = pc.or_(pc.equal(texts, ""), pc.equal(texts, null_value))
     known = pc.if_else(is_null, pa.scalar(None, pa.string()), texts)
     kind = kind.strip().lower()
     if kind == "string":
         return known
-    found = _TYPES.get(kind) or _decimal(kind)
-    if found is None:
+    plain = _TYPES.get(kind) or _decimal(kind)
+    if plain is None:
         return None
-    pattern, target = found
+    pattern, target = plain
     if not pc.all(pc.match_substring_regex(known, pattern), min_count=0).as_py():
         return None
     try:

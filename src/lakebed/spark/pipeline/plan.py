@@ -52,7 +52,7 @@ def make_plan(document: Document, *, variables: Mapping[str, str] | None = None)
     lines_by_name: dict[str, int] = {}
     views: set[str] = set()
     for node, step_scope, loop_names in _unroll(document.steps, scope, ()):
-        step = _planned(node, step_scope, loop_names, ordinal=len(steps) + 1)
+        step = _plan_step(node, step_scope, loop_names, ordinal=len(steps) + 1)
         if step.name in lines_by_name:
             raise node.location.error(
                 f"the name '{step.name}' is already that of the step in line {lines_by_name[step.name]}; "
@@ -201,7 +201,7 @@ def _iterations(
     yield from pending
 
 
-def _planned(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, ...], *, ordinal: int) -> PlannedStep:
+def _plan_step(node: StepNode, scope: Mapping[str, Value], loop_names: tuple[str, ...], *, ordinal: int) -> PlannedStep:
     settings = read_settings(node.settings.entries, KINDS[node.kind], scope, node.location)
     raw_name = node.kind if node.name is None else node.name.text
     name = raw_name if node.name is None else substitute(raw_name, scope, node.name.location)

@@ -198,7 +198,7 @@ def _shape(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Calla
         )
     if not mark.points:
         return ""
-    points = _stepped(mark.points) if mark.stepped else list(mark.points)
+    points = _step_points(mark.points) if mark.stepped else list(mark.points)
     path = "L".join(f"{x_of(x):.2f} {y_of(y):.2f}" for x, y in points)
     if isinstance(mark, Area):
         left, right = x_of(points[0][0]), x_of(points[-1][0])
@@ -206,7 +206,7 @@ def _shape(mark: Bars | Line | Area, x_of: Callable[[float], float], y_of: Calla
     return f'<path class="{mark.css}" d="M{path}"/>'
 
 
-def _stepped(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _step_points(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     result = [points[0]]
     for x, y in points[1:]:
         result += [(x, result[-1][1]), (x, y)]

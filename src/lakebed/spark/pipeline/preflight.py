@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from lakebed.errors import AlreadyExists
 from lakebed.lake.lake import Lake
-from lakebed.runtime import Environment, mapped
+from lakebed.runtime import Environment, map_in_pool
 from lakebed.spark.pipeline.carry import EarlierRun, matches
 from lakebed.spark.pipeline.context import newest_commit
 from lakebed.spark.pipeline.ledger import Ledger, run_ids
@@ -85,11 +85,11 @@ def _check_tag(plan: Plan, lake: Lake, step: PlannedStep, committed: int | None,
     table = lake.table(name)
     if not table.tag_exists(tag):
         return
-    there, newest = table.tag(tag).snapshot.id, table.latest()
+    current, newest = table.tag(tag).snapshot.id, table.latest()
     target = committed if committed is not None or newest is None else newest.id
-    if is_written or there != target:
+    if is_written or current != target:
         raise AlreadyExists(
-            f"{plan.location(step)}: the tag '{tag}' of '{name}' is already on snapshot {there}, and "
+            f"{plan.location(step)}: the tag '{tag}' of '{name}' is already on snapshot {current}, and "
             f"{step.name} would put it elsewhere. Nothing was done: delete it, choose another name, or say "
             "`replace: true`.",
             tag=tag,
@@ -103,11 +103,11 @@ def which_run(plan: Plan, lake: Lake, *, replay: Sequence[str], environment: Env
     another one, ``<run id>-r2``, and so on.
     """
     base = plan.default_run_id
-    there, number = set(run_ids(lake.store)), 1
-    while f"{base}-r{number + 1}" in there:
+    runs, number = set(run_ids(lake.store)), 1
+    while f"{base}-r{number + 1}" in runs:
         number += 1
     newest = base if number == 1 else f"{base}-r{number}"
-    if not replay or newest not in there:
+    if not replay or newest not in runs:
         return newest
     ledger = Ledger(lake.store, run_id=newest, environment=environment)
     is_unfinished = ledger.status().state != "complete"
@@ -123,8 +123,8 @@ def earlier_runs(plan: Plan, lake: Lake, *, run_id: str, environment: Environmen
 
     Cost: 1 LIST, 1 GET a run, then 2 LIST and 1 GET a step.
     """
-    ledgers = [Ledger(lake.store, run_id=one, environment=environment) for one in run_ids(lake.store) if one != run_id]
-    runs = mapped(environment.runtime, Ledger.run, ledgers, worker_count_max=_READERS)
+    ledgers = [Ledger(lake.store, run_id=id, environment=environment) for id in run_ids(lake.store) if id != run_id]
+    runs = map_in_pool(environment.runtime, Ledger.run, ledgers, worker_count_max=_READERS)
     mine = sorted(
         ((run, ledger) for run, ledger in zip(runs, ledgers, strict=True) if run.pipeline == plan.pipeline),
         key=lambda pair: (pair[0].started_ms, pair[0].run_id),

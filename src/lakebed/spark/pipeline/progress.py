@@ -17,7 +17,7 @@ from rich.progress import Progress as RichBar
 
 from lakebed.spark.pipeline.model import Plan, PlannedStep, RunSummary, StepRecord
 from lakebed.spark.pipeline.steps import KINDS
-from lakebed.texts import counted
+from lakebed.texts import format_count
 
 
 class Progress(Protocol):
@@ -160,14 +160,14 @@ def _rows_of_group(records: Sequence[StepRecord]) -> list[str]:
         (written["ingest"], "row", "ingested"),
         (dropped, "bad row", "dropped"),
     )
-    return [f"{counted(number, noun)} {verb}" for number, noun, verb in parts if number]
+    return [f"{format_count(number, noun)} {verb}" for number, noun, verb in parts if number]
 
 
 def ending(summary: RunSummary) -> str:
     """Return the result of a run in one line."""
     if summary.steps_run == 0:
         changed = summary.inputs_changed
-        more = f" and {counted(len(changed) - 1, 'more step')}" if len(changed) > 1 else ""
+        more = f" and {format_count(len(changed) - 1, 'more step')}" if len(changed) > 1 else ""
         news = f"The input of '{changed[0]}'{more} has changed since. " if changed else ""
         return (
             f"run {summary.run_id} was complete already: nothing to do. {news}"
@@ -176,4 +176,4 @@ def ending(summary: RunSummary) -> str:
     skipped = f", {summary.steps_skipped:,} were done before" if summary.steps_skipped else ""
     if summary.steps_carried:
         skipped += f" ({summary.steps_carried:,} of them by runs of another definition)"
-    return f"{counted(summary.steps_run, 'step')} in {summary.seconds:.1f} s{skipped}"
+    return f"{format_count(summary.steps_run, 'step')} in {summary.seconds:.1f} s{skipped}"

@@ -93,12 +93,12 @@ class Pipeline:
             plan.lake, branch=plan.branch, storage_options=storage_options, environment=environment
         ) as workspace:
             lake = workspace.lake
-            chosen = which_run(plan, lake, replay=replay, environment=environment) if run_id is None else run_id
+            this_run = which_run(plan, lake, replay=replay, environment=environment) if run_id is None else run_id
             return execute(
                 RunCall(
                     plan=plan,
                     workspace=workspace,
-                    ledger=Ledger(lake.store, run_id=chosen, environment=environment),
+                    ledger=Ledger(lake.store, run_id=this_run, environment=environment),
                     environment=environment,
                     spark=spark,
                     progress=options.get("progress") or SilentProgress(),
@@ -189,9 +189,9 @@ def status(
         if run_id is None:
             return run_statuses(store, environment=environment)
         ledger = Ledger(store, run_id=run_id, environment=environment)
-        found = ledger.status()
+        state = ledger.status()
         counts = {record.name: int(record.metrics.get("rows_dropped", 0)) for record in ledger.records().values()}
-        return [replace(found, rows_dropped={name: count for name, count in counts.items() if count})]
+        return [replace(state, rows_dropped={name: count for name, count in counts.items() if count})]
 
 
 def _check_before_creation(plan: Plan, *, storage_options: Mapping[str, str] | None, environment: Environment) -> None:

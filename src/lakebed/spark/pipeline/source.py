@@ -44,17 +44,17 @@ def source_rows(step: PlannedStep, context: RunContext) -> Rows:
     engine = context.engine()
     if settings["query"] is not None:
         words = set(_WORD.findall(settings["query"]))
-        views = {name: _named(name, step, context) for name in sorted(words & context.row_sources())}
+        views = {name: _rows_of(name, step, context) for name in sorted(words & context.row_sources())}
         return engine.query(settings["query"], views=views, location=location)
     name = settings["from"]
     view = context.view(name)
     if view is not None:
-        return engine.filtered(view, settings["where"], location=location)
+        return engine.filter_rows(view, settings["where"], location=location)
     table = context.table(name, step=step)
     return engine.read_table(table, version=settings["version"], where=settings["where"], location=location)
 
 
-def _named(name: str, step: PlannedStep, context: RunContext) -> Rows:
+def _rows_of(name: str, step: PlannedStep, context: RunContext) -> Rows:
     view = context.view(name)
     if view is not None:
         return view

@@ -70,20 +70,20 @@ class TableBranches:
         is_known = work is not None and pin is not None and work.branch_id == _id(pin)
         if work is not None and _publication(main, work.branch_id) is None:
             if is_known:
-                return self._marked(main, table, work.branch_id)
+                return self._enter_branch(main, table, work.branch_id)
             if work.snapshot is not None:
-                raise self._gone(table, location)
+                raise self._branch_error(table, location)
         if not writes:
             return main
         if is_known:  # published, and its deletion was cut short
             main.delete_branch(self.name)
         elif branch_exists(main.store, self.name):
             self._check_left(main, table, pin, location)
-            return self._marked(main, table, _id(pin))
+            return self._enter_branch(main, table, _id(pin))
         if main.latest() is None:  # a branch starts from a snapshot
             commit(main.context, CommitRequest(kind="APPEND"))
         main.create_branch(self.name)
-        return self._marked(main, table, _id(main.context.tags.find(fork_pin(self.name))))
+        return self._enter_branch(main, table, _id(main.context.tags.find(fork_pin(self.name))))
 
     def mark(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Return the metrics of a step, with the branch that it worked in."""
@@ -102,7 +102,7 @@ class TableBranches:
         Raises `Conflict`: kind ``not_fast_forward``: main of a table has moved; no later table was published. Or the
         branch does not have the rows that the run wrote. Cost: a table: see `Table.fast_forward`, and the deletion.
         """
-        tables = {name: open_main(name) for name in self._written()}
+        tables = {name: open_main(name) for name in self._tables_in_work()}
         planned: list[str] = []
         done: dict[str, Snapshot] = {}
         for name, main in tables.items():
@@ -126,11 +126,11 @@ class TableBranches:
 
     # ---- parts
 
-    def _marked(self, main: Table, table: str, branch_id: str) -> Table:
+    def _enter_branch(self, main: Table, table: str, branch_id: str) -> Table:
         self._opened[table] = branch_id
         return main.of_branch(self.name)
 
-    def _written(self) -> list[str]:
+    def _tables_in_work(self) -> list[str]:
         """Tables that steps since the last publication worked on in a branch, in the order of their first writes."""
         names: dict[str, None] = {}
         for record in self.records:
@@ -171,7 +171,7 @@ class TableBranches:
         """Check that the branch ends with the run's newest commit; compactions after it change no rows."""
         pin = main.context.tags.find(fork_pin(self.name))
         if pin is None or _id(pin) != work.branch_id or work.snapshot is None:
-            raise self._gone(table, location)
+            raise self._branch_error(table, location)
         snapshots = main.of_branch(self.name).context.snapshots
         newest = snapshots.latest()
         while newest is not None and newest.id > work.snapshot and newest.commit_kind == "COMPACT":
@@ -201,7 +201,7 @@ class TableBranches:
             branch=self.name,
         )
 
-    def _gone(self, table: str, location: SourceLocation) -> Conflict:
+    def _branch_error(self, table: str, location: SourceLocation) -> Conflict:
         return Conflict(
             f"{location}: the run wrote to the branch '{self.name}' of '{table}', which was dropped before it was "
             f"published: its rows are gone. Write them again with --replay and the names of the steps{_NEW_RUN}.",
@@ -212,11 +212,17 @@ class TableBranches:
 
 
 def _work(records: Sequence[StepRecord], table: str) -> _Work | None:
-    own = [record.metrics for record in records if record.metrics.get("table") == table and BRANCH_ID in record.metrics]
-    if not own:
+    metrics = [
+        record.metrics for record in records if record.metrics.get("table") == table and BRANCH_ID in record.metrics
+    ]
+    if not metrics:
         return None
-    branch_id = own[-1][BRANCH_ID]
-    snapshots = [one["snapshot"] for one in own if one[BRANCH_ID] == branch_id and "committed_ms" in one]
+    branch_id = metrics[-1][BRANCH_ID]
+    snapshots = [
+        step_metrics["snapshot"]
+        for step_metrics in metrics
+        if step_metrics[BRANCH_ID] == branch_id and "committed_ms" in step_metrics
+    ]
     return _Work(branch_id, max(snapshots, default=None))
 
 
@@ -235,6 +241,6 @@ def _publication(main: Table, branch_id: str) -> Snapshot | None:
 
 def _entries(done: Mapping[str, Snapshot], planned: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"table": name, "snapshot": one.id, "committed_ms": one.time_ms, "earlier": name not in planned}
-        for name, one in done.items()
+        {"table": name, "snapshot": snapshot.id, "committed_ms": snapshot.time_ms, "earlier": name not in planned}
+        for name, snapshot in done.items()
     ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from lakebed.spark.pipeline.nodes import Items, Node, Scalar, SourceLocation, nearest
 from lakebed.spark.pipeline.nodes import Mapping as MappingNode
-from lakebed.texts import LONG_MAX, shown, whole_number
+from lakebed.texts import LONG_MAX, format_value, whole_number
 
 LOOP_COUNT_MAX = 100_000
 """Iterations of one loop; more of them are a typing mistake in a range."""
@@ -112,7 +112,7 @@ def _between(first: str, last: str, location: SourceLocation) -> tuple[Value, ..
         return tuple(_month(number // 12, number % 12 + 1) for number in range(first_month, last_month + 1))
     raise location.error(
         "a range needs two whole numbers, two months (2013-01) or two days (2013-01-01), not "
-        f"{shown(first)} and {shown(last)}."
+        f"{format_value(first)} and {format_value(last)}."
     )
 
 

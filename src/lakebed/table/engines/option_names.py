@@ -32,7 +32,7 @@ IGNORE_DELETE_NAMES: Final = (
 """The option and its older names, which have the same effect with every engine."""
 
 
-def named_columns(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def columns_of_options(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """``(option, column)`` for every column that an option of columns names."""
     for option, text in options.items():
         if not option.startswith(PREFIX) or option == DEFAULT_FUNCTION:
@@ -55,7 +55,7 @@ def check_listed_columns(options: Mapping[str, str], columns: Collection[str]) -
 
 def refuse_named(options: Mapping[str, str], name: str) -> None:
     """Raise `InvalidRequest` if an option names a column that is to be dropped."""
-    option = next((option for option, column in named_columns(options) if column == name), None)
+    option = next((option for option, column in columns_of_options(options) if column == name), None)
     if option is not None:
         raise InvalidRequest(
             f"Column {name!r} cannot be dropped while option {option!r} names it: remove the option first.",
@@ -70,11 +70,11 @@ def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, st
     Raises `InvalidRequest`: an option names the column, and cannot name it as it is to be called.
     """
 
-    def renamed(names: str) -> str:
+    def rename(names: str) -> str:
         return ",".join(new if name == old else name for name in parse_names(names))
 
     changed = dict(options)
-    for option in dict.fromkeys(option for option, column in named_columns(options) if column == old):
+    for option in dict.fromkeys(option for option, column in columns_of_options(options) if column == old):
         text = changed.pop(option)
         if parse_names(new) != (new,):
             raise InvalidRequest(
@@ -84,27 +84,27 @@ def with_renamed(options: Mapping[str, str], old: str, new: str) -> dict[str, st
                 column=old,
             )
         columns, _, what = option[len(PREFIX) :].rpartition(".")
-        changed[f"{PREFIX}{renamed(columns)}.{what}"] = renamed(text) if what == SEQUENCE_GROUP else text
+        changed[f"{PREFIX}{rename(columns)}.{what}"] = rename(text) if what == SEQUENCE_GROUP else text
     return changed
 
 
 def check_fields(schema: TableSchema) -> None:
     """Refuse options of columns that have no effect. Raises `InvalidRequest`."""
     known = (FUNCTION, IGNORE_RETRACT, DISTINCT, DELIMITER, SEQUENCE_GROUP)
-    for option, name in named_columns(schema.options):
+    for option, name in columns_of_options(schema.options):
         what = option.rpartition(".")[2]
         if what not in known:
-            raise refused(
+            raise option_error(
                 f"Option {option!r} is not supported by this version of lakebed; of columns there are "
                 f"{', '.join(known)}.",
                 option,
             )
         if schema.field_by_name(name) is None:
-            raise refused(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
+            raise option_error(f"Option {option!r} names {name!r}, which is not a column of the table.", option)
         if what == SEQUENCE_GROUP and schema.options.get("merge-engine") != "partial-update":
-            raise refused(f"Option {option!r} needs option 'merge-engine' = 'partial-update'.", option)
+            raise option_error(f"Option {option!r} needs option 'merge-engine' = 'partial-update'.", option)
 
 
-def refused(sentence: str, option: str) -> InvalidRequest:
+def option_error(sentence: str, option: str) -> InvalidRequest:
     """The error for options that contradict each other or the schema."""
     return InvalidRequest(sentence, kind="invalid_option", option=option)

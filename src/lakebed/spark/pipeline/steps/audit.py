@@ -18,7 +18,7 @@ from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.spark.pipeline.source import SOURCE_KEYS, check_source, source_rows
-from lakebed.texts import counted
+from lakebed.texts import format_count
 
 SAMPLE_ROWS = 3
 
@@ -39,7 +39,7 @@ class Broken:
         if self.rows_broken is None:
             return f"'{self.name}' ({self.predicate}) does not hold for its {rows:,} rows"
         words = f"'{self.name}' ({self.predicate}) does not hold for {self.rows_broken:,} of {rows:,} rows"
-        return words + (f", such as {_shown(self.sample[0], self.predicate)}" if self.sample else "")
+        return words + (f", such as {_format_row(self.sample[0], self.predicate)}" if self.sample else "")
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
@@ -50,14 +50,14 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     every_row, overall = step.settings["every_row"], step.settings["overall"]
     source = source_rows(step, context)
     engine, location = context.engine(), context.location(step)
-    held = engine.count_when_held(source, every_row=[*every_row.values()], overall=[*overall.values()])
-    if held is not None:
-        return {"rows": held, "expectations": len(every_row) + len(overall), "content": context.content(step)}
+    row_count = engine.count_when_held(source, every_row=[*every_row.values()], overall=[*overall.values()])
+    if row_count is not None:
+        return {"rows": row_count, "expectations": len(every_row) + len(overall), "content": context.content(step)}
     for name, predicate in every_row.items():
         engine.check_predicate(source, predicate, f"expectation '{name}'", location=location)
-    counted = [f"count_if(NOT coalesce(({predicate}), false))" for predicate in every_row.values()]
+    counts = [f"count_if(NOT coalesce(({predicate}), false))" for predicate in every_row.values()]
     holding = [f"coalesce(({predicate}), false)" for predicate in overall.values()]
-    rows, *values = engine.one_row(source, ["count(*)", *counted, *holding], location=location)
+    rows, *values = engine.one_row(source, ["count(*)", *counts, *holding], location=location)
     broken = [
         Broken(
             name,
@@ -74,9 +74,9 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         if not holds
     ]
     if broken:
-        found = "; ".join(one.sentence(rows) for one in broken)
+        problems = "; ".join(expectation.sentence(rows) for expectation in broken)
         raise Rejected(
-            f"{context.location(step)}: {step.name} stopped the run: {found}. Nothing after it was done.",
+            f"{context.location(step)}: {step.name} stopped the run: {problems}. Nothing after it was done.",
             kind="audit_failed",
             step=step.name,
             rows=rows,
@@ -96,10 +96,10 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
     """Rows and expectations."""
     count = metrics.get("expectations", 0)
     holds = "holds" if count == 1 else "hold"
-    return [f"{counted(metrics.get('rows', 0), 'row')}, {counted(count, 'expectation')} {holds}"]
+    return [f"{format_count(metrics.get('rows', 0), 'row')}, {format_count(count, 'expectation')} {holds}"]
 
 
-def _shown(row: Mapping[str, Any], predicate: str) -> str:
+def _format_row(row: Mapping[str, Any], predicate: str) -> str:
     """Return the columns that the predicate names, else the first few."""
     words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", predicate))
     columns = [column for column in row if column in words] or list(row)[:4]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
-from lakebed.texts import counted, sized
+from lakebed.texts import format_count, format_size
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 
@@ -36,8 +36,8 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
 
 def describe(metrics: Mapping[str, Any]) -> list[str]:
     """Files that went, and the space they gave back."""
-    found = f"{counted(metrics['files_deleted'], 'file')}, {sized(metrics['bytes_freed'])}"
-    return [f"would delete {found}" if metrics["dry_run"] else f"{found} freed"]
+    amount = f"{format_count(metrics['files_deleted'], 'file')}, {format_size(metrics['bytes_freed'])}"
+    return [f"would delete {amount}" if metrics["dry_run"] else f"{amount} freed"]
 
 
 KIND = StepKind(

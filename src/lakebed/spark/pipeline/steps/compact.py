@@ -13,7 +13,7 @@ from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import PlannedStep
-from lakebed.texts import counted
+from lakebed.texts import format_count
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
     """Files before and after."""
     if "snapshot" not in metrics:
         return ["nothing to do"]
-    return [f"{counted(metrics.get('files_removed', 0), 'file')} into {metrics.get('files_added', 0):,}"]
+    return [f"{format_count(metrics.get('files_removed', 0), 'file')} into {metrics.get('files_added', 0):,}"]
 
 
 KIND = StepKind(

@@ -15,7 +15,7 @@ from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.measure import disk_use, totals
 from lakebed.spark.pipeline.model import PlannedStep
-from lakebed.texts import counted, sized
+from lakebed.texts import format_count, format_size
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def check(settings: Mapping[str, Any]) -> str | None:
 def describe(metrics: Mapping[str, Any]) -> list[str]:
     """Snapshots that expired, and the space they gave back."""
     freed = max(0, metrics["disk_bytes_before"] - metrics["disk_bytes_after"])
-    return [f"{counted(metrics['snapshots_expired'], 'snapshot')}, {sized(freed)} freed"]
+    return [f"{format_count(metrics['snapshots_expired'], 'snapshot')}, {format_size(freed)} freed"]
 
 
 KIND = StepKind(

@@ -18,11 +18,11 @@ from typing import Any
 from lakebed.errors import InvalidRequest
 from lakebed.spark.pipeline.bad_rows import BadRows
 from lakebed.spark.pipeline.context import RunContext
-from lakebed.spark.pipeline.files import FORMATS, FileReading, find_files, format_of, unpacked
+from lakebed.spark.pipeline.files import FORMATS, FileReading, find_files, format_of, unpack
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.measure import commit_metrics
 from lakebed.spark.pipeline.model import PlannedStep
-from lakebed.spark.pipeline.pinned import pinned_schema
+from lakebed.spark.pipeline.pinned import pin_schema
 from lakebed.spark.pipeline.rows import LocalRows, Rows
 
 _DECIDED_BY_BAD_ROWS = ("mode", "columnnameofcorruptrecord")
@@ -43,13 +43,13 @@ class _Source:
     def of(cls, step: PlannedStep, context: RunContext) -> _Source:
         settings, location, engine = step.settings, context.location(step), context.engine()
         file_format = str(settings["format"] or format_of(settings["from"]))
-        found = find_files(settings["from"], location=location)
-        names = unpacked(found, context.scratch_folder, location=location)
+        files = find_files(settings["from"], location=location)
+        names = unpack(files, context.scratch_folder, location=location)
         reading = FileReading(file_format, settings["options"], settings["schema"], location)
         if reading.schema is None and file_format != "parquet":
-            schema = pinned_schema(step, context, infer=lambda: engine.infer_schema([*names], reading))
+            schema = pin_schema(step, context, infer=lambda: engine.infer_schema([*names], reading))
             reading = replace(reading, schema=schema)
-        return cls(step, context, names, reading, len(found))
+        return cls(step, context, names, reading, len(files))
 
     @property
     def is_checked(self) -> bool:
@@ -62,7 +62,7 @@ class _Source:
             return None
         return self.context.engine().read_plain([*self.names], self.reading)
 
-    def unchecked(self) -> Rows:
+    def read_unchecked(self) -> Rows:
         """Read the rows by Spark; a use of them fails at a bad row."""
         return self.context.engine().read_files([*self.names], self.reading)
 
@@ -71,18 +71,18 @@ class _Source:
 
         Raises `InvalidRequest`: there are some, and they are not to be dropped; names the step's line, files and lines.
         """
-        found = self.context.engine().check_files(self.names, self.reading)
-        if found.bad_count and self.step.settings["bad_rows"] == "stop":
+        bad_rows = self.context.engine().check_files(self.names, self.reading)
+        if bad_rows.bad_count and self.step.settings["bad_rows"] == "stop":
             raise InvalidRequest(
                 f"{self.reading.location}: {self.step.name} stopped the run: "
-                f"{found.sentence()}. Correct them, or say `bad_rows: drop` to leave such rows out and count them.",
+                f"{bad_rows.sentence()}. Correct them, or say `bad_rows: drop` to leave such rows out and count them.",
                 kind="bad_rows",
                 step=self.step.name,
-                rows=found.row_count,
-                bad_rows=found.bad_count,
-                first=found.first,
+                rows=bad_rows.row_count,
+                bad_rows=bad_rows.bad_count,
+                first=bad_rows.first,
             )
-        return found
+        return bad_rows
 
     def fitting(self) -> tuple[Rows, BadRows | None]:
         """Return the rows that fit, and the result of the check; None: there was nothing to check."""
@@ -90,17 +90,17 @@ class _Source:
         if plain is not None:
             return plain, BadRows(plain.arrow.num_rows)
         if not self.is_checked:
-            return self.unchecked(), None
-        found = self.check()
-        if found.bad_count:
-            return self.context.engine().without_bad_rows(self.names, self.reading), found
-        return self.unchecked(), found
+            return self.read_unchecked(), None
+        bad_rows = self.check()
+        if bad_rows.bad_count:
+            return self.context.engine().without_bad_rows(self.names, self.reading), bad_rows
+        return self.read_unchecked(), bad_rows
 
-    def shaped(self, rows: Rows) -> Rows:
+    def shape(self, rows: Rows) -> Rows:
         select, engine = self.step.settings["select"], self.context.engine()
         if select is not None:
             rows = engine.query(select, views={"files": rows}, location=self.reading.location)
-        return engine.kept(rows) if self.step.settings["cache"] else rows
+        return engine.cache_rows(rows) if self.step.settings["cache"] else rows
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
@@ -108,26 +108,26 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
     settings = step.settings
     source = _Source.of(step, context)
     if settings["as"] is not None:
-        rows, found = source.fitting()
-        shaped = source.shaped(rows)
-        context.name_view(settings["as"], lambda: shaped)
+        rows, bad_rows = source.fitting()
+        view_rows = source.shape(rows)
+        context.name_view(settings["as"], lambda: view_rows)
         return {
             "view": settings["as"],
             "files_read": source.files_read,
             "content": context.content(step),
-            **_counts(found),
+            **_counts(bad_rows),
         }
     return _append(source)
 
 
 def _append(source: _Source) -> dict[str, Any]:
     step, context = source.step, source.context
-    name, found = step.settings["into"], None
+    name, bad_rows = step.settings["into"], None
     # Rows are checked first where bad ones are dropped; otherwise the write itself finds them, in one pass.
     rows: Rows | None = source.plain()
     if rows is None and step.settings["bad_rows"] == "drop":
-        rows, found = source.fitting()
-    rows = source.shaped(source.unchecked() if rows is None else rows)
+        rows, bad_rows = source.fitting()
+    rows = source.shape(source.read_unchecked() if rows is None else rows)
     if not context.has_table(name) and not context.declares_columns(name):
         context.create_like(name, rows, step=step)
     table = context.table(name, step=step)
@@ -136,22 +136,22 @@ def _append(source: _Source) -> dict[str, Any]:
     try:
         snapshot = context.engine().append(rows, table, location=context.location(step), **identity)
     except InvalidRequest:
-        if source.is_checked and found is None and not isinstance(rows, LocalRows):
+        if source.is_checked and bad_rows is None and not isinstance(rows, LocalRows):
             source.check()  # raises a better error when bad rows are the reason
         raise
     metrics: dict[str, Any] = {"table": name, "files_read": source.files_read, "rows": 0, "content": content}
-    metrics.update(_counts(found))
+    metrics.update(_counts(bad_rows))
     if snapshot is not None:
         metrics.update(commit_metrics(table, snapshot, name=name, before=context.before()))
     return metrics
 
 
-def _counts(found: BadRows | None) -> dict[str, Any]:
-    if found is None:
+def _counts(bad_rows: BadRows | None) -> dict[str, Any]:
+    if bad_rows is None:
         return {}
-    counts: dict[str, Any] = {"rows": found.row_count - found.bad_count}
-    if found.bad_count:
-        counts.update(rows_dropped=found.bad_count, dropped=[asdict(row) for row in found.first])
+    counts: dict[str, Any] = {"rows": bad_rows.row_count - bad_rows.bad_count}
+    if bad_rows.bad_count:
+        counts.update(rows_dropped=bad_rows.bad_count, dropped=[asdict(row) for row in bad_rows.first])
     return counts
 
 
@@ -165,7 +165,7 @@ def recall(step: PlannedStep, context: RunContext) -> None:
 def _read_again(step: PlannedStep, context: RunContext) -> Rows:
     source = _Source.of(step, context)
     rows, _ = source.fitting()
-    return source.shaped(rows)
+    return source.shape(rows)
 
 
 def check(settings: Mapping[str, Any]) -> str | None:

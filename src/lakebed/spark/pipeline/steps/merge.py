@@ -54,9 +54,9 @@ def _check_sequence(step: PlannedStep, table: Table, context: RunContext) -> Non
     declared = "" if spec is None else spec.options.get("sequence.field", "")
     wanted = step.settings["sequence"] or tuple(part.strip() for part in declared.split(",") if part.strip())
     order = sequence_order(table.schema)
-    there = () if order is None else order.columns
-    if wanted and wanted != there:
-        has = f"orders rows by {', '.join(there)}" if there else "was made without an order of rows"
+    columns = () if order is None else order.columns
+    if wanted and wanted != columns:
+        has = f"orders rows by {', '.join(columns)}" if columns else "was made without an order of rows"
         raise context.location(step).error(
             f"the rows of '{step.settings['into']}' are to be ordered by {', '.join(wanted)}, but the table {has}, "
             "which is fixed when a table is created; make a new table and copy the rows."

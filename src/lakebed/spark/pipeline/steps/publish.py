@@ -55,8 +55,8 @@ def _publish_tables(step: PlannedStep, context: RunContext, branches: TableBranc
 def describe(metrics: Mapping[str, Any]) -> list[str]:
     """The tables with their snapshots in main; of a dry run, those that would be published."""
     words = [
-        f"{one['table']} snapshot {one['snapshot']}{' (published before)' if one['earlier'] else ''}"
-        for one in metrics.get("published", ())
+        f"{entry['table']} snapshot {entry['snapshot']}{' (published before)' if entry['earlier'] else ''}"
+        for entry in metrics.get("published", ())
     ]
     if metrics.get("dry_run"):
         words.append(f"would publish {', '.join(metrics['planned']) or 'nothing'}")
@@ -70,8 +70,8 @@ def _unless_unchanged(move: Callable[[], str], branch: Any) -> str:
     except InvalidRequest as error:
         if error.kind != "no_changes":
             raise
-        found: str = branch.head().id
-        return found
+        head_id: str = branch.head().id
+        return head_id
 
 
 KIND = StepKind(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakebed.spark.pipeline.collect import taken_fingerprints
+from lakebed.spark.pipeline.collect import fingerprints_of_tags
 from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.ledger import Ledger, run_ids
@@ -31,8 +31,8 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
         environment=context.environment,
     )
     read = [
-        {"table": name, "tag": tag, "rows": one.rows, "checksum": one.checksum}
-        for (name, tag), one in fingerprints.items()
+        {"table": name, "tag": tag, "rows": fingerprint.rows, "checksum": fingerprint.checksum}
+        for (name, tag), fingerprint in fingerprints.items()
     ]
     return {"html": files.html, "json": files.json, "tags_read": read}
 
@@ -44,7 +44,7 @@ def _read_again(step: PlannedStep, context: RunContext) -> dict[tuple[str, str],
     taken = {
         key
         for run_id in ids
-        for key in taken_fingerprints(Ledger(store, run_id=run_id, environment=environment).records().values())
+        for key in fingerprints_of_tags(Ledger(store, run_id=run_id, environment=environment).records().values())
     }
     return {
         (name, tag): context.engine().fingerprint(context.table(name, step=step), version=f"tag.{tag}")

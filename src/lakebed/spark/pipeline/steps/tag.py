@@ -15,7 +15,7 @@ from lakebed.spark.pipeline.context import RunContext
 from lakebed.spark.pipeline.keys import Key, StepKind
 from lakebed.spark.pipeline.model import PlannedStep
 from lakebed.table.tags import check_tag_name
-from lakebed.texts import counted
+from lakebed.texts import format_count
 
 
 def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
@@ -30,14 +30,14 @@ def run(step: PlannedStep, context: RunContext) -> dict[str, Any]:
             raise context.location(step).error(f"the table '{settings['table']}' has no snapshot to tag yet.")
         target = latest.id
     if table.tag_exists(name):
-        there = table.tag(name).snapshot.id
-        if there != target and not settings["replace"]:
+        snapshot_id = table.tag(name).snapshot.id
+        if snapshot_id != target and not settings["replace"]:
             raise AlreadyExists(
-                f"{context.location(step)}: the tag '{name}' is already on snapshot {there}, not on "
+                f"{context.location(step)}: the tag '{name}' is already on snapshot {snapshot_id}, not on "
                 f"{target}; delete it, choose another name, or say `replace: true`.",
                 tag=name,
             )
-        if there != target:
+        if snapshot_id != target:
             table.replace_tag(name, snapshot_id=target, time_retained_ms=settings["keep"])
     else:
         table.create_tag(name, snapshot_id=target, time_retained_ms=settings["keep"])
@@ -61,7 +61,7 @@ def describe(metrics: Mapping[str, Any]) -> list[str]:
     """The tag with its snapshot, and its fingerprint when one was taken."""
     words = [f"{metrics.get('tag')} pins snapshot {metrics.get('snapshot')}"]
     if "checksum" in metrics:
-        words.append(f"{counted(metrics['rows'], 'row')}, checksum {metrics['checksum']}")
+        words.append(f"{format_count(metrics['rows'], 'row')}, checksum {metrics['checksum']}")
     return words
 
 
