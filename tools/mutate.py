@@ -120,7 +120,8 @@ def survives(mutation: MutationSpec, command: str, limit_s: float) -> bool:
     result = mutate_and_test([mutation], command, limit_s)
     if result.test_outcome is not TestOutcome.SURVIVED:
         return False
-    changed = [line for line in (result.diff or "").splitlines()[2:] if line.startswith(("-", "+"))]
+    lines = (result.diff or "").splitlines()
+    changed = [line for line in lines if line.startswith(("-", "+")) and not line.startswith(("---", "+++"))]
     print(f"survived: {mutation.module_path}:{mutation.start_pos[0]}", *changed, sep="\n    ", flush=True)
     return True
 

@@ -18,12 +18,13 @@ import pytest
 from msgspec import structs
 
 from lakebed.errors import LakebedError
-from lakebed.table import deletion, expire, reachability, referenced_files, rollback
-from lakebed.table.live_versions import LiveVersions
-from lakebed.table.manifest import ENTRY_SCHEMA
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import BucketChange
-from lakebed.table.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.reclaim import CANDIDATES, UNKNOWN, Role, candidates_of, paths_of
+from lakebed.table.codec.manifest import ENTRY_SCHEMA
+from lakebed.table.collect import deletion, expire, reachability, referenced_files
+from lakebed.table.collect.live_versions import LiveVersions
+from lakebed.table.model.model import BucketChange
+from lakebed.table.versions import rollback
 from worlds.table import world as table_world
 from worlds.table.histories import Histories, run_histories
 from worlds.table.world import TableWorld

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.model import DataFile, Split, Stats
-from lakebed.table.read import ReadPlan, merge_windows, read_split, read_split_table
-from lakebed.table.row_kinds import ADD_KINDS
-from lakebed.table.schema import new_schema
-from lakebed.table.splits import merge_rank, sort_into_runs
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.files.splits import merge_rank, sort_into_runs
+from lakebed.table.model.model import DataFile, Split, Stats
+from lakebed.table.model.row_kinds import ADD_KINDS
+from lakebed.table.read.read import ReadPlan, merge_windows, read_split, read_split_table
+from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
 
 Row = tuple[str, int, int]

@@ -301,7 +301,7 @@ def a_control_plane_trusts_its_clock(patch: Patch) -> None:
 @undone_in("restores")
 def a_restore_drops_what_was(patch: Patch) -> None:
     """R28: what a restored timeline was is not kept."""
-    changed = attached.changed
+    changed = attached.change_timelines
 
     def dropping(timelines: Any, committed: Any, change: Any, *, now_ms: int) -> Any:
         after = changed(timelines, committed, change, now_ms=now_ms)

@@ -17,12 +17,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakebed.repo import branches, collect, compact, heads, importing, tags
-from lakebed.repo import merge as merge_module
+from lakebed.repo.collect import collect
 from lakebed.repo.committed.merge import MergeOutcome
-from lakebed.repo.model import DIFF_SCHEMA, DiffKind
-from lakebed.repo.rows import rows_of
-from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view, write
+from lakebed.repo.heads import compact, heads, importing, write
+from lakebed.repo.heads import merge as merge_module
+from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind
+from lakebed.repo.model.rows import rows_of
+from lakebed.repo.references import branches, tags
+from lakebed.repo.staging import changes, cleanup, protocol, uncommitted, view
 from lakebed.repo.verbs import commit, pick, rebase, reset
 from lakebed.repo.verbs import merge as merge_verb
 from worlds.repo.model import merged
@@ -150,7 +152,7 @@ def entries_are_removed_anyway(patch: Patch) -> None:
 @undone_in("deleters")
 def only_the_newest_layer_is_deleted(patch: Patch) -> None:
     """A staged entry is removed without a tombstone although an older layer has the path."""
-    replace_source(patch, write, "delete_many", ("if below is None:", "if own is not None:"))
+    replace_source(patch, write, "delete_many", ("if below is None:", "if newest is not None:"))
 
 
 @undone_in("prefixes")

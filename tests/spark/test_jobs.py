@@ -14,7 +14,7 @@ import lakebed.spark
 from lakebed.errors import NotFound
 from lakebed.objects.port import ObjectMeta
 from lakebed.spark import jobs
-from lakebed.spark.shipping import pack_units
+from lakebed.spark.plan.shipping import pack_units
 from lakebed.table.table import Table
 
 MakeTable = Callable[..., Table]

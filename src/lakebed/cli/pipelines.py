@@ -8,12 +8,12 @@ from typing import Annotated
 import msgspec
 from rich.console import Console
 
+from lakebed import pipeline
 from lakebed.cli import output
 from lakebed.cli.command import Command
 from lakebed.cli.context import LakeCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
-from lakebed.spark import pipeline
 
 PipelineFile = Annotated[Path, argument("FILE", help="A pipeline in YAML.")]
 Variables = Annotated[list[str] | None, option("--var", metavar="NAME=VALUE", help="A variable of the pipeline.")]

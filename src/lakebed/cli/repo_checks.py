@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from lakebed.repo.branches import check_not_default
-from lakebed.repo.heads import dirty
-from lakebed.repo.names import check_tag_name
-from lakebed.repo.protection import Blocked, check_rules, read_only
+from lakebed.repo.heads.heads import dirty
+from lakebed.repo.model.names import check_tag_name
+from lakebed.repo.records.protection import Blocked, check_rules, read_only
+from lakebed.repo.references.branches import check_not_default
+from lakebed.repo.references.tags import missing_tag
 from lakebed.repo.repository import Repository
-from lakebed.repo.tags import missing_tag
 from lakebed.repo.verbs.references import NamedCommit
 
 

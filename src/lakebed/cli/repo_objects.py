@@ -21,7 +21,7 @@ from lakebed.cli.repo_context import (
     of_listed,
 )
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
-from lakebed.repo.importing import ImportSource
+from lakebed.repo.heads.importing import ImportSource
 from lakebed.whole_file import write_whole
 
 _CHUNK_BYTES = 1 << 20

@@ -10,10 +10,10 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.repo_context import RepositoriesCommand, RepositoryCommand
 from lakebed.errors import InvalidRequest
-from lakebed.repo.catalog import read_only_error
-from lakebed.repo.names import check_branch_name, check_repository_name
-from lakebed.repo.options import CollectionOptions
+from lakebed.repo.model.names import check_branch_name, check_repository_name
+from lakebed.repo.model.options import CollectionOptions
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.catalog import read_only_error
 from lakebed.texts import format_value, whole_number
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lakebed.cli import output
-from lakebed.table.inherited import rollback_target
-from lakebed.table.model import Snapshot, TableSchema, Tag
+from lakebed.table.branch.inherited import rollback_target
+from lakebed.table.model.model import Snapshot, TableSchema, Tag
 
 if TYPE_CHECKING:
-    from lakebed.table.compact import CompactReport
+    from lakebed.table.compaction.compact import CompactReport
 
 
 def of_snapshot(snapshot: Snapshot) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from lakebed.cli.context import BranchTableCommand
 from lakebed.cli.files import print_rows, read_file, write_rows
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
-from lakebed.table.incremental import TableDiff
-from lakebed.table.model import Snapshot
-from lakebed.table.options import DELETION_VECTORS
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.scan import scan_snapshot
+from lakebed.table.changes.incremental import TableDiff
+from lakebed.table.model.model import Snapshot
+from lakebed.table.model.options import DELETION_VECTORS
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.table import Table
 
 Columns = Annotated[str | None, option("--columns", help="Only these columns, comma-separated.")]

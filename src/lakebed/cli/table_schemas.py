@@ -11,9 +11,9 @@ from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.cli.loading import load
 from lakebed.errors import InvalidRequest
-from lakebed.table.model import DataField, TableSchema
-from lakebed.table.option_values import check_listed
-from lakebed.table.types import parse_type
+from lakebed.table.model.model import DataField, TableSchema
+from lakebed.table.model.option_values import check_listed
+from lakebed.table.model.types import parse_type
 
 Column = Annotated[str, argument("COLUMN", help="The column's name.")]
 Type = Annotated[str, argument("TYPE", help="Such as BIGINT, STRING, 'DECIMAL(10, 2)', 'TIMESTAMP(6)'.")]

@@ -9,7 +9,7 @@ from lakebed.cli.arguments import Timestamp
 from lakebed.cli.command import Deletion
 from lakebed.cli.context import BranchTableCommand
 from lakebed.cli.grammar import argument, option
-from lakebed.table.travel import parse_time_ms
+from lakebed.table.branch.travel import parse_time_ms
 
 TagName = Annotated[str, argument("TAG", help="The tag's name.", formerly=["--name"])]
 Lifetime = Annotated[

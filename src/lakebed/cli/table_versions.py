@@ -10,10 +10,10 @@ from lakebed.cli.command import Deletion
 from lakebed.cli.context import BranchTableCommand, TableCommand
 from lakebed.cli.grammar import argument, option, pairs
 from lakebed.errors import InvalidRequest
-from lakebed.table.branches import branch_exists, branch_not_found, check_branch_name
-from lakebed.table.inherited import rollback_target
-from lakebed.table.model import Snapshot
-from lakebed.table.travel import parse_time_ms
+from lakebed.table.branch.branches import branch_exists, branch_not_found, check_branch_name
+from lakebed.table.branch.inherited import rollback_target
+from lakebed.table.branch.travel import parse_time_ms
+from lakebed.table.model.model import Snapshot
 
 if TYPE_CHECKING:
     from lakebed.table.table import Table

@@ -61,7 +61,7 @@ class Attempts(Backoff):
         retry_s: how long it is retried.
     """
 
-    __slots__ = ("_tenant", "_waited", "_what")
+    __slots__ = ("_tenant", "_wait", "_what")
 
     def __init__(
         self, what: str, *, tenant: str, options: ClientOptions, environment: Environment, retry_s: float

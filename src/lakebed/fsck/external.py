@@ -15,9 +15,9 @@ from lakebed.errors import NotFound
 from lakebed.fsck.model import Findings
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.port import ObjectMeta
-from lakebed.table.external import bucket_folders_below, is_marked, owner_of, roots_of
-from lakebed.table.layout import Layout
-from lakebed.table.placement import Placement
+from lakebed.table.files.external import bucket_folders_below, is_marked, owner_of, roots_of
+from lakebed.table.files.placement import Placement
+from lakebed.table.model.layout import Layout
 from lakebed.table.table import Table
 
 

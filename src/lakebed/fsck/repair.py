@@ -22,18 +22,18 @@ from lakebed.fsck.model import Progress
 from lakebed.kv.database_location import DatabaseLocation
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.commit import CommitRequest, StagedChange, commit
-from lakebed.table.data_file import OpenDataFile
-from lakebed.table.layout import MAIN_BRANCH
-from lakebed.table.manifest import ENTRY_SCHEMA, files_of
-from lakebed.table.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats
-from lakebed.table.source_file import open_in_folders
-from lakebed.table.splits import bucket_groups
-from lakebed.table.stats import EMPTY_STATS, compute_stats, merge_stats
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.codec.stats import EMPTY_STATS, compute_stats, merge_stats
+from lakebed.table.commit.commit import CommitRequest, StagedChange, commit
+from lakebed.table.files.data_file import OpenDataFile
+from lakebed.table.files.splits import bucket_groups
+from lakebed.table.model.layout import MAIN_BRANCH
+from lakebed.table.model.model import STATS_VERSION, DataField, DataFile, Snapshot, Stats
+from lakebed.table.model.types import arrow_type
+from lakebed.table.read.source_file import open_in_folders
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_type
-from lakebed.table.write_settings import check_writable
+from lakebed.table.write.write_settings import check_writable
 
 _Key = tuple[bytes, int, str]
 """Partition, bucket and name: a file keeps them when a compaction moves it to another level."""

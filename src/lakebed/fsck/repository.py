@@ -31,19 +31,19 @@ from lakebed.lsm.block import keys_of
 from lakebed.lsm.cache import BlockCache
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectMeta
-from lakebed.repo.commits import SHOWN_CHARACTERS
 from lakebed.repo.committed.content_hash import range_hash
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid, decode_entry
-from lakebed.repo.foreign import is_foreign
-from lakebed.repo.intact import check_source, stream_object
-from lakebed.repo.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
-from lakebed.repo.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
-from lakebed.repo.options import DAY_MS
-from lakebed.repo.records import decode_record, read_records
-from lakebed.repo.reflog import reflog
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import address_ulid, decode_entry
+from lakebed.repo.model.layout import DATA_FOLDER, METARANGE_FOLDER, RANGE_FOLDER, metarange_path, range_path
+from lakebed.repo.model.model import TOMBSTONE, Branch, Commit, Entry, MetarangeRef, RangeMeta, Tag
+from lakebed.repo.model.options import DAY_MS
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.objects.intact import check_source, stream_object
+from lakebed.repo.outside.foreign import is_foreign
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import decode_record, read_records
+from lakebed.repo.records.reflog import reflog
+from lakebed.repo.references.commits import SHOWN_CHARACTERS
 
 R = TypeVar("R", Branch, Tag)
 

@@ -29,18 +29,18 @@ from lakebed.fsck.runs import check_runs
 from lakebed.fsck.vectors import Seen, check_vectors
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectMeta
-from lakebed.table.external import OwnFiles
-from lakebed.table.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
-from lakebed.table.manifest import ADD, fold
-from lakebed.table.manifest_cache import ManifestCache
-from lakebed.table.manifest_reader import ManifestReader
-from lakebed.table.model import ManifestMeta, Snapshot, Tag
-from lakebed.table.reclaim import Role, paths_of
-from lakebed.table.referenced_files import ReferencedFiles, folder_namer
-from lakebed.table.snapshot_json import decode_snapshot, decode_tag
+from lakebed.table.branch.manifest_cache import ManifestCache
+from lakebed.table.branch.manifest_reader import ManifestReader
+from lakebed.table.branch.reclaim import Role, paths_of
+from lakebed.table.branch.unfinished import Deletion, load_deletions
+from lakebed.table.codec.manifest import ADD, fold
+from lakebed.table.codec.snapshot_json import decode_snapshot, decode_tag
+from lakebed.table.collect.referenced_files import ReferencedFiles, folder_namer
+from lakebed.table.files.external import OwnFiles
+from lakebed.table.model.layout import branch_of, parse_changelog, parse_schema, parse_snapshot, parse_tag
+from lakebed.table.model.model import ManifestMeta, Snapshot, Tag
+from lakebed.table.model.times import is_future
 from lakebed.table.table import Table
-from lakebed.table.times import is_future
-from lakebed.table.unfinished import Deletion, load_deletions
 
 _CACHE_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of decoded manifests cached between versions; beyond it shared manifests are read again."""

@@ -26,9 +26,9 @@ from lakebed.objects.reserve import freeing_space
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper, notes_on
 from lakebed.runtime import Environment
-from lakebed.table.branches import every_branch
-from lakebed.table.external import roots_of
-from lakebed.table.layout import parse_bucket_folder
+from lakebed.table.branch.branches import every_branch
+from lakebed.table.files.external import roots_of
+from lakebed.table.model.layout import parse_bucket_folder
 from lakebed.table.table import Table
 
 _MARK: Final = "lakebed/dropped"
@@ -139,7 +139,7 @@ def _external_files(
     try:
         if not roots_of(folder).every:
             return {}, ()
-        from lakebed.table.external_files import own_external_files  # loads all that deletes versions
+        from lakebed.table.collect.external_files import own_external_files  # loads all that deletes versions
 
         table = Table.open(folder, name=str(name), environment=environment)
         return own_external_files(every_branch(table.context)), ()

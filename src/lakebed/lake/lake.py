@@ -36,9 +36,9 @@ from lakebed.objects.port import ObjectStore
 from lakebed.objects.probe import is_probe, probe_create_only
 from lakebed.objects.reserve import keep_reserve
 from lakebed.reclaim.model import Explanation, Pin, ReclaimReport, Version
-from lakebed.repo.namespace import METADATA_FOLDER
+from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
-from lakebed.table.model import DataField
+from lakebed.table.model.model import DataField
 from lakebed.table.table import Table
 
 if TYPE_CHECKING:  # loaded when a lake has tenants

@@ -27,7 +27,7 @@ from lakebed.lake.names import (
 )
 from lakebed.lake.on_demand import LakeRoot, module_of
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.namespace import METADATA_FOLDER
+from lakebed.repo.outside.namespace import METADATA_FOLDER
 from lakebed.runtime import Environment
 from lakebed.table.table import Table
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # loaded when a lake has such stores
     from lakebed.fleet.connect import Fleet
     from lakebed.kv.admin import DatabaseAdmin
     from lakebed.lake.tenants import Records
-    from lakebed.repo.options import RepositoryOptions
+    from lakebed.repo.model.options import RepositoryOptions
     from lakebed.repo.repositories import Repositories
     from lakebed.repo.repository import Repository
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.path import local_path
-from lakebed.repo.model import Entry
+from lakebed.repo.model.model import Entry
 from lakebed.runtime import Environment
 from lakebed.texts import format_value
 

@@ -19,12 +19,12 @@ from lakebed.key_value.port import KeyValue
 from lakebed.objects.port import ObjectStore
 from lakebed.reclaim.model import Deletable, ReclaimPlan, ReclaimReport
 from lakebed.reclaim.sweep import Sweeper
-from lakebed.repo.layout import MARKER_PATH, Keys, deletion_key
-from lakebed.repo.model import DeletedRepository
-from lakebed.repo.namespace import namespace_folder
-from lakebed.repo.options import CollectionOptions
+from lakebed.repo.model.layout import MARKER_PATH, Keys, deletion_key
+from lakebed.repo.model.model import DeletedRepository
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.outside.namespace import namespace_folder
 from lakebed.repo.repositories import Repositories
-from lakebed.repo.rows import prefix_range
 
 _KEYS_AT_ONCE: Final = 10_000
 

@@ -26,9 +26,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, LakebedError, NotFound
-from lakebed.repo.model import Entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
-from lakebed.repo.options import Access
 
 try:
     from fsspec.spec import AbstractFileSystem

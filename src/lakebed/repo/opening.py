@@ -22,13 +22,13 @@ from lakebed.kv.database_location import DatabaseLocation
 from lakebed.objects.open import open_store
 from lakebed.objects.path import StoreUrl, parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.catalog import Catalog, LocalCatalog
-from lakebed.repo.foreign import ForeignStores
-from lakebed.repo.names import check_repository_name
-from lakebed.repo.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
-from lakebed.repo.options import Access, RepositoryOptions
+from lakebed.repo.model.names import check_repository_name
+from lakebed.repo.model.options import Access, RepositoryOptions
+from lakebed.repo.outside.foreign import ForeignStores
+from lakebed.repo.outside.namespace import METADATA_FOLDER, REPOSITORY_SUFFIX
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.catalog import Catalog, LocalCatalog
 from lakebed.runtime import Environment
 
 _OWNER_PAUSES: Final = Pauses(0.1, 0.1)
@@ -112,8 +112,8 @@ def open_repositories(
 
 def _server_catalog(url: str, access: Access) -> Catalog:
     """The repositories of a server. No request is made."""
-    from lakebed.repo.remote.catalog import HttpCatalog  # here, for it loads urllib3
-    from lakebed.repo.remote.client import Client
+    from lakebed.repo.transport.http_catalog import HttpCatalog  # here, for it loads urllib3
+    from lakebed.repo.transport.http_client import Client
 
     return HttpCatalog(Client(url, access_key=access.access_key, secret=access.secret))
 

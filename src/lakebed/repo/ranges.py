@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.heads import CommitWithId
+from lakebed.repo.heads.heads import CommitWithId
 from lakebed.repo.verbs.differences import DiffScope
 from lakebed.texts import format_value
 

@@ -33,9 +33,9 @@ from lakebed.http.declaration import ROLES, Role
 from lakebed.http.errors import forbidden
 from lakebed.key_value.port import KeyValue
 from lakebed.kv.ranges import prefix_end
-from lakebed.repo.layout import access_key_key
-from lakebed.repo.names import check_repository_name
-from lakebed.repo.records import decode_record, encode_record
+from lakebed.repo.model.layout import access_key_key
+from lakebed.repo.model.names import check_repository_name
+from lakebed.repo.records.records import decode_record, encode_record
 from lakebed.runtime import Environment
 from lakebed.server.options import ServerOptions
 

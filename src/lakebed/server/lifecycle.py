@@ -17,8 +17,8 @@ from lakebed.http.memory import lean_pool
 from lakebed.http.process import RunningServer, serve
 from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
+from lakebed.repo.model.options import Access
 from lakebed.repo.opening import open_repositories
-from lakebed.repo.options import Access
 from lakebed.repo.repositories import Repositories
 from lakebed.runtime import Environment
 from lakebed.server.app import build, description

@@ -21,8 +21,8 @@ from lakebed.http.listening import bind, check_host, url_of
 from lakebed.http.signing import SIGNING_KEY_BYTES
 from lakebed.http.workers import CONTEXT, run_workers
 from lakebed.objects.path import parse_url
-from lakebed.repo.import_policy import parse_allowed_folders
-from lakebed.repo.outbound import parse_allowed
+from lakebed.repo.outside.import_policy import parse_allowed_folders
+from lakebed.repo.outside.outbound import parse_allowed
 from lakebed.runtime import Environment
 from lakebed.server.lifecycle import NAME, Running, first_key, open_records, serve_one, startup_report
 from lakebed.server.options import ServerOptions

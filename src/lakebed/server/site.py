@@ -20,7 +20,7 @@ from lakebed.http.serving import Serving
 from lakebed.http.signing import Signer
 from lakebed.http.site import Change
 from lakebed.objects.path import parse_url
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.repositories import Repositories
 from lakebed.server.audit import AuditLine, AuditLog
 from lakebed.server.auth import check_role

@@ -26,18 +26,18 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.errors import LakebedError
 from lakebed.runtime import Environment
-from lakebed.spark.carried import transfer_rows, transfer_schema
 from lakebed.spark.catalog.writes import OPERATION
-from lakebed.spark.change_rows import ChangeRows
-from lakebed.spark.found_rows import FILE_COLUMN, POSITION_COLUMN, FoundRows, found_rows
-from lakebed.spark.plan import Pack
-from lakebed.spark.shipping import open_in_task
-from lakebed.spark.tasks import LASTING
-from lakebed.spark.write_tasks import WriteTask
-from lakebed.table.model import BucketChange
-from lakebed.table.read import POSITION, ReadPlan, read_split, read_with_positions
-from lakebed.table.sequence import delete_columns
-from lakebed.table.write import TableWriter
+from lakebed.spark.plan.carried import transfer_rows, transfer_schema
+from lakebed.spark.plan.change_rows import ChangeRows
+from lakebed.spark.plan.found_rows import FILE_COLUMN, POSITION_COLUMN, FoundRows, found_rows
+from lakebed.spark.plan.plan import Pack
+from lakebed.spark.plan.shipping import open_in_task
+from lakebed.spark.tasks.tasks import LASTING
+from lakebed.spark.tasks.write_tasks import WriteTask
+from lakebed.table.engines.sequence import delete_columns
+from lakebed.table.model.model import BucketChange
+from lakebed.table.read.read import POSITION, ReadPlan, read_split, read_with_positions
+from lakebed.table.write.write import TableWriter
 
 READ: Final = b"R"
 WRITE: Final = b"W"

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.lake.lake import open_lake
-from lakebed.spark.native_writes import WrittenFile, take_over_files
+from lakebed.spark.tasks.native_writes import WrittenFile, take_over_files
 
 
 def test_files_in_another_store_are_not_committed(s3_server: Any) -> None:

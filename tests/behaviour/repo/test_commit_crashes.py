@@ -14,13 +14,13 @@ from typing import get_args
 import pytest
 
 from lakebed.errors import OutcomeUnknown
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import Walk
-from lakebed.repo.compact import compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import ImportSource, import_status, list_unfinished_imports, run_import
+from lakebed.repo.heads.compact import compact_once
+from lakebed.repo.heads.importing import ImportSource, import_status, list_unfinished_imports, run_import
+from lakebed.repo.heads.write import delete_prefix
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import Walk
 from lakebed.repo.staging.cleanup import clean_once
-from lakebed.repo.staging.write import delete_prefix
 from lakebed.testing.faulty import Crashed
 from worlds.repo.memory_repository import (
     MemoryRepository,
@@ -238,7 +238,7 @@ def test_every_call_of_an_import_can_fail(mode: TrapMode) -> None:
 def import_status_of_all(home: RepositoryContext) -> list[str]:
     """The states of all imports."""
     with home.key_value.snapshot() as snapshot:
-        prefix = home.keys.imported()
+        prefix = home.keys.import_record()
         ids = [key[len(prefix) :].decode() for key, _ in snapshot.scan(prefix, prefix + b"\xff")]
     return [import_status(home, id).state for id in ids]
 

@@ -20,15 +20,15 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound, OutcomeUnknown
 from lakebed.objects import open_store
-from lakebed.repo import data
-from lakebed.repo.collect import collect_garbage
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid, new_upload
-from lakebed.repo.foreign import STORE_COUNT_MAX, ForeignStores
-from lakebed.repo.model import Entry
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.staging.write import stage
-from lakebed.repo.why import why
+from lakebed.repo.collect.collect import collect_garbage
+from lakebed.repo.collect.why import why
+from lakebed.repo.heads.write import stage
+from lakebed.repo.model.entry import address_ulid, new_upload
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.objects import data
+from lakebed.repo.outside.foreign import STORE_COUNT_MAX, ForeignStores
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock
 from lakebed.testing.faulty import Fault, FaultyStore
@@ -327,8 +327,8 @@ def test_an_upload_that_fails_leaves_no_entry(home: RepositoryContext) -> None:
 LARGE = """
 import resource, sys
 from lakebed.objects import open_store
-from lakebed.repo import data
-from lakebed.repo.context import RepositoryContext
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
 from worlds.repo.memory_repository import MemoryRepository, open_context
 with open_context(MemoryRepository()) as opened:
     fields = {name: getattr(opened, name) for name in RepositoryContext.__slots__}

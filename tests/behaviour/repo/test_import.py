@@ -11,11 +11,8 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.repo import importing
-from lakebed.repo.branches import load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid
-from lakebed.repo.importing import (
+from lakebed.repo.heads import importing
+from lakebed.repo.heads.importing import (
     ImportSource,
     cancel_import,
     import_status,
@@ -23,7 +20,10 @@ from lakebed.repo.importing import (
     run_import,
     trim_imports,
 )
-from lakebed.repo.refs import resolve
+from lakebed.repo.model.entry import address_ulid
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.refs import resolve
 from lakebed.repo.staging.view import at_reference
 from lakebed.runtime import Environment
 from lakebed.testing.clock import ManualClock

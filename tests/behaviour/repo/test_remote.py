@@ -22,11 +22,11 @@ from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound, Out
 from lakebed.repo import CollectionOptions, Entry, RepositoryOptions
 from lakebed.repo.branch import Branch
 from lakebed.repo.reference import Reference
-from lakebed.repo.remote.catalog import HttpCatalog
-from lakebed.repo.remote.client import Client
-from lakebed.repo.remote.transport import HttpTransport
 from lakebed.repo.repositories import Repositories
 from lakebed.repo.repository import Repository
+from lakebed.repo.transport.http_catalog import HttpCatalog
+from lakebed.repo.transport.http_client import Client
+from lakebed.repo.transport.http_transport import HttpTransport
 from lakebed.repo.verbs import CATALOG_VERBS, PAGE_COUNT_MAX, VERBS
 from lakebed.repo.verbs.message import RepositoryFacts
 from lakebed.server.lifecycle import Running
@@ -356,7 +356,7 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
 
     script = (
         "import os, sys\n"
-        "from lakebed.repo.remote.client import Client\n"
+        "from lakebed.repo.transport.http_client import Client\n"
         "client = Client(sys.argv[1], access_key='k', secret='s')\n"
         "client.request('GET', '/repositories')\n"
         "child = os.fork() == 0\n"

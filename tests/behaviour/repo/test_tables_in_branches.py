@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.local_objects import local_store
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.tag_files import TAG_CACHE
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.tag_files import TAG_CACHE
 from worlds.repo.memory_repository import MemoryRepository, open_context
 
 CONTRACTS = Path(__file__).parents[1] / "table"

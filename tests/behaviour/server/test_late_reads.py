@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakebed.repo.options import CollectionOptions
+from lakebed.repo.model.options import CollectionOptions
 from worlds.waiting import HANG_S, wait_until
 
 OLD, NEW = b"o" * 3_000, b"n" * 4_000

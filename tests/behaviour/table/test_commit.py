@@ -10,11 +10,11 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError
 from lakebed.objects.port import ObjectStore
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.commit import CommitRequest, StagedChange, commit
-from lakebed.table.manifest import entries_of_changes, files_of
-from lakebed.table.model import BucketChange, Snapshot
-from lakebed.table.overwrite import Overwrite
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import entries_of_changes, files_of
+from lakebed.table.commit.commit import CommitRequest, StagedChange, commit
+from lakebed.table.model.model import BucketChange, Snapshot
+from lakebed.table.rows.overwrite import Overwrite
 from lakebed.table.table import Table
 from lakebed.testing.clock import ManualClock
 

@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
 from lakebed.objects.open import open_store
-from lakebed.table.read import read_split_table
+from lakebed.table.read.read import read_split_table
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int32())])

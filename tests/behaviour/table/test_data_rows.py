@@ -17,8 +17,8 @@ import pytest
 
 from lakebed.errors import Corruption, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
-from lakebed.table.predicate_tree import column
-from lakebed.table.read import read_split, read_split_table
+from lakebed.table.model.predicate_tree import column
+from lakebed.table.read.read import read_split, read_split_table
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("dt", pa.string()), ("id", pa.int64()), ("v", pa.int32()), ("s", pa.string())])

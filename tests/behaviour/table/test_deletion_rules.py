@@ -10,8 +10,8 @@ import pytest
 
 from lakebed.errors import Conflict, Unavailable
 from lakebed.objects.port import ObjectStore
-from lakebed.table.live_versions import expiry_boundary, read_live_versions
-from lakebed.table.manifest_cache import PROCESS_CACHE
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.collect.live_versions import expiry_boundary, read_live_versions
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore
 from lakebed.testing.between import Between

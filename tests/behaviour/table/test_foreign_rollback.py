@@ -16,9 +16,9 @@ from lakebed.errors import Conflict, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.manifest_cache import PROCESS_CACHE
-from lakebed.table.model import Snapshot
-from lakebed.table.rows import without_matching
+from lakebed.table.branch.manifest_cache import PROCESS_CACHE
+from lakebed.table.model.model import Snapshot
+from lakebed.table.rows.rows import without_matching
 from lakebed.table.table import Table
 from lakebed.testing import Call, Crashed, Fault, FaultyStore, ManualClock, RecordingStore, StoreWrapper
 from lakebed.testing.between import Between

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
-from lakebed.table.manifest import ADD, DELETE, IDENTITY
-from lakebed.table.rollback import ROLLED_BACK_TO
+from lakebed.table.codec.manifest import ADD, DELETE, IDENTITY
+from lakebed.table.versions.rollback import ROLLED_BACK_TO
 from worlds.table.world import TableWorld
 
 

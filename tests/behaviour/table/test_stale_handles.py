@@ -16,9 +16,9 @@ import pytest
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.objects.open import open_store
 from lakebed.objects.port import ObjectStore
-from lakebed.table.branches import every_branch
-from lakebed.table.compact import compact, run_task
-from lakebed.table.model import BucketChange
+from lakebed.table.branch.branches import every_branch
+from lakebed.table.compaction.compact import compact, run_task
+from lakebed.table.model.model import BucketChange
 from lakebed.table.table import Table
 from lakebed.testing.wrapper import Call, StoreWrapper
 

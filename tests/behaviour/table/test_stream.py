@@ -11,9 +11,9 @@ import pytest
 
 from lakebed.errors import Conflict, InvalidRequest, LakebedError, NotFound
 from lakebed.objects.open import open_store
-from lakebed.table.read import read_split_table
-from lakebed.table.stream import Bound, StreamBatch, StreamOffset, StreamSettings, TableStream
-from lakebed.table.stream_limits import Limits
+from lakebed.table.changes.stream import Bound, StreamBatch, StreamOffset, StreamSettings, TableStream
+from lakebed.table.changes.stream_limits import Limits
+from lakebed.table.read.read import read_split_table
 from lakebed.table.table import Table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

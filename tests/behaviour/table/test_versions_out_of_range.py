@@ -10,7 +10,7 @@ import pytest
 
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_store
-from lakebed.table.predicate_tree import column
+from lakebed.table.model.predicate_tree import column
 from lakebed.table.table import Table
 
 DIGITS = "9" * 5000

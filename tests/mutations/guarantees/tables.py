@@ -8,28 +8,18 @@ import msgspec
 import numpy as np
 
 from lakebed.errors import NotFound
-from lakebed.table import (
-    commit,
-    compact,
-    compact_plan,
-    conflicts,
-    discard,
-    index_after,
-    lookup,
-    rows,
-    sequence,
-    stream,
-    update,
-    vector_update,
-    vectors,
-    write,
-    write_settings,
-)
-from lakebed.table.context import TableBranch
-from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update
-from lakebed.table.model import Split
-from lakebed.table.scan import Scan
-from lakebed.table.schema_log import SchemaLog
+from lakebed.table.branch import discard
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.changes import stream
+from lakebed.table.commit import commit, conflicts, index_after, vector_update
+from lakebed.table.compaction import compact, compact_plan, lookup
+from lakebed.table.engines import aggregation, arithmetic, first_row, partial_update, sequence
+from lakebed.table.model.model import Split
+from lakebed.table.read import vectors
+from lakebed.table.read.scan import Scan
+from lakebed.table.rows import rows, update
+from lakebed.table.schema.schema_log import SchemaLog
+from lakebed.table.write import write, write_settings
 from mutations.defects import (
     always,
     answer,
@@ -218,7 +208,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "Rows that vectors delete are not counted.",
-        answer(Scan._count, vectors.deleted_count, lambda original, store, split: 0),
+        answer(Scan._count, vectors.count_deleted, lambda original, store, split: 0),
         "behaviour/table/test_deletion_vectors.py::test_rows_are_marked_and_no_file_is_written_again",
     ),
     Guarantee(
@@ -238,7 +228,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A vector joins the rows that were deleted before with those that are deleted now.",
-        answer(vector_update._joined, np.union1d, lambda original, one, other: one),
+        answer(vector_update._join_positions, np.union1d, lambda original, one, other: one),
         "behaviour/table/test_deletion_vectors.py::test_index_files_live_as_long_as_a_version",
     ),
     Guarantee(
@@ -268,7 +258,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A compaction marks the older row of every key that it takes up.",
-        skip(lookup.Lookup._merged, lookup.Lookup._note),
+        skip(lookup.Lookup._merge_rows, lookup.Lookup._note),
         "behaviour/table/test_lookup.py::test_rows_are_visible_after_a_compaction_that_rewrites_no_older_file",
     ),
     Guarantee(
@@ -278,7 +268,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "An older file of which the last rows are marked leaves the table, whenever the others were.",
-        answer(lookup.Lookup.marks, vectors.deleted_count, lambda original, store, split: 0),
+        answer(lookup.Lookup.marks, vectors.count_deleted, lambda original, store, split: 0),
         "behaviour/table/test_lookup.py::test_a_file_that_loses_its_last_rows_later_ends",
     ),
     Guarantee(

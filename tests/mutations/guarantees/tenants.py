@@ -88,7 +88,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A grant dooms every other open transaction.",
-        answer(machine._granted, machine.doomed, lambda original, transactions, **facts: tuple(transactions)),
+        answer(machine._grant, machine.doom, lambda original, transactions, **facts: tuple(transactions)),
         f"{MACHINE}::test_a_grant_dooms_every_other_open_transaction_and_says_what_died",
     ),
     Guarantee(
@@ -406,7 +406,7 @@ GUARANTEES = [
     ),
     Guarantee(
         "A branch does not read its parent's later rows.",
-        answer(indices.branched, lambda it: it.through, lambda through, lsn: through.__self__),
+        answer(indices.branch_index, lambda it: it.through, lambda through, lsn: through.__self__),
         "behaviour/fleet/node/test_reads.py::test_random_steps",
     ),
     Guarantee(

@@ -121,7 +121,7 @@ def victim(lake: Lake, tmp_path: Path) -> Victim:
 # ---- workers
 
 WRITING = """
-from lakebed.table import write
+from lakebed.table.write import write
 finish = write.TableWriter.finish
 def dying(self):
     changes = finish(self)

@@ -17,12 +17,12 @@ from lakebed.duration import parse_duration_ms, parse_size_bytes
 from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.lake.names import parse_store_name, parse_table_name
 from lakebed.objects.path import parse_url
-from lakebed.repo.names import parse_reference
-from lakebed.spark.pipeline.parse import parse
-from lakebed.table.options import check_options
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.travel import parse_time_ms
-from lakebed.table.types import arrow_type, type_of_arrow
+from lakebed.pipeline.parse import parse
+from lakebed.repo.model.names import parse_reference
+from lakebed.table.branch.travel import parse_time_ms
+from lakebed.table.model.options import check_options
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.model.types import arrow_type, type_of_arrow
 from lakebed.texts import LONG_MAX, format_value, whole_number
 
 DIGITS = "9" * 5000

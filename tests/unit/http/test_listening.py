@@ -11,7 +11,7 @@ from lakebed.errors import InvalidRequest, LakebedError
 from lakebed.http.listening import bind, check_host, url_of
 from lakebed.key_value.postgres_connections import Connections
 from lakebed.log import warn
-from lakebed.repo.hooks import redact_url
+from lakebed.repo.records.hooks import redact_url
 from lakebed.runtime import Environment
 from lakebed.texts import host_in_url
 

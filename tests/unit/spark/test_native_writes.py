@@ -14,12 +14,12 @@ import pytest
 
 from lakebed.errors import Corruption, InternalError, InvalidRequest
 from lakebed.objects import open_store
-from lakebed.spark.native_writes import WrittenFile, changes_of_files, file_target, native_scheme, take_over_files
-from lakebed.spark.types import spark_schema
-from lakebed.table.model import BucketChange
+from lakebed.spark.plan.types import spark_schema
+from lakebed.spark.tasks.native_writes import WrittenFile, changes_of_files, file_target, native_scheme, take_over_files
+from lakebed.table.model.model import BucketChange
+from lakebed.table.model.types import FIELD_ID_KEY, arrow_schema
 from lakebed.table.table import Table
-from lakebed.table.types import FIELD_ID_KEY, arrow_schema
-from lakebed.table.write import BucketIndex
+from lakebed.table.write.write import BucketIndex
 
 MakeTable = Callable[..., Table]
 DAYS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string()), ("x", pa.float64())])

@@ -14,8 +14,8 @@ from lakebed.errors import Conflict
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark.catalog import writes
-from lakebed.spark.shipping import open_in_task
-from lakebed.table import rows as library_rows
+from lakebed.spark.plan.shipping import open_in_task
+from lakebed.table.rows import rows as library_rows
 from lakebed.table.table import Table
 from worlds.replies import Ask
 

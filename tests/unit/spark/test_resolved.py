@@ -14,9 +14,9 @@ import pytest
 from lakebed.fsck.check import check_lake
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
-from lakebed.spark.shipping import open_in_task
-from lakebed.spark.writing import _until_unchanged
-from lakebed.table.commit import Basis
+from lakebed.spark.dataframe.writing import _until_unchanged
+from lakebed.spark.plan.shipping import open_in_task
+from lakebed.table.commit.commit import Basis
 from lakebed.table.table import Table
 from worlds.replies import Ask
 

@@ -17,7 +17,7 @@ import lakebed.compute as pc
 from lakebed.lake.lake import Lake
 from lakebed.runtime import Environment
 from lakebed.spark import worker
-from lakebed.spark.shipping import open_in_task
+from lakebed.spark.plan.shipping import open_in_task
 from lakebed.table.table import Table
 from worlds.replies import Ask, rows_of
 

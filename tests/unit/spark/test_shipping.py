@@ -14,19 +14,21 @@ import lakebed.repo
 from lakebed.errors import Conflict, InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.objects import open_store
+from lakebed.pipeline.engine import Engine
 from lakebed.repo import RepositoryOptions
-from lakebed.repo.local_objects import local_store
-from lakebed.repo.task_store import TaskStore
+from lakebed.repo.objects.task_store import TaskStore
+from lakebed.repo.transport.local_objects import local_store
 from lakebed.runtime import Environment
-from lakebed.spark import shipping, tasks
-from lakebed.spark.pipeline.engine import Engine
-from lakebed.spark.writing import write_arrow
-from lakebed.table import commit, compact
-from lakebed.table import rows as rows_module
-from lakebed.table.commit import CommitRequest
-from lakebed.table.context import TableBranch
-from lakebed.table.model import Snapshot
-from lakebed.table.read import read_split_table
+from lakebed.spark.dataframe.writing import write_arrow
+from lakebed.spark.plan import shipping
+from lakebed.spark.tasks import tasks
+from lakebed.table.branch.context import TableBranch
+from lakebed.table.commit import commit
+from lakebed.table.commit.commit import CommitRequest
+from lakebed.table.compaction import compact
+from lakebed.table.model.model import Snapshot
+from lakebed.table.read.read import read_split_table
+from lakebed.table.rows import rows as rows_module
 from lakebed.table.table import Table
 from worlds.repo.memory_repository import MemoryRepository, Trap, open_context
 

@@ -8,9 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import Conflict
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.conflicts import check_fits, rests_on_state, touches
-from lakebed.table.inherited import (
+from lakebed.table.branch.inherited import (
     USERS_MAX,
     InheritedState,
     UserCommit,
@@ -19,10 +17,12 @@ from lakebed.table.inherited import (
     is_ours,
     load_inherited,
 )
-from lakebed.table.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes, fold
-from lakebed.table.manifest_merge import fold_run, plan_merge
-from lakebed.table.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
-from lakebed.table.stats import EMPTY_STATS
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import ADD, DELETE, ENTRY_SCHEMA, entries_of_changes, fold
+from lakebed.table.codec.manifest_merge import fold_run, plan_merge
+from lakebed.table.codec.stats import EMPTY_STATS
+from lakebed.table.commit.conflicts import check_fits, rests_on_state, touches
+from lakebed.table.model.model import BATCH_COMMIT_IDENTIFIER, BucketChange, DataFile, ManifestMeta, Snapshot
 from worlds.binary_rows import encode_row
 from worlds.table import made_up
 

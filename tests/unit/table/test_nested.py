@@ -10,10 +10,10 @@ import pytest
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects import open_store
-from lakebed.table.nested import carry_nested
-from lakebed.table.schema import decode_schema, encode_schema
+from lakebed.table.model.nested import carry_nested
+from lakebed.table.model.types import field_ids_inside, parse_type
+from lakebed.table.schema.schema import decode_schema, encode_schema
 from lakebed.table.table import Table
-from lakebed.table.types import field_ids_inside, parse_type
 
 INNER = pa.struct([("c", pa.int32())])
 COLUMNS = pa.schema(

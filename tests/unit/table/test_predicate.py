@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.predicate import bind, to_arrow
-from lakebed.table.predicate_text import parse_predicate
-from lakebed.table.predicate_tree import column, columns_of, conjuncts, possible_values
+from lakebed.table.model.predicate import bind, to_arrow
+from lakebed.table.model.predicate_text import parse_predicate
+from lakebed.table.model.predicate_tree import column, columns_of, conjuncts, possible_values
 
 ROWS = pa.table(
     {

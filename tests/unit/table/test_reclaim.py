@@ -1,4 +1,4 @@
-"""The pure judgement of `lakebed.table.reclaim`."""
+"""The pure judgement of `lakebed.table.branch.reclaim`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakebed.table.manifest import ADD, DELETE, ENTRY_SCHEMA
-from lakebed.table.reclaim import (
+from lakebed.table.branch.reclaim import (
     CANDIDATES,
     ROLES,
     STAGES,
@@ -22,6 +21,7 @@ from lakebed.table.reclaim import (
     paths_of,
     plan_expiry,
 )
+from lakebed.table.codec.manifest import ADD, DELETE, ENTRY_SCHEMA
 
 
 def delta(*entries: tuple[int, str, int]) -> pa.Table:

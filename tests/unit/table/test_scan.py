@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 
 from lakebed.errors import UnsupportedFormat
-from lakebed.table.binary_row import EMPTY_ROW
-from lakebed.table.bucket import bucket_of
-from lakebed.table.layout import Layout
-from lakebed.table.manifest import entries_of_changes
-from lakebed.table.model import BucketChange, DataFile, ManifestMeta, Split, Stats, TableSchema
-from lakebed.table.predicate import bind
-from lakebed.table.predicate_tree import Predicate, column
-from lakebed.table.scan import check_readable
-from lakebed.table.scan_pruning import only_on, prune_buckets, prune_files, prune_manifests
-from lakebed.table.schema import new_schema
-from lakebed.table.splits import plan_splits, sort_into_runs
-from lakebed.table.types import arrow_schema
+from lakebed.table.codec.binary_row import EMPTY_ROW
+from lakebed.table.codec.manifest import entries_of_changes
+from lakebed.table.files.bucket import bucket_of
+from lakebed.table.files.splits import plan_splits, sort_into_runs
+from lakebed.table.model.layout import Layout
+from lakebed.table.model.model import BucketChange, DataFile, ManifestMeta, Split, Stats, TableSchema
+from lakebed.table.model.predicate import bind
+from lakebed.table.model.predicate_tree import Predicate, column
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.scan import check_readable
+from lakebed.table.read.scan_pruning import only_on, prune_buckets, prune_files, prune_manifests
+from lakebed.table.schema.schema import new_schema
 from worlds.binary_rows import encode_row
 
 COLUMNS = pa.schema([("dt", pa.int32()), ("id", pa.int64()), ("v", pa.int64())])

@@ -17,14 +17,10 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from lakebed.errors import LakebedError, NotFound, OutcomeUnknown, Unavailable
-from lakebed.repo import data
-from lakebed.repo.branches import create_branch, delete_branch, undelete_branch
-from lakebed.repo.collect import collect_garbage
+from lakebed.repo.collect.collect import collect_garbage
 from lakebed.repo.committed.merge import Strategy, as_strategy
-from lakebed.repo.compact import compact_once, run_compactor_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import IDENTITY_BYTES, encode_entry
-from lakebed.repo.importing import (
+from lakebed.repo.heads.compact import compact_once, run_compactor_once
+from lakebed.repo.heads.importing import (
     Import,
     ImportSource,
     cancel_import,
@@ -32,12 +28,16 @@ from lakebed.repo.importing import (
     list_unfinished_imports,
     run_import,
 )
-from lakebed.repo.model import Entry
-from lakebed.repo.options import DAY_MS, CollectionOptions
+from lakebed.repo.heads.write import delete, delete_prefix, stage, stage_if_absent, stage_many
+from lakebed.repo.model.entry import IDENTITY_BYTES, encode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.options import DAY_MS, CollectionOptions
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, delete_branch, undelete_branch
+from lakebed.repo.references.tags import create_tag, delete_tag
 from lakebed.repo.staging.cleanup import clean_once, clean_orphans_once
 from lakebed.repo.staging.view import at_reference
-from lakebed.repo.staging.write import delete, delete_prefix, stage, stage_if_absent, stage_many
-from lakebed.repo.tags import create_tag, delete_tag
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.merge import Merge
 from lakebed.repo.verbs.pick import CherryPick, Revert

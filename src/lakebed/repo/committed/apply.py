@@ -28,9 +28,9 @@ from lakebed.repo.committed.change_rows import ChangeRows, Changes, Clearing, Cl
 from lakebed.repo.committed.range_files import AHEAD_COUNT, RangeFiles
 from lakebed.repo.committed.range_writer import MetarangeWriter
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.entry import identities
-from lakebed.repo.model import MetarangeRef, RangeMeta
-from lakebed.repo.rows import without_tombstones
+from lakebed.repo.model.entry import identities
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import without_tombstones
 
 __all__ = ["Applied", "Changes", "apply_changes"]
 

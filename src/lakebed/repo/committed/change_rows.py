@@ -20,8 +20,8 @@ from lakebed.errors import InternalError
 from lakebed.lsm.block import offsets_of
 from lakebed.lsm.merge import first_key, last_key
 from lakebed.lsm.sort import KeyColumn
-from lakebed.repo.model import ROWS_SCHEMA
-from lakebed.repo.rows import Interval, join_intervals
+from lakebed.repo.model.model import ROWS_SCHEMA
+from lakebed.repo.model.rows import Interval, join_intervals
 
 _BATCH_ROWS_MAX: Final = 65_536
 """Rows of changes that are looked at together."""

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.lsm.block import offsets_of
-from lakebed.repo.model import ROWS_SCHEMA, RangeMeta
+from lakebed.repo.model.model import ROWS_SCHEMA, RangeMeta
 
 _COUNT: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")

@@ -17,9 +17,9 @@ from lakebed.repo.committed.segment_rows import rows_of_segments
 from lakebed.repo.committed.segments import cut_segments
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.windows import FIRST_ROW_COUNT, Positions, match_paths, order_of, same, side_by_side
-from lakebed.repo.entry import identities
-from lakebed.repo.model import DIFF_SCHEMA, DiffKind, MetarangeRef
-from lakebed.repo.rows import clip_rows
+from lakebed.repo.model.entry import identities
+from lakebed.repo.model.model import DIFF_SCHEMA, DiffKind, MetarangeRef
+from lakebed.repo.model.rows import clip_rows
 
 
 def diff_metaranges(

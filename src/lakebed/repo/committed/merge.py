@@ -35,9 +35,9 @@ from lakebed.repo.committed.units import (
     roots_among,
 )
 from lakebed.repo.committed.windows import WINDOW_ROW_COUNT, Flags, Positions, match_paths, order_of, same, side_by_side
-from lakebed.repo.entry import identities
-from lakebed.repo.model import MetarangeRef, RangeMeta
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import identities
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import prefix_range
 
 Strategy = Literal["source-wins", "dest-wins"]
 """Whose entry, or absence of one, is taken where both sides changed a path differently."""

@@ -18,8 +18,8 @@ from lakebed.errors import Corruption, NotFound
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.filter import hash_keys
 from lakebed.repo.committed.range_files import RangeFiles, missing
-from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.layout import metarange_path, range_path
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
 
 _LISTED: Final = -2
 """The number of a metarange's decoded list of ranges in the cache, where its tail is -1 and blocks count from 0."""

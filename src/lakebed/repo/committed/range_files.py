@@ -24,10 +24,10 @@ from lakebed.lsm.files import FileStore
 from lakebed.lsm.format import decode_tail
 from lakebed.lsm.model import FileMeta
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.layout import metarange_path, range_path
-from lakebed.repo.model import RangeMeta
-from lakebed.repo.options import RangeOptions
-from lakebed.repo.rows import path_rows
+from lakebed.repo.model.layout import metarange_path, range_path
+from lakebed.repo.model.model import RangeMeta
+from lakebed.repo.model.options import RangeOptions
+from lakebed.repo.model.rows import path_rows
 from lakebed.runtime import Environment
 
 AHEAD_COUNT: Final = 3

@@ -32,10 +32,10 @@ from lakebed.lsm.model import FileMeta
 from lakebed.repo.committed.content_hash import EMPTY_METARANGE_ID, metarange_hash, range_hash
 from lakebed.repo.committed.metarange import Metarange, encode_range_meta
 from lakebed.repo.committed.range_files import RangeFiles
-from lakebed.repo.entry import IDENTITY_BYTES, SIZE_BYTES_MAX, sizes_of, total_size
-from lakebed.repo.layout import range_path
-from lakebed.repo.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
-from lakebed.repo.rows import lsm_rows, rows_of
+from lakebed.repo.model.entry import IDENTITY_BYTES, SIZE_BYTES_MAX, sizes_of, total_size
+from lakebed.repo.model.layout import range_path
+from lakebed.repo.model.model import ROWS_SCHEMA, MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import lsm_rows, rows_of
 
 _WAITING_COUNT_MAX: Final = 8
 """Ranges that are put while the next rows come."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.range_files import RangeFiles
 from lakebed.repo.committed.segments import Segment
-from lakebed.repo.model import RangeMeta
+from lakebed.repo.model.model import RangeMeta
 
 Rows = Iterable[pa.RecordBatch]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import repeat
 
-from lakebed.repo.model import RangeMeta
+from lakebed.repo.model.model import RangeMeta
 
 
 @dataclass(frozen=True, slots=True)

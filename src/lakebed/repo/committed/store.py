@@ -16,8 +16,8 @@ from lakebed.repo.committed.diff_cache import DiffCache
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.range_files import RangeCounts, RangeFiles
 from lakebed.repo.committed.range_writer import MetarangeWriter
-from lakebed.repo.model import MetarangeRef
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.model import MetarangeRef
+from lakebed.repo.model.options import RangeOptions
 from lakebed.runtime import Environment
 
 EMPTY_METARANGE: Final = MetarangeRef(EMPTY_METARANGE_ID)
@@ -35,9 +35,9 @@ class Committed:
 
     Examples:
         >>> from lakebed.objects import open_store
-        >>> from lakebed.repo.entry import encode_entry
-        >>> from lakebed.repo.model import Entry
-        >>> from lakebed.repo.rows import rows_of
+        >>> from lakebed.repo.model.entry import encode_entry
+        >>> from lakebed.repo.model.model import Entry
+        >>> from lakebed.repo.model.rows import rows_of
         >>> committed = Committed(open_store("memory://a-repository"), environment=Environment())
         >>> writer = committed.writer()
         >>> writer.write_rows(rows_of([b"a/b"], [encode_entry(Entry("s3://elsewhere/b", 4, "", 0))]))

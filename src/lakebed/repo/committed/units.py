@@ -26,11 +26,11 @@ from lakebed.repo.committed.diff import has_difference
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.segments import Segment
 from lakebed.repo.committed.store import Committed
-from lakebed.repo.model import MetarangeRef, RangeMeta
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.model import MetarangeRef, RangeMeta
+from lakebed.repo.model.rows import prefix_range
 
 _MARKER_TEXT: Final = r"(?:(?:schema/schema|snapshot/snapshot)-(?:0|[1-9][0-9]*)|manifest/[0-9]{20}\.manifest)"
-"""What follows the root in the path of a file that makes it one: of `lakebed.table.layout` and `lakebed.kv.layout`."""
+"""What follows the root in the path of a file that makes it one; see the layouts of tables and of databases."""
 
 _MARKER: Final = re.compile(rf"((?:.*/)?){_MARKER_TEXT}".encode(), re.DOTALL)
 _MARKER_COLUMN: Final = rf"(?:\A|/){_MARKER_TEXT}\z"

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.lsm.sort import KeyColumn, sort_rows
-from lakebed.repo.model import ROWS_SCHEMA
+from lakebed.repo.model.model import ROWS_SCHEMA
 
 Positions = npt.NDArray[np.int64]
 """Row numbers; -1 for none."""
@@ -135,7 +135,7 @@ def same(left: Identities, right: Identities, at: Positions) -> Flags:
     """For each row on the left whether the row `at` on the right is there and its entry is the same.
 
     Args:
-        left, right: of the values of both sides (`lakebed.repo.entry.identities`).
+        left, right: of the values of both sides (`lakebed.repo.model.entry.identities`).
     """
     flags: Flags = at >= 0
     if flags.any():

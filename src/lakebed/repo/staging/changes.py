@@ -15,9 +15,9 @@ import pyarrow as pa
 import lakebed.compute as pc
 from lakebed.key_value.port import KEY_BYTES_MAX, KeyValueSnapshot
 from lakebed.repo.committed.apply import Changes
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import ROWS_SCHEMA, StagingToken
-from lakebed.repo.rows import Interval, gather_batches, join_intervals, overlay, prefix_range
+from lakebed.repo.model.model import ROWS_SCHEMA, StagingToken
+from lakebed.repo.model.rows import Interval, gather_batches, join_intervals, overlay, prefix_range
+from lakebed.repo.records.context import RepositoryContext
 
 Bounds = tuple[bytes | None, bytes | None]
 """As `Interval`, and a start of None: from the first path."""
@@ -87,7 +87,8 @@ def token_sources(
         below: the layer under them; None: it is not read.
 
     Returns:
-        One source a token, newest first, then that of `below`; for `lakebed.repo.rows.overlay`. Nothing is read yet.
+        One source a token, newest first, then that of `below`; for `lakebed.repo.model.rows.overlay`. Nothing is read
+        yet.
     """
 
     def of_token(token: StagingToken) -> Rows:

@@ -5,7 +5,7 @@ same change; a step here removes their rows, then the mark. More rarely a step l
 branch names: those of a repository that an older process has left, and rows of late writers.
 
 Why no needed row is deleted. A row is under a token only because some record named it as its staging token when
-the row was written (`lakebed.repo.staging.write` expects the record in the same change), and a token never returns to
+the row was written (`lakebed.repo.heads.write` expects the record in the same change), and a token never returns to
 any record once it has left. So rows that a snapshot shows under a token that no branch of the same snapshot names are
 dead for good, whatever branches are made, sealed or deleted meanwhile. Only keys that the snapshot has shown are
 deleted. A fresh token that is minted, but not published yet, has no rows, so none of them can be met; and should some
@@ -24,10 +24,10 @@ from typing import Final
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.file_id import FILE_ID_CHARACTERS, file_id_at, is_file_id
 from lakebed.metrics import default_registry
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Branch
-from lakebed.repo.records import read_records
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.model import Branch
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.records import read_records
 
 FRESH_MS: Final = 24 * 3600 * 1000
 """Tokens without a mark that are younger than this, by their ULIDs, are left alone."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lakebed.errors import Corruption, InvalidRequest
-from lakebed.repo.entry import SIZE_BYTES_MAX, address_ulid, decode_entry, encode_entries, encode_entry
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_paths
+from lakebed.repo.model.entry import SIZE_BYTES_MAX, address_ulid, decode_entry, encode_entries, encode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_paths
 
 VALUE_BYTES_MAX: Final = 64 << 10
 """Longest encoded entry: its content type and metadata included."""

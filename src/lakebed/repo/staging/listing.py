@@ -23,10 +23,10 @@ from lakebed.errors import Corruption, InvalidRequest
 from lakebed.key_value.port import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from lakebed.lsm.block import keys_of, offsets_of
 from lakebed.lsm.sort import KeyColumn
-from lakebed.repo.entry import IDENTITY_BYTES, decode_entry
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_amount
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import IDENTITY_BYTES, decode_entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_amount
+from lakebed.repo.model.rows import prefix_range
 
 CHUNK_ROW_COUNT: Final = 4_096
 """Rows that become Python objects at once."""

@@ -19,12 +19,12 @@ from typing import Final, TypeVar
 
 from lakebed.errors import Conflict, OutcomeUnknown
 from lakebed.metrics import default_registry
-from lakebed.repo.branches import branch_moved, load_branch, peek_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Branch
-from lakebed.repo.names import check_branch_name
-from lakebed.repo.protection import check_writable
-from lakebed.repo.records import resolving_outcome
+from lakebed.repo.model.model import Branch
+from lakebed.repo.model.names import check_branch_name
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.records.records import resolving_outcome
+from lakebed.repo.references.branches import branch_moved, load_branch, peek_branch
 from lakebed.repo.staging.view import View, branch_view, went_suppressed
 
 R = TypeVar("R")

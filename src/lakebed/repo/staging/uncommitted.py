@@ -22,14 +22,14 @@ import pyarrow as pa
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.lsm.block import keys_of
 from lakebed.lsm.merge import last_key
-from lakebed.repo.commits import load_commit
 from lakebed.repo.committed.diff import diff_metaranges, diff_rows
 from lakebed.repo.committed.metarange import Metarange
 from lakebed.repo.committed.windows import match_paths, order_of, side_by_side
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
-from lakebed.repo.rows import Interval, overlay, rows_of, without_tombstones
+from lakebed.repo.model.model import ROWS_SCHEMA, Branch, MetarangeRef, StagingToken
+from lakebed.repo.model.rows import Interval, overlay, rows_of, without_tombstones
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.mark import explaining_missing
 from lakebed.repo.staging.changes import Bounds, clears_of, cut_intervals, token_sources
 
 DENSE: Final = 8

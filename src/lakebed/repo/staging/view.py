@@ -17,14 +17,14 @@ import pyarrow as pa
 from lakebed.errors import Conflict
 from lakebed.key_value.port import KeyValueSnapshot
 from lakebed.metrics import default_registry
-from lakebed.repo.commits import load_commit
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import decode_entry
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
-from lakebed.repo.names import check_path, check_prefix
-from lakebed.repo.refs import resolve
-from lakebed.repo.rows import overlay, without_tombstones
+from lakebed.repo.model.entry import decode_entry
+from lakebed.repo.model.model import TOMBSTONE, Branch, Entry, MetarangeRef, StagingToken
+from lakebed.repo.model.names import check_path, check_prefix
+from lakebed.repo.model.rows import overlay, without_tombstones
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import load_commit
+from lakebed.repo.references.mark import explaining_missing
+from lakebed.repo.references.refs import resolve
 from lakebed.repo.staging.changes import clears_of, is_cleared, token_sources
 from lakebed.repo.staging.listing import Listed, list_entries
 

@@ -2,15 +2,14 @@
 
 Invariants: a commit holds exactly what was acknowledged before its seal, on the branch's compacted metarange where
 there is one; what is not chosen stays uncommitted, as the difference of the compacted metarange and the new head;
-unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.repo.heads`).
+unchanged ranges are reused unread. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
 
 from lakebed.errors import Rejected
-from lakebed.repo.commit import check_commit_text, hook_call, intervals_of, new_commit, no_changes, with_paths_of
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import (
+from lakebed.repo.heads.commit import check_commit_text, hook_call, intervals_of, new_commit, no_changes, with_paths_of
+from lakebed.repo.heads.heads import (
     CommitWithId,
     Move,
     SealedBranch,
@@ -20,7 +19,8 @@ from lakebed.repo.heads import (
     move_branch,
     same_state,
 )
-from lakebed.repo.protection import check_committable
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
 from lakebed.repo.verbs.message import Milliseconds, Paths, Texts, Verb, verb
 
 
@@ -29,8 +29,8 @@ class Commit(Verb[CommitWithId], frozen=True, kw_only=True):
     """Commit what is staged, or a part of it.
 
     Args:
-        metadata: the user's own, at most `lakebed.repo.commit.METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX` bytes.
-        committer: the author; by default `RepositoryOptions.committer`, or the user that runs the process.
+        metadata: the user's own, at most `lakebed.repo.heads.commit.METADATA_COUNT_MAX` keys and `METADATA_BYTES_MAX`
+        bytes. committer: the author; by default `RepositoryOptions.committer`, or the user that runs the process.
         paths: only these paths; all else stays uncommitted. An empty list selects no path.
         prefixes: and the paths with these prefixes. Where both are None: everything.
         allow_empty: commit even when nothing differs from the head.

@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.branches import load_branch
-from lakebed.repo.commits import load_commit, merge_base
 from lakebed.repo.committed.diff import diff_metaranges
 from lakebed.repo.committed.windows import match_paths, same
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import decode_entry, identities
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
-from lakebed.repo.names import check_branch_name, check_prefix
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.rows import prefix_range
+from lakebed.repo.model.entry import decode_entry, identities
+from lakebed.repo.model.model import DIFF_SCHEMA, Difference, DiffKind, Entry, MetarangeRef
+from lakebed.repo.model.names import check_branch_name, check_prefix
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
+from lakebed.repo.references.commits import load_commit, merge_base
+from lakebed.repo.references.mark import explaining_missing
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.staging.listing import SEEK_ROW_COUNT, Page, RowsFrom, page_of, text_of
 from lakebed.repo.staging.uncommitted import uncommitted
 from lakebed.repo.staging.view import rows_of_moment

@@ -1,9 +1,9 @@
 """`Log`: commits behind a reference, all of them or those that changed certain paths.
 
-Owns: the walk, its filters and its pages. Invariants: a commit comes before its parents (`lakebed.repo.commits.Walk`);
-a commit changed a path when the path differs, by identity, from the parent's (of the first commit: from the empty
-state). A merge changes no path itself, as in git's log of a path: its state of a path is the one of a parent. Where
-only first parents are followed, a merge has all changes that it brought.
+Owns: the walk, its filters and its pages. Invariants: a commit comes before its parents
+(`lakebed.repo.references.commits.Walk`); a commit changed a path when the path differs, by identity, from the parent's
+(of the first commit: from the empty state). A merge changes no path itself, as in git's log of a path: its state of a
+path is the one of a parent. Where only first parents are followed, a merge has all changes that it brought.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import msgspec
 
 from lakebed.errors import InvalidRequest
 from lakebed.key_value.port import KeyValueSnapshot
-from lakebed.repo.commit import intervals_of
-from lakebed.repo.commits import Walk, load_commit
 from lakebed.repo.committed.diff import has_difference
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.mark import explaining_missing
-from lakebed.repo.model import Commit
-from lakebed.repo.positions import format_position, parse_position
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.heads.commit import intervals_of
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.model.model import Commit
+from lakebed.repo.model.positions import format_position, parse_position
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import Walk, load_commit
+from lakebed.repo.references.mark import explaining_missing
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Paths, Verb, verb
 from lakebed.repo.verbs.reading import Head
 

@@ -3,7 +3,7 @@
 Invariants: all new commits and the head are written at once, so a conflict anywhere leaves the branch as it was. As in
 ``git rebase``, a branch's own commits are all ancestors of its head that are not ancestors of the new base; merge
 commits are left out, for what they brought is either in the new base or among the own commits, and so is a commit whose
-changes are in the new base already. Does not know: how a head moves (`lakebed.repo.heads`).
+changes are in the new base already. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.commit import move_by_commits, new_commit, no_changes
-from lakebed.repo.commits import difference, load_commit, merge_base
 from lakebed.repo.committed.merge import as_strategy
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
-from lakebed.repo.merge import merge_states
-from lakebed.repo.protection import check_committable
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.tags import reading_commits
+from lakebed.repo.heads.commit import move_by_commits, new_commit, no_changes
+from lakebed.repo.heads.heads import CommitWithId, Move, SealedBranch, check_clean, same_state
+from lakebed.repo.heads.merge import merge_states
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
+from lakebed.repo.references.commits import difference, load_commit, merge_base
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import reading_commits
 from lakebed.repo.verbs.message import Verb, verb
 
 REBASE_COMMIT_COUNT_MAX: Final = 1_000

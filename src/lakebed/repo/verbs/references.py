@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from lakebed.repo.branches import create_branch, delete_branch, list_branches, undelete_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Tag
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.tags import create_tag, delete_tag, list_tags
+from lakebed.repo.model.model import Tag
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import create_branch, delete_branch, list_branches, undelete_branch
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import create_tag, delete_tag, list_tags
 from lakebed.repo.verbs.message import ListVerb, Milliseconds, Verb, verb
 
 

@@ -1,4 +1,4 @@
-"""Verbs on all repositories of a storage. They run on a `lakebed.repo.catalog.LocalCatalog`."""
+"""Verbs on all repositories of a storage. They run on a `lakebed.repo.transport.catalog.LocalCatalog`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import msgspec
 
 from lakebed.errors import Conflict
 from lakebed.objects.port import ObjectStore
-from lakebed.repo.commit import check_commit_metadata
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import CatalogRecord, DeletedRepository, RepositoryRecord
-from lakebed.repo.names import check_branch_name, check_repository_name
-from lakebed.repo.namespace import (
+from lakebed.repo.heads.commit import check_commit_metadata
+from lakebed.repo.model.model import CatalogRecord, DeletedRepository, RepositoryRecord
+from lakebed.repo.model.names import check_branch_name, check_repository_name
+from lakebed.repo.outside.namespace import (
     REPOSITORY_SUFFIX,
     check_new_folder,
     check_new_namespace,
     claim_namespace,
     namespace_folder,
 )
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.verbs.message import PAGE_COUNT_MAX, Amount, Described, RepositoryFacts, Texts, facts_of, verb
 from lakebed.runtime import Environment
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Owner(Protocol):
-    """`lakebed.repo.catalog.LocalCatalog`, as far as verbs use it."""
+    """`lakebed.repo.transport.catalog.LocalCatalog`, as far as verbs use it."""
 
     store: ObjectStore
     environment: Environment

@@ -2,18 +2,26 @@
 
 Invariants: what is reset is what was acknowledged before the seal; a write that is acknowledged later, or outside of
 what is reset, stays. A reset of paths is computed against the commit: those paths become as the head has them, whatever
-token or compacted metarange had changed them. Does not know: how a head moves (`lakebed.repo.heads`).
+token or compacted metarange had changed them. Does not know: how a head moves (`lakebed.repo.heads.heads`).
 """
 
 from __future__ import annotations
 
 from lakebed.errors import InvalidRequest
-from lakebed.repo.commit import intervals_of, with_paths_of
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId, Move, SealedBranch, apply_sealed, check_clean, move_branch, same_state
-from lakebed.repo.model import Commit
-from lakebed.repo.protection import check_committable, check_writable
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.heads.commit import intervals_of, with_paths_of
+from lakebed.repo.heads.heads import (
+    CommitWithId,
+    Move,
+    SealedBranch,
+    apply_sealed,
+    check_clean,
+    move_branch,
+    same_state,
+)
+from lakebed.repo.model.model import Commit
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable, check_writable
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.message import Verb, verb
 
 

@@ -16,20 +16,20 @@ from msgspec import Meta
 
 from lakebed.errors import InvalidRequest
 from lakebed.reclaim.model import Explanation, Pin, ReclaimPlan, ReclaimReport, Version
-from lakebed.repo.branches import list_branches, load_branch
-from lakebed.repo.collect import collect_garbage, plan_collection
-from lakebed.repo.commit import move_by_commits, new_commit
-from lakebed.repo.commits import Walk, merge_base
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import Move, SealedBranch, check_clean
-from lakebed.repo.model import Commit, Tag
-from lakebed.repo.options import CollectionOptions
-from lakebed.repo.protection import check_committable
-from lakebed.repo.refs import resolve_commit
-from lakebed.repo.rows import prefix_range
-from lakebed.repo.tags import create_tag, delete_tag, find_tag, list_tags
+from lakebed.repo.collect.collect import collect_garbage, plan_collection
+from lakebed.repo.collect.why import why
+from lakebed.repo.heads.commit import move_by_commits, new_commit
+from lakebed.repo.heads.heads import Move, SealedBranch, check_clean
+from lakebed.repo.model.model import Commit, Tag
+from lakebed.repo.model.options import CollectionOptions
+from lakebed.repo.model.rows import prefix_range
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_committable
+from lakebed.repo.references.branches import list_branches, load_branch
+from lakebed.repo.references.commits import Walk, merge_base
+from lakebed.repo.references.refs import resolve_commit
+from lakebed.repo.references.tags import create_tag, delete_tag, find_tag, list_tags
 from lakebed.repo.verbs.message import Milliseconds, Verb, verb
-from lakebed.repo.why import why
 
 _DIGITS: Final = re.compile(r"[0-9]+")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lakebed.repo import data
-from lakebed.repo.branches import peek_branch
-from lakebed.repo.compact import Compaction, compact_once
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_path
-from lakebed.repo.protection import check_writable
-from lakebed.repo.staging import write
+from lakebed.repo.heads import write
+from lakebed.repo.heads.compact import Compaction, compact_once
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.records.protection import check_writable
+from lakebed.repo.references.branches import peek_branch
 from lakebed.repo.verbs.message import Paths, Texts, Verb, verb
 from lakebed.repo.verbs.reading import Stat
 

@@ -11,10 +11,10 @@ from lakebed.errors import InvalidRequest
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.pages import AMOUNT_MAX, Page, Pagination
 from lakebed.http.replies import empty, json
-from lakebed.repo.commits import merge_base
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.heads import CommitWithId
-from lakebed.repo.refs import resolve_commit
+from lakebed.repo.heads.heads import CommitWithId
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import merge_base
+from lakebed.repo.references.refs import resolve_commit
 from lakebed.repo.verbs.commit import Commit
 from lakebed.repo.verbs.log import Log
 from lakebed.repo.verbs.merge import Merge

@@ -8,8 +8,8 @@ from typing import Final
 
 from lakebed.http.ranges import content_range, parse_range
 from lakebed.http.replies import printable
-from lakebed.repo.data import CONTENT_TYPE
-from lakebed.repo.model import Entry
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects.data import CONTENT_TYPE
 from lakebed.server.site import RepositoryCall
 
 _INLINE_TYPES: Final = frozenset(

@@ -9,11 +9,11 @@ import msgspec
 from starlette.responses import Response
 
 from lakebed.errors import AlreadyExists, Conflict, InvalidRequest, NotFound
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.data import LOOKS_MAX, find_newer
-from lakebed.repo.model import Entry
+from lakebed.repo.heads.write import stage, stage_if_absent, stage_if_match
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects.data import LOOKS_MAX, find_newer
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.staging.view import read_reference
-from lakebed.repo.staging.write import stage, stage_if_absent, stage_if_match
 from lakebed.server.site import RepositoryCall
 
 
@@ -28,7 +28,7 @@ def find_entry(context: RepositoryContext, ref: str, path: str) -> Entry:
 async def reply_with_found(
     call: RepositoryCall, find: Callable[[], Entry], reply: Callable[[Entry], Awaitable[Response]]
 ) -> Response:
-    """Reply with the bytes of an entry; `lakebed.repo.data.read_found` of the event loop."""
+    """Reply with the bytes of an entry; `lakebed.repo.objects.data.read_found` of the event loop."""
     entry = await call.look(find)
     for _ in range(LOOKS_MAX - 1):
         try:

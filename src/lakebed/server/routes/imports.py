@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from lakebed.http.declaration import Routes
 from lakebed.http.replies import empty, json
-from lakebed.repo.commits import load_commit
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.importing import Import, ImportSource, cancel_import, import_status
+from lakebed.repo.heads.importing import Import, ImportSource, cancel_import, import_status
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.commits import load_commit
 from lakebed.repo.verbs.imports import ImportObjects
 from lakebed.server.bodies import ImportCreation, ImportLocation, ImportStarted, ImportStatus, Message
 from lakebed.server.errors import conceal

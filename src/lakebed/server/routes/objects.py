@@ -16,13 +16,13 @@ from lakebed.http.multipart import FORM, form_content
 from lakebed.http.pages import Page, PageRequest
 from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.http.streaming import whole_or_stream
-from lakebed.repo import data
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_path
+from lakebed.repo.heads.write import delete, delete_many
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
 from lakebed.repo.staging.listing import Listed
 from lakebed.repo.staging.view import View, read_reference
-from lakebed.repo.staging.write import delete, delete_many
 from lakebed.server.bodies import (
     ObjectCopyCreation,
     ObjectError,

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from lakebed.repo.model import Commit, Difference, DiffKind, Entry, RepositoryRecord
+from lakebed.repo.model.model import Commit, Difference, DiffKind, Entry, RepositoryRecord
 from lakebed.server.bodies import CommitRow, DiffObjectStat, DiffRow, ObjectStats, RepositoryRow
 from lakebed.server.errors import LOCAL_SCHEME
 

@@ -18,12 +18,12 @@ from typing_extensions import Buffer
 from lakebed.errors import AlreadyExists, InvalidRequest, NotFound
 from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.replies import json
-from lakebed.repo import data
-from lakebed.repo.branches import load_branch
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import new_address
-from lakebed.repo.model import Entry
-from lakebed.repo.names import check_path
+from lakebed.repo.model.entry import new_address
+from lakebed.repo.model.model import Entry
+from lakebed.repo.model.names import check_path
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.references.branches import load_branch
 from lakebed.server.auth import check_role
 from lakebed.server.bodies import ObjectStats, StagingLocation, StagingMetadata
 from lakebed.server.routes.entries import condition_of, stage_entry, with_mtime

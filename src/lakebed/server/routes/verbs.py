@@ -19,13 +19,13 @@ from lakebed.http.declaration import Parameter, Routes
 from lakebed.http.errors import forbidden
 from lakebed.http.replies import StreamedResponse, empty, json
 from lakebed.http.streaming import prepend, whole_or_stream
-from lakebed.repo import data
 from lakebed.repo.branch import Branch
-from lakebed.repo.columns import StageRow, table_of
-from lakebed.repo.context import RepositoryContext
-from lakebed.repo.entry import address_ulid
-from lakebed.repo.model import Entry
-from lakebed.repo.transport import LocalTransport
+from lakebed.repo.model.columns import StageRow, table_of
+from lakebed.repo.model.entry import address_ulid
+from lakebed.repo.model.model import Entry
+from lakebed.repo.objects import data
+from lakebed.repo.records.context import RepositoryContext
+from lakebed.repo.transport.transport import LocalTransport
 from lakebed.repo.verbs import CATALOG_VERBS, VERBS
 from lakebed.repo.verbs.message import Described, Verb
 from lakebed.repo.verbs.reading import Stat

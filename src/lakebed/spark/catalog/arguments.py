@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.travel import parse_time_ms
+from lakebed.table.branch.travel import parse_time_ms
 from lakebed.texts import format_value
 
 Arguments = Mapping[str, Any]

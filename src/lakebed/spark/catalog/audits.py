@@ -9,10 +9,10 @@ from typing import Any
 
 from lakebed.spark.catalog.plans import Readers, answer_with_changes
 from lakebed.spark.catalog.verb import Session, TableVerb, register_verb, snapshot_of, snapshot_text
-from lakebed.spark.change_rows import AUDITED, ChangeRows, Committed, change_fields
-from lakebed.spark.types import spark_schema
-from lakebed.table.audit_log import plan_audit
-from lakebed.table.model import Snapshot, TableSchema
+from lakebed.spark.plan.change_rows import AUDITED, ChangeRows, Committed, change_fields
+from lakebed.spark.plan.types import spark_schema
+from lakebed.table.changes.audit_log import plan_audit
+from lakebed.table.model.model import Snapshot, TableSchema
 
 
 def describe_audit_log(schema: TableSchema, snapshot: Snapshot | None) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from typing import Any
 
 from lakebed.spark.catalog.plans import Readers, answer_with_changes
 from lakebed.spark.catalog.verb import Session, TableVerb, register_verb
-from lakebed.spark.change_rows import CHANGELOG, ChangeRows, Committed, change_fields
-from lakebed.spark.stream_options import CHANGELOG_NAMES, refuse_names
-from lakebed.spark.types import spark_schema
-from lakebed.table.incremental import whole_rows
-from lakebed.table.scan import check_readable
-from lakebed.table.stream import Bound, StreamSettings, TableStream
+from lakebed.spark.plan.change_rows import CHANGELOG, ChangeRows, Committed, change_fields
+from lakebed.spark.plan.types import spark_schema
+from lakebed.spark.streams.stream_options import CHANGELOG_NAMES, refuse_names
+from lakebed.table.changes.incremental import whole_rows
+from lakebed.table.changes.stream import Bound, StreamSettings, TableStream
+from lakebed.table.read.scan import check_readable
 
 _EXACT = StreamSettings(changes=True)
 

@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.spark.catalog.verb import Session, TableVerb, register_verb, snapshot_of
-from lakebed.spark.committing import commit_changes
-from lakebed.spark.filters import Literal, from_json
-from lakebed.table.binary_row import decode_rows
-from lakebed.table.manifest import ENTRY_SCHEMA
-from lakebed.table.model import TableSchema
-from lakebed.table.overwrite import Overwrite
-from lakebed.table.partitions import have_values, partition_totals
-from lakebed.table.schema import require_column
-from lakebed.table.write_settings import check_writable
+from lakebed.spark.plan.filters import Literal, from_json
+from lakebed.spark.tasks.committing import commit_changes
+from lakebed.table.codec.binary_row import decode_rows
+from lakebed.table.codec.manifest import ENTRY_SCHEMA
+from lakebed.table.model.model import TableSchema
+from lakebed.table.read.partitions import have_values, partition_totals
+from lakebed.table.rows.overwrite import Overwrite
+from lakebed.table.schema.schema import require_column
+from lakebed.table.write.write_settings import check_writable
 
 _COUNTS: Final = {
     "record_count": "row_count_sum",

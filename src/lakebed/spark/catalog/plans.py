@@ -14,13 +14,13 @@ from typing import Any
 
 from lakebed.objects.port import ObjectStore
 from lakebed.spark.catalog.verb import Session
-from lakebed.spark.change_rows import ChangeRows, Committed, pack_changes
-from lakebed.spark.plan import NativeScan, ReaderPlan, packs_to_arrow, plan_readers
-from lakebed.spark.shipping import ship
-from lakebed.spark.types import spark_json
-from lakebed.table.model import DataField, Split, TableSchema
-from lakebed.table.planned_files import columns_of
-from lakebed.table.read import ReadPlan
+from lakebed.spark.plan.change_rows import ChangeRows, Committed, pack_changes
+from lakebed.spark.plan.plan import NativeScan, ReaderPlan, packs_to_arrow, plan_readers
+from lakebed.spark.plan.shipping import ship
+from lakebed.spark.plan.types import spark_json
+from lakebed.table.files.planned_files import columns_of
+from lakebed.table.model.model import DataField, Split, TableSchema
+from lakebed.table.read.read import ReadPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from lakebed.table.exports.model import ExportOptions
 from lakebed.table.exports.run import export_table
 from lakebed.table.imports.model import ImportOptions
 from lakebed.table.imports.sources import SourceOptions
-from lakebed.table.model import Snapshot, Tag
+from lakebed.table.model.model import Snapshot, Tag
 from lakebed.table.table import Table
 
 Rows = list[dict[str, Any]]

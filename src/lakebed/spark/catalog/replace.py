@@ -20,10 +20,10 @@ from pyspark.sql.types import StructType
 from lakebed.errors import Conflict, InvalidRequest
 from lakebed.spark.catalog.tables import PRIMARY_KEY, check_place, describe_table, primary_keys_of, table_options
 from lakebed.spark.catalog.verb import COLUMNS_CHANGED, Resolved, Session, TableVerb, register_verb
-from lakebed.spark.types import arrow_schema_of
-from lakebed.table.model import TableSchema
-from lakebed.table.replace_columns import replace_columns
-from lakebed.table.schema import decode_schema, encode_schema
+from lakebed.spark.plan.types import arrow_schema_of
+from lakebed.table.model.model import TableSchema
+from lakebed.table.schema.replace_columns import replace_columns
+from lakebed.table.schema.schema import decode_schema, encode_schema
 from lakebed.table.table import Table
 
 

@@ -16,16 +16,16 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.spark.catalog.verb import snapshot_of
-from lakebed.spark.filters import from_json, translate
-from lakebed.table.manifest import ENTRY_SCHEMA, files_of
-from lakebed.table.model import BucketChange, Split, VectorPlace
-from lakebed.table.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
-from lakebed.table.read import ReadPlan
-from lakebed.table.scan import Scan, scan_snapshot
-from lakebed.table.splits import plan_splits
+from lakebed.spark.plan.filters import from_json, translate
+from lakebed.table.codec.manifest import ENTRY_SCHEMA, files_of
+from lakebed.table.files.splits import plan_splits
+from lakebed.table.model.model import BucketChange, Split, VectorPlace
+from lakebed.table.model.options import SOURCE_SPLIT_OPEN_FILE_COST, SOURCE_SPLIT_TARGET_SIZE, TableOptions
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.read import ReadPlan
+from lakebed.table.read.scan import Scan, scan_snapshot
+from lakebed.table.read.vectors import with_vectors
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
-from lakebed.table.vectors import with_vectors
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

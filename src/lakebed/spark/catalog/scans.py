@@ -16,13 +16,13 @@ import pyarrow as pa
 from lakebed.spark.catalog.plans import Readers, answer_with_splits
 from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import Session, TableVerb, register_verb, snapshot_of
-from lakebed.spark.filters import from_json, translate
-from lakebed.table.file_stats import ColumnExtent, column_extent
-from lakebed.table.model import Split
-from lakebed.table.read import ReadPlan
-from lakebed.table.scan import scan_snapshot
+from lakebed.spark.plan.filters import from_json, translate
+from lakebed.table.model.model import Split
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.file_stats import ColumnExtent, column_extent
+from lakebed.table.read.read import ReadPlan
+from lakebed.table.read.scan import scan_snapshot
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
 
 
 class ScanVerb(TableVerb, frozen=True, kw_only=True, forbid_unknown_fields=True):

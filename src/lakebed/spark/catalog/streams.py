@@ -15,11 +15,11 @@ from lakebed.spark.catalog.arguments import time_ms_of
 from lakebed.spark.catalog.changelog import PlanChanges
 from lakebed.spark.catalog.plans import Readers, answer_with_changes, answer_with_splits
 from lakebed.spark.catalog.verb import Session, TableVerb, register_verb
-from lakebed.spark.change_rows import ChangeRows, Committed, deletions_of
-from lakebed.spark.source_options import check_options
-from lakebed.spark.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_settings
-from lakebed.table.stream import StreamOffset, StreamSettings, TableStream, created_ms
-from lakebed.table.stream_limits import Limits
+from lakebed.spark.plan.change_rows import ChangeRows, Committed, deletions_of
+from lakebed.spark.streams.source_options import check_options
+from lakebed.spark.streams.stream_options import CONSUMER, OWN_OPTIONS, limits_of, stream_settings
+from lakebed.table.changes.stream import StreamOffset, StreamSettings, TableStream, created_ms
+from lakebed.table.changes.stream_limits import Limits
 from lakebed.table.table import Table
 
 _OPTIONS = ("branch", "version", "timestamp", *map(str.lower, OWN_OPTIONS))

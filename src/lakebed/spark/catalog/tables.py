@@ -16,15 +16,17 @@ from pyspark.sql.types import StructType
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.lake.lake import Lake
 from lakebed.lake.names import DEFAULT_DATABASE, WAREHOUSE_SUFFIX, database_folder, parse_table_name
-from lakebed.spark.carried import AUDIT_LOG, show_instants
 from lakebed.spark.catalog.audits import describe_audit_log
 from lakebed.spark.catalog.verb import Resolved, Session, TableVerb, Verb, register_verb, snapshot_text
-from lakebed.spark.native_writes import native_write
-from lakebed.spark.types import arrow_schema_of, spark_json
-from lakebed.table.model import Snapshot, TableSchema
-from lakebed.table.option_values import check_listed, parse_names
-from lakebed.table.scan import check_readable
-from lakebed.table.schema import (
+from lakebed.spark.plan.carried import AUDIT_LOG, show_instants
+from lakebed.spark.plan.types import arrow_schema_of, spark_json
+from lakebed.spark.tasks.native_writes import native_write
+from lakebed.table.model.model import Snapshot, TableSchema
+from lakebed.table.model.option_values import check_listed, parse_names
+from lakebed.table.model.types import type_of_arrow
+from lakebed.table.read.scan import check_readable
+from lakebed.table.read.vectors import has_option, skips_level_0
+from lakebed.table.schema.schema import (
     add_column,
     drop_column,
     move_column,
@@ -34,11 +36,9 @@ from lakebed.table.schema import (
     set_options,
     widen_column,
 )
-from lakebed.table.system import SYSTEM_TABLES, read_system_table
 from lakebed.table.table import Table
-from lakebed.table.types import type_of_arrow
-from lakebed.table.vectors import has_option, skips_level_0
-from lakebed.table.write_settings import WriteSettings
+from lakebed.table.versions.system import SYSTEM_TABLES, read_system_table
+from lakebed.table.write.write_settings import WriteSettings
 
 PRIMARY_KEY: Final = "primary-key"
 """The table property that names the columns of the primary key, separated by commas; as Paimon's."""

@@ -22,11 +22,11 @@ import pyarrow as pa
 from lakebed.errors import Conflict, InternalError, InvalidRequest, LakebedError, NotFound
 from lakebed.lake.lake import Lake, open_lake
 from lakebed.runtime import Environment
-from lakebed.spark.carried import transfer_schema
-from lakebed.table.model import Snapshot, TableSchema
-from lakebed.table.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.spark.plan.carried import transfer_schema
+from lakebed.table.codec.snapshot_json import decode_snapshot, encode_snapshot
+from lakebed.table.model.model import Snapshot, TableSchema
+from lakebed.table.model.types import fields_of_arrow, parse_type
 from lakebed.table.table import Table
-from lakebed.table.types import fields_of_arrow, parse_type
 
 VERBS: Final[dict[str, type[Verb]]] = {}
 """Every declared verb by its name."""

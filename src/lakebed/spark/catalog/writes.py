@@ -22,26 +22,26 @@ from lakebed.spark.catalog.partitions import partition_values
 from lakebed.spark.catalog.replace import decode_staged, next_schema
 from lakebed.spark.catalog.rewrites import Rewritten
 from lakebed.spark.catalog.verb import COLUMNS_CHANGED, TABLE_REPLACED, Session, TableVerb, register_verb, snapshot_of
-from lakebed.spark.committing import commit_changes
-from lakebed.spark.filters import Translation, from_json, translate
-from lakebed.spark.found_rows import FoundRows, positions_of
-from lakebed.spark.native_writes import WrittenFiles, file_target, native_scheme, take_over_files
-from lakebed.spark.shipping import ship
-from lakebed.spark.stream_commits import commit_batch
-from lakebed.spark.types import arrow_schema_of, spark_schema, without_comments
-from lakebed.spark.write_tasks import write_task
-from lakebed.table.commit import Basis
-from lakebed.table.discard import discard, discard_changes
-from lakebed.table.model import BucketChange, CommitKind
-from lakebed.table.overwrite import Overwrite
-from lakebed.table.position_deletes import position_changes
-from lakebed.table.predicate_tree import Predicate
-from lakebed.table.scan import scan_snapshot
-from lakebed.table.stream import created_ms
+from lakebed.spark.plan.filters import Translation, from_json, translate
+from lakebed.spark.plan.found_rows import FoundRows, positions_of
+from lakebed.spark.plan.shipping import ship
+from lakebed.spark.plan.types import arrow_schema_of, spark_schema, without_comments
+from lakebed.spark.streams.stream_commits import commit_batch
+from lakebed.spark.tasks.committing import commit_changes
+from lakebed.spark.tasks.native_writes import WrittenFiles, file_target, native_scheme, take_over_files
+from lakebed.spark.tasks.write_tasks import write_task
+from lakebed.table.branch.discard import discard, discard_changes
+from lakebed.table.changes.stream import created_ms
+from lakebed.table.commit.commit import Basis
+from lakebed.table.model.model import BucketChange, CommitKind
+from lakebed.table.model.predicate_tree import Predicate
+from lakebed.table.model.types import arrow_schema
+from lakebed.table.read.scan import scan_snapshot
+from lakebed.table.read.vectors import has_option
+from lakebed.table.rows.overwrite import Overwrite
+from lakebed.table.rows.position_deletes import position_changes
+from lakebed.table.rows.update import check_updatable
 from lakebed.table.table import Table
-from lakebed.table.types import arrow_schema
-from lakebed.table.update import check_updatable
-from lakebed.table.vectors import has_option
 
 OPERATION: Final = "__lakebed_operation"
 """The column that says what happens to a row of UPDATE, DELETE or MERGE: `DELETE` or write."""

@@ -22,11 +22,11 @@ import pyarrow as pa
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import ColumnFunction, function_of, is_true
 from lakebed.table.engines.key_rows import MergedKeys, before_deletes, merge_rows, several
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask
 from lakebed.table.engines.option_names import IGNORE_RETRACT, PREFIX, option_error
-from lakebed.table.merge import Codes, KeyGroups, Mask
-from lakebed.table.model import TableSchema
-from lakebed.table.options import AGGREGATION_REMOVE_ON_DELETE
-from lakebed.table.sequence import SequenceOrder, sequence_order
+from lakebed.table.engines.sequence import SequenceOrder, sequence_order
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import AGGREGATION_REMOVE_ON_DELETE
 
 Numbers = npt.NDArray[np.int64]
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 import lakebed.compute as pc
 from lakebed.errors import InvalidRequest
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.key_rows import KeyRows
-from lakebed.table.merge import Mask
-from lakebed.table.ragged import valid_mask
+from lakebed.table.engines.merge import Mask
 
 PRODUCT_DIGITS_MAX = 37
 """Digits of decimals that can be multiplied: Arrow has 76 for the exact product."""

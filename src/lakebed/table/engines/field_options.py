@@ -24,9 +24,9 @@ from lakebed.table.engines.option_names import (
     SEQUENCE_GROUP,
     option_error,
 )
-from lakebed.table.model import DataField, TableSchema
-from lakebed.table.option_values import parse_boolean, parse_names
-from lakebed.table.types import Type, parse_type
+from lakebed.table.model.model import DataField, TableSchema
+from lakebed.table.model.option_values import parse_boolean, parse_names
+from lakebed.table.model.types import Type, parse_type
 
 
 def ignores_deletes(options: Mapping[str, str]) -> bool:

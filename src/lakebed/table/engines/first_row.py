@@ -22,10 +22,10 @@ from lakebed.table.engines.deduplicate import Deduplicate
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import ignores_deletes
 from lakebed.table.engines.key_rows import MergedKeys, merge_rows, several
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask
 from lakebed.table.engines.option_names import option_error
-from lakebed.table.merge import Codes, KeyGroups, Mask
-from lakebed.table.model import TableSchema
-from lakebed.table.options import SEQUENCE_FIELD
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import SEQUENCE_FIELD
 
 Numbers = npt.NDArray[np.int64]
 

@@ -17,12 +17,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.arithmetic import PRODUCT_DIGITS_MAX, product, sum_of
 from lakebed.table.engines.key_rows import NONE, KeyRows
 from lakebed.table.engines.lists import collect, listagg, merge_map
-from lakebed.table.merge import Mask, Positions, encode_keys
-from lakebed.table.ragged import valid_mask
-from lakebed.table.types import Type
+from lakebed.table.engines.merge import Mask, Positions, encode_keys
+from lakebed.table.model.types import Type
 
 
 class Retracts(enum.Enum):

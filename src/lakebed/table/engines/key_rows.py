@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakebed.table.merge import KeyGroups, Mask, Positions
-from lakebed.table.ragged import one_array
-from lakebed.table.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN
+from lakebed.table.codec.ragged import one_array
+from lakebed.table.engines.merge import KeyGroups, Mask, Positions
+from lakebed.table.model.row_kinds import DELETE_KIND, INSERT_KIND, KIND_COLUMN
 
 NONE = -1
 """In place of a position: there is no such row."""

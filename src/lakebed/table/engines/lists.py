@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import lakebed.compute as pc
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.key_rows import KeyRows
-from lakebed.table.merge import Codes, Mask, Positions, encode_keys
-from lakebed.table.ragged import valid_mask
+from lakebed.table.engines.merge import Codes, Mask, Positions, encode_keys
 
 
 def collect(values: pa.Array, rows: KeyRows, *, distinct: bool) -> pa.Array:

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from lakebed.errors import InvalidRequest
-from lakebed.table.model import TableSchema
-from lakebed.table.option_values import check_listed, parse_names
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.option_values import check_listed, parse_names
 
 PREFIX: Final = "fields."
 DEFAULT_FUNCTION: Final = "fields.default-aggregate-function"

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
+from lakebed.table.codec.ragged import valid_mask
 from lakebed.table.engines.engine import Deletes, Increments, MergeEngine
 from lakebed.table.engines.field_options import (
     ColumnFunction,
@@ -32,12 +33,11 @@ from lakebed.table.engines.field_options import (
     sequence_groups,
 )
 from lakebed.table.engines.key_rows import NONE, KeyRows, MergedKeys, before_deletes, merge_rows, several
+from lakebed.table.engines.merge import Codes, KeyGroups, Mask, Positions, encode_keys
 from lakebed.table.engines.option_names import DEFAULT_FUNCTION, PREFIX, option_error
-from lakebed.table.merge import Codes, KeyGroups, Mask, Positions, encode_keys
-from lakebed.table.model import TableSchema
-from lakebed.table.options import PARTIAL_UPDATE_REMOVE_ON_DELETE
-from lakebed.table.ragged import valid_mask
-from lakebed.table.sequence import SequenceOrder, sequence_order
+from lakebed.table.engines.sequence import SequenceOrder, sequence_order
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import PARTIAL_UPDATE_REMOVE_ON_DELETE
 
 Numbers = npt.NDArray[np.int64]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from lakebed.errors import InvalidRequest, UnsupportedFormat
-from lakebed.table.changelog_options import check_producer
 from lakebed.table.engines.engine import MergeEngine
 from lakebed.table.engines.option_names import IGNORE_DELETE_NAMES, PREFIX, check_fields
-from lakebed.table.model import TableSchema
-from lakebed.table.options import (
+from lakebed.table.model.changelog_options import check_producer
+from lakebed.table.model.model import TableSchema
+from lakebed.table.model.options import (
     AGGREGATION_REMOVE_ON_DELETE,
     DELETION_VECTORS,
     MERGE_ENGINE,

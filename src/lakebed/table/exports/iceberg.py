@@ -22,7 +22,7 @@ from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
 from lakebed.table.imports.iceberg import HINT, catalog_named, library_settings, newest_metadata
-from lakebed.table.scan import Scan
+from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
 
 try:

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
-from lakebed.table.model import Split
-from lakebed.table.read import read_split
-from lakebed.table.scan import Scan
-from lakebed.table.travel import Time
-from lakebed.table.types import parse_type
+from lakebed.table.branch.travel import Time
+from lakebed.table.model.model import Split
+from lakebed.table.model.types import parse_type
+from lakebed.table.read.read import read_split
+from lakebed.table.read.scan import Scan
 from lakebed.texts import format_count, format_value
 
 

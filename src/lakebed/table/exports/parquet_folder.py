@@ -24,11 +24,11 @@ from lakebed.ids import new_uuid
 from lakebed.objects.open import open_elsewhere, open_store
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
-from lakebed.table.discard import discard
+from lakebed.table.branch.discard import discard
+from lakebed.table.codec.file_encoding import ParquetSink
 from lakebed.table.exports.model import ExportOptions, ExportReport, ProgressCall, Rows
-from lakebed.table.file_encoding import ParquetSink
 from lakebed.table.imports.parquet_folder import HIVE_NULL
-from lakebed.table.scan import Scan
+from lakebed.table.read.scan import Scan
 from lakebed.table.table import Table
 
 SUCCESS: Final = "_SUCCESS"

@@ -22,10 +22,10 @@ from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import place_of
 from lakebed.objects.path import is_url
 from lakebed.objects.port import ObjectStore
-from lakebed.table.data_file import open_data_file
+from lakebed.table.files.data_file import open_data_file
 from lakebed.table.imports.model import Source, SourceFile, SourceVersion
 from lakebed.table.imports.parquet_folder import with_constants
-from lakebed.table.types import fields_of_arrow
+from lakebed.table.model.types import fields_of_arrow
 
 try:
     from deltalake import DeltaTable

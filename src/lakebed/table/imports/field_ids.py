@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from lakebed.table.types import FIELD_ID_KEY
+from lakebed.table.model.types import FIELD_ID_KEY
 
 Ids = Iterator[tuple[tuple[str, ...], int | None]]
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from lakebed.errors import InvalidRequest
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment
-from lakebed.table.discard import discard_changes
+from lakebed.table.branch.discard import discard_changes
 from lakebed.table.imports.model import ImportOptions, Source, SourceFile
 from lakebed.table.imports.take_over import (
     ImportPlan,
@@ -29,9 +29,9 @@ from lakebed.table.imports.take_over import (
     plan_import,
     without_outside,
 )
-from lakebed.table.model import BucketChange, DataField, Snapshot, TableSchema
-from lakebed.table.schema import new_schema
-from lakebed.table.types import parse_type, without_field_ids
+from lakebed.table.model.model import BucketChange, DataField, Snapshot, TableSchema
+from lakebed.table.model.types import parse_type, without_field_ids
+from lakebed.table.schema.schema import new_schema
 
 if TYPE_CHECKING:
     from lakebed.table.table import Table

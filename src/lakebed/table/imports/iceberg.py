@@ -26,7 +26,7 @@ from lakebed.objects.path import is_url, parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import Source, SourceFile, SourceVersion
-from lakebed.table.types import FIELD_ID_KEY, fields_of_arrow
+from lakebed.table.model.types import FIELD_ID_KEY, fields_of_arrow
 
 try:
     from pyiceberg.catalog import Catalog, load_catalog

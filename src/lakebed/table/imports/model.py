@@ -13,7 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakebed.objects.port import ObjectStore
-from lakebed.table.model import DataField, Snapshot
+from lakebed.table.model.model import DataField, Snapshot
 from lakebed.texts import format_count, format_size
 
 

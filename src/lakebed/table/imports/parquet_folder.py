@@ -22,10 +22,10 @@ import pyarrow as pa
 from lakebed.errors import InvalidRequest, NotFound
 from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.port import ObjectMeta, ObjectStore
-from lakebed.table.adopt import read_footer
-from lakebed.table.data_file import open_data_file
+from lakebed.table.files.adopt import read_footer
+from lakebed.table.files.data_file import open_data_file
 from lakebed.table.imports.model import Source, SourceFile
-from lakebed.table.types import arrow_type, fields_of_arrow
+from lakebed.table.model.types import arrow_type, fields_of_arrow
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES: Final = (".parquet", ".parq", ".pq")

@@ -29,23 +29,23 @@ from lakebed.objects.open import open_elsewhere, place_of
 from lakebed.objects.path import parse_url
 from lakebed.objects.port import ObjectStore
 from lakebed.runtime import Environment, map_in_pool
-from lakebed.table.adopt import AdoptedFile, describe_file, read_footer
-from lakebed.table.binary_row import EMPTY_ROW, encode_rows
-from lakebed.table.discard import discard, discard_changes
+from lakebed.table.branch.discard import discard, discard_changes
+from lakebed.table.codec.binary_row import EMPTY_ROW, encode_rows
+from lakebed.table.files.adopt import AdoptedFile, describe_file, read_footer
+from lakebed.table.files.placement import Placement, bucket_folders
 from lakebed.table.imports.field_ids import ids_of
 from lakebed.table.imports.model import ImportOptions, ImportProgress, ImportReport, Source, SourceFile
-from lakebed.table.model import BucketChange, DataFile, Snapshot, TableSchema
-from lakebed.table.placement import Placement, bucket_folders
-from lakebed.table.rows import new_writer
-from lakebed.table.types import arrow_type
-from lakebed.table.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
+from lakebed.table.model.model import BucketChange, DataFile, Snapshot, TableSchema
+from lakebed.table.model.types import arrow_type
+from lakebed.table.rows.rows import new_writer
+from lakebed.table.write.write_settings import UNAWARE_BUCKET, WriteSettings, check_writable
 from lakebed.texts import format_value
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from lakebed.table.table import Table
-    from lakebed.table.write import TableWriter
+    from lakebed.table.write.write import TableWriter
 
 _WORKERS_MAX: Final = 8
 _COPY_BYTES_MAX: Final = 5_000_000_000

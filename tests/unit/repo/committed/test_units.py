@@ -14,7 +14,7 @@ from lakebed.objects import open_store
 from lakebed.repo.committed.merge import MergeOutcome, merge_metaranges
 from lakebed.repo.committed.store import Committed
 from lakebed.repo.committed.units import find_folders, folders_of, outermost, parse_root, roots_among
-from lakebed.repo.options import RangeOptions
+from lakebed.repo.model.options import RangeOptions
 from lakebed.table.table import Table
 from worlds.repo.states import (
     SMALL_RANGES,

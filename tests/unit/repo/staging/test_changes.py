@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakebed.repo.model import StagingToken
+from lakebed.repo.model.model import StagingToken
 from lakebed.repo.staging.changes import changes_of, clears_of, cut_intervals, is_cleared
 from worlds.repo.staging import StagedBranch
 

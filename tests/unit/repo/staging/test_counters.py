@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakebed.repo.options import RepositoryOptions
-from lakebed.repo.staging.counters import BranchCounts, Counters
+from lakebed.repo.model.options import RepositoryOptions
+from lakebed.repo.records.counters import BranchCounts, Counters
 from lakebed.repo.staging.sensor import count_branch, find_compactions
 from worlds.repo.staging import BRANCH, StagedBranch
 
