@@ -452,9 +452,9 @@ class Table:
         """The tag whose commit time is the oldest after this one's; None for the last. Raises `NotFound`."""
         return self.context.tags.next(name)
 
-    def snapshots_with_tags(self) -> Iterator[Snapshot]:
+    def tagged_snapshots(self) -> Iterator[Snapshot]:
         """Snapshots that some tag holds, oldest first, each once."""
-        return self.context.tags.snapshots_with_tags()
+        return self.context.tags.tagged_snapshots()
 
     def trigger_automatic_tags(self) -> list[Tag]:
         """Create the automatic tags that are due, by ``tag.automatic-creation`` and its companions.

@@ -177,7 +177,7 @@ def test_tagged_snapshots_come_once_and_oldest_first(bench: Any) -> None:
         bench.commit(name)
     for name, snapshot_id in (("x", 3), ("y", 1), ("z", 3)):
         bench.table.create_tag(name, snapshot_id=snapshot_id)
-    assert [snapshot.id for snapshot in bench.table.snapshots_with_tags()] == [1, 3]
+    assert [snapshot.id for snapshot in bench.table.tagged_snapshots()] == [1, 3]
 
 
 @pytest.mark.parametrize("kind", ["snapshot", "tag"])

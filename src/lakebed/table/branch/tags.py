@@ -206,7 +206,7 @@ class Tags:
         later = [tag for tag in self.list() if tag.snapshot.time_ms > time_ms]
         return min(later, key=lambda tag: tag.snapshot.time_ms, default=None)
 
-    def snapshots_with_tags(self) -> Iterator[Snapshot]:
+    def tagged_snapshots(self) -> Iterator[Snapshot]:
         """Snapshots that some tag holds, oldest first, each once."""
         seen: set[int] = set()
         for tag in self.list():

@@ -107,7 +107,7 @@ def list_versions(branch: TableBranch) -> Iterator[Version]:
     """Readable versions, oldest first: expired ones that a tag holds, then the live snapshots. Lazy."""
     ids = branch.snapshots.ids()
     earliest = ids[0] if ids else None
-    for snapshot in branch.tags.snapshots_with_tags():
+    for snapshot in branch.tags.tagged_snapshots():
         if earliest is None or snapshot.id < earliest:
             yield version_of(snapshot, store=branch.name)
     for snapshot in branch.snapshots.walk(ids):
