@@ -197,10 +197,8 @@ class Call:
                     raise body_size_error(bytes_max)
                 if digest is not None:
                     digest.update(body)
-                if digest is not None and not more:
-                    _check_digest(digest.digest(), announced)
                 yield body
-        if digest is not None and not total:
+        if digest is not None:  # the end may come alone, behind the last bytes
             _check_digest(digest.digest(), announced)
 
     def _content_digests(self) -> list[bytes]:

@@ -49,7 +49,8 @@ class BoundedHttp(HttpToolsProtocol):
         if self._in_head and self._head_bytes > self.options.head_bytes_max:
             self._refuse(431, "Request Header Fields Too Large", _TOO_LARGE.format(self.options.head_bytes_max))
             return
-        is_unread = not self._in_head and self.cycle.response_complete and not self.pipeline
+        cycle = self.cycle  # None after a head that was refused
+        is_unread = not self._in_head and cycle is not None and cycle.response_complete and not self.pipeline
         if is_unread:
             self._unread_bytes += len(data)
         if self._waiting is None and (is_unread or (self._in_head and self._head_bytes)):
