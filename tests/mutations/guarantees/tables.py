@@ -150,9 +150,9 @@ GUARANTEES = [
         "behaviour/table/test_stale_handles.py::test_a_moved_file_of_an_older_schema_is_logged",
     ),
     Guarantee(
-        "A commit to a table that was dropped is refused, not put into an empty folder.",
-        answer(SchemaLog.refresh, SchemaLog.latest, lambda latest: latest() or latest.__self__.seen),
-        "behaviour/table/test_stale_handles.py::test_a_table_that_was_dropped_is_not_written_to",
+        "A commit whose table is dropped while it is made is refused, and what it put is taken back.",
+        returns(SchemaLog.confirm, None),
+        "behaviour/table/test_drops_during_verbs.py::test_a_verb_on_a_table_that_is_dropped_meanwhile[append]",
     ),
     Guarantee(
         "An old handle of a table that was dropped and created again takes the new one's columns.",

@@ -253,9 +253,15 @@ public final class LakebedCatalog
 
   /** A constraint without its name, which may be any text, and the words that Spark adds. */
   private static String written(Constraint constraint) {
-    String head = "CONSTRAINT " + constraint.name() + " ";
     String ddl = constraint.toDDL();
-    return (ddl.startsWith(head) ? ddl.substring(head.length()) : ddl).replaceAll("( NOT)? ENFORCED[A-Z ]*$", "");
+    for (String name : List.of(constraint.name(), Columns.quoted(constraint.name()))) {
+      String head = "CONSTRAINT " + name + " ";
+      if (ddl.startsWith(head)) {
+        ddl = ddl.substring(head.length());
+        break;
+      }
+    }
+    return ddl.replaceAll("( NOT)? ENFORCED[A-Z ]*$", "");
   }
 
   /** A column in a property that separates names by commas. */
