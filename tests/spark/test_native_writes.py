@@ -205,7 +205,7 @@ def test_buckets_of_every_type_of_key(spark: SparkSession, make_table: MakeTable
             assert [low for low, _ in ranges] == [0, *(high + 1 for _, high in ranges[:-1])]
             for file in split.files:
                 stored = pq.ParquetFile(Path(table.url.removeprefix("file://")) / split.folder / file.file_name).read()
-                types = [table.schema.named(keys)[i].type for i in range(len(keys))]
+                types = [table.schema.select_fields(keys)[i].type for i in range(len(keys))]
                 found = bucket_of([stored[key] for key in keys], types, bucket_count=5)
                 assert set(found.tolist()) == {split.bucket}, keys
         assert table.read().num_rows == 40 * (2 if len(keys) > 1 else 1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,8 @@ class Victim:
         )
         python = self.folder / "python"
         python.write_text(
-            f'#!/bin/sh\nif [ "$2" = {module} ]; then exec {sys.executable} {program}; fi\nexec {sys.executable} "$@"\n'
+            f'#!/bin/sh\nif [ "$2" = {module} ]; then exec {sys.executable} {program}; fi\n'
+            f'echo $$ >> {self.folder}/others\nexec {sys.executable} "$@"\n'
         )
         python.chmod(python.stat().st_mode | stat.S_IXUSR)
         return str(python)
@@ -112,10 +114,23 @@ class Victim:
         return rows != BEFORE
 
 
+def runs_lakebed(pid: int) -> bool:
+    """Whether a process is there, and one of lakebed's."""
+    try:
+        return b"lakebed.spark" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 @pytest.fixture
-def victim(lake: Lake, tmp_path: Path) -> Victim:
-    """A lake without tables."""
-    return Victim(lake, tmp_path)
+def victim(lake: Lake, tmp_path: Path) -> Iterator[Victim]:
+    """A lake without tables. The bridge of the test's interpreter ends with it, so that later tests find their own."""
+    yield Victim(lake, tmp_path)
+    others = tmp_path / "others"
+    for pid in map(int, others.read_text().split() if others.exists() else ()):
+        if runs_lakebed(pid):
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda pid=pid: not runs_lakebed(pid))
 
 
 # ---- workers
