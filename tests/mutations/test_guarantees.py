@@ -87,6 +87,8 @@ def test_the_defect_is_found(
     if room not in rooms:
         rooms[room] = Room(room, tmp_path_factory.mktemp(room))
     reply = rooms[room].ask(number)
+    if reply["outcome"] == "skipped":
+        pytest.skip(reply["details"])
     assert reply["outcome"] == "found", f"{reply['outcome']}: {reply['details']}"
 
 

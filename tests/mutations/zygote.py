@@ -1,9 +1,9 @@
 """Runs the tests of a room's guarantees in forks of one process, which has imported and collected everything before.
 
 Owns: the protocol. A line on stdin is the number of a guarantee of the room; the line on stdout that answers it is a
-JSON object with ``outcome`` ("found", "missed", "broken" or "unfit"), ``details`` and ``seconds`` of a processor. Each
-guarantee takes two forks: one runs its tests as the code is, where all must pass, and one with the defect, where one
-must fail. The first answer comes when the tests are collected.
+JSON object with ``outcome`` ("found", "missed", "broken", "unfit" or "skipped"), ``details`` and ``seconds`` of a
+processor. Each guarantee takes two forks: one runs its tests as the code is, where all must pass, and one with the
+defect, where one must fail. The first answer comes when the tests are collected.
 
 A fork's temporary folder ends with it. Hypothesis keeps its examples in a folder of the zygote: those that a defect
 yields are no use to other runs.
@@ -44,14 +44,17 @@ class Zygote:
     def __init__(self, room: str, requests: TextIO, replies: TextIO) -> None:
         self._room, self._requests, self._replies = room, requests, replies
         self._failure: tuple[BaseException, str] | None = None
+        self._skipped: str | None = None
         self._passing: set[str] = set()
 
     # ---- what pytest calls
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-        """Note the first error that makes a test fail."""
+        """Note the first error that makes a test fail, and why one was skipped."""
         report = yield
+        if report.skipped and call.excinfo is not None:
+            self._skipped = str(call.excinfo.value)
         if report.failed and call.excinfo is not None and self._failure is None:
             self._failure = call.excinfo.value, f"{item.nodeid}\n{report.longreprtext}"
         return report
@@ -76,6 +79,8 @@ class Zygote:
         before = [item for item in items if item.nodeid not in self._passing]
         if before:
             outcome, details = self._fork(before, None)
+            if outcome == "skipped":
+                return outcome, details
             if outcome != "passed":
                 return "broken", f"without the defect the tests do not pass ({outcome}):\n{details}"
             self._passing |= {item.nodeid for item in before}
@@ -127,7 +132,7 @@ class Zygote:
                 with suppress(Exception):
                     item.session._setupstate.teardown_exact(None)  # or servers of fixtures would be left
                 return self._judge_failure(*self._failure, None if guarantee is None else guarantee.error)
-        return "passed", ""
+        return ("passed", "") if self._skipped is None else ("skipped", self._skipped)
 
     def _judge_failure(self, problem: BaseException, text: str, error: type[BaseException] | None) -> tuple[str, str]:
         if isinstance(problem, OF_PYTHON) and not (error is not None and isinstance(problem, error)):
